@@ -1,0 +1,26 @@
+# tessera_test(unit.kernels.rmsnorm SOURCES test_rmsnorm.cpp LIBRARIES tessera_kernels [RANKS 1 2 3] [LABELS slow])
+#
+# Makes one executable. Without RANKS every case of it is a ctest entry of its own, named <name>.<suite>.<case>;
+# with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>.
+include(GoogleTest)
+
+function(tessera_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
+  string(REPLACE "." "_" target "test.${name}")
+  add_executable(${target} ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} tessera_test_support)
+  target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS} TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  string(REGEX REPLACE "\\..*" "" kind "${name}")
+  if(arg_RANKS)
+    target_link_libraries(${target} PRIVATE tessera_test_main_mpi)
+    foreach(ranks IN LISTS arg_RANKS)
+      add_test(NAME ${name}.np${ranks}
+        COMMAND "${PROJECT_SOURCE_DIR}/scripts/run" --quiet -n ${ranks} "$<TARGET_FILE:${target}>")
+      set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "${kind};mpi;${arg_LABELS}" TIMEOUT 600 PROCESSORS ${ranks})
+    endforeach()
+  else()
+    target_link_libraries(${target} PRIVATE tessera_test_main)
+    gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+      PROPERTIES LABELS "${kind};${arg_LABELS}" TIMEOUT 300)
+  endif()
+endfunction()

@@ -1,0 +1,29 @@
+/// The one file that looks at KOKKOS_VERSION: what 3.4.01 (Debian 12) and 5.x spell differently, under one name.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+
+#if KOKKOS_VERSION < 30401
+#error "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
+#endif
+
+namespace tessera::kernels {
+
+#if KOKKOS_VERSION >= 30700
+using Kokkos::exp;
+using Kokkos::log;
+using Kokkos::sqrt;
+using Kokkos::fabs;
+#else
+using Kokkos::Experimental::exp;
+using Kokkos::Experimental::log;
+using Kokkos::Experimental::sqrt;
+using Kokkos::Experimental::fabs;
+#endif
+
+/// True where Kokkos calls the fence callbacks of a tool; a test that counts fences is vacuous elsewhere.
+inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
+
+}  // namespace tessera::kernels

@@ -1,0 +1,96 @@
+/// Storage types and the float arithmetic behind them.
+///
+/// `bfloat16` and `float16` are two bytes that know how to become a float and back (round to nearest even);
+/// they have no arithmetic of their own, so no sum can ever run in 16 bits by accident. Kokkos' own `bhalf_t`
+/// is an alias of float on builds without a device backend, which is why these exist.
+///
+///   Accum<Scalar>   the type a kernel computes and accumulates in: double for double, float for the rest
+///   kEpsilon<S>     unit roundoff used to derive tolerances: distance from 1 to the next value
+#pragma once
+
+#include <Kokkos_Macros.hpp>
+
+#include <bit>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace tessera {
+
+/// Brain float: 8 exponent bits, 7 fraction bits (the upper half of a float).
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  KOKKOS_INLINE_FUNCTION explicit bfloat16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
+    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);  // ties to even
+    bits = static_cast<std::uint16_t>(is_nan ? (word >> 16) | 0x40u : rounded >> 16);
+  }
+  KOKKOS_INLINE_FUNCTION explicit bfloat16(double value) : bfloat16(static_cast<float>(value)) {}
+  KOKKOS_INLINE_FUNCTION explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  KOKKOS_INLINE_FUNCTION explicit operator double() const { return static_cast<float>(*this); }
+};
+
+/// IEEE 754 binary16: 5 exponent bits, 10 fraction bits, subnormals kept, overflow becomes infinity.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  float16() = default;
+  KOKKOS_INLINE_FUNCTION explicit float16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = (word >> 16) & 0x8000u;
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {  // NaN stays NaN
+      bits = static_cast<std::uint16_t>(sign | 0x7e00u);
+    } else if (magnitude >= 0x477ff000u) {  // rounds to 65536 or more
+      bits = static_cast<std::uint16_t>(sign | 0x7c00u);
+    } else if (magnitude < 0x38800000u) {  // subnormal or zero: let float addition do the rounding at 2^-24
+      const float shifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(0x3f000000u);
+      bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
+    } else {
+      const std::uint32_t rebased = magnitude - 0x38000000u;  // exponent bias 127 -> 15
+      bits = static_cast<std::uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
+    }
+  }
+  KOKKOS_INLINE_FUNCTION explicit float16(double value) : float16(static_cast<float>(value)) {}
+  KOKKOS_INLINE_FUNCTION explicit operator float() const {
+    const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
+    const std::uint32_t magnitude = bits & 0x7fffu;
+    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    if (magnitude < 0x400u) {  // subnormal: value = magnitude * 2^-24
+      const float value = static_cast<float>(magnitude) * 5.9604644775390625e-8f;
+      return sign ? -value : value;
+    }
+    return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  }
+  KOKKOS_INLINE_FUNCTION explicit operator double() const { return static_cast<float>(*this); }
+};
+
+template <class Scalar>
+using Accum = std::conditional_t<std::is_same_v<Scalar, double>, double, float>;
+
+template <class Scalar>
+inline constexpr double kEpsilon = 0;
+template <>
+inline constexpr double kEpsilon<double> = 0x1p-52;
+template <>
+inline constexpr double kEpsilon<float> = 0x1p-23;
+template <>
+inline constexpr double kEpsilon<float16> = 0x1p-10;
+template <>
+inline constexpr double kEpsilon<bfloat16> = 0x1p-7;
+
+template <class Scalar>
+inline constexpr std::string_view kScalarName = "?";
+template <>
+inline constexpr std::string_view kScalarName<double> = "fp64";
+template <>
+inline constexpr std::string_view kScalarName<float> = "fp32";
+template <>
+inline constexpr std::string_view kScalarName<float16> = "fp16";
+template <>
+inline constexpr std::string_view kScalarName<bfloat16> = "bf16";
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+/// The letters and the View aliases that every kernel speaks.
+///
+///   B sequences   T tokens of one sequence   N = B*T rows   C model width   H heads   D = C/H head width
+///   F MLP width   V vocabulary               L layers       R ranks
+///
+/// All tensors are row-major, unmanaged slices of one arena: the last index is contiguous, nothing is counted
+/// or freed by a View. A head tensor is [B,H,T,D] with free strides, because q, k and v live interleaved in the
+/// fused qkv buffer [N,3C]; its last stride must be 1.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/core/scalar.hpp"
+
+namespace tessera::kernels {
+
+using Device = Kokkos::DefaultExecutionSpace;
+using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+
+template <class Exec, class Data>
+using Tensor = Kokkos::View<Data, Kokkos::LayoutRight, typename Exec::memory_space, Unmanaged>;
+
+template <class Scalar, class Exec>
+using Value = Tensor<Exec, Scalar>;    // one number that stays on the device
+template <class Scalar, class Exec>
+using Vector = Tensor<Exec, Scalar*>;  // [n]
+template <class Scalar, class Exec>
+using Matrix = Tensor<Exec, Scalar**>;  // [rows, columns]
+template <class Scalar, class Exec>
+using HeadRows = Tensor<Exec, Scalar***>;  // [B,H,T]
+template <class Scalar, class Exec>
+using HeadTensor = Kokkos::View<Scalar****, Kokkos::LayoutStride, typename Exec::memory_space, Unmanaged>;  // [B,H,T,D]
+
+template <class Scalar, class Exec>
+using Pad = Kokkos::View<Scalar*, typename Exec::scratch_memory_space, Unmanaged>;  // a tile in scratch-pad memory
+
+/// A contiguous [B,H,T,D] tensor, seen as a head tensor.
+template <class Exec, class Scalar>
+HeadTensor<Scalar, Exec> contiguous_heads(Scalar* data, int B, int H, int T, int D) {
+  const std::size_t d = D, t = T, h = H;
+  return {data, Kokkos::LayoutStride(B, h * t * d, H, t * d, T, d, D, 1)};
+}
+
+/// Part `part` (0 q, 1 k, 2 v) of a fused qkv buffer [B*T, 3*H*D], seen as a head tensor.
+template <class Exec, class Scalar>
+HeadTensor<Scalar, Exec> heads_of_qkv(Scalar* qkv, int part, int B, int H, int T, int D) {
+  const std::size_t row = std::size_t{3} * H * D;
+  return {qkv + static_cast<std::size_t>(part) * H * D, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1)};
+}
+
+/// A row buffer [B*T, H*D], seen as a head tensor.
+template <class Exec, class Scalar>
+HeadTensor<Scalar, Exec> heads_of_rows(Scalar* rows, int B, int H, int T, int D) {
+  const std::size_t row = static_cast<std::size_t>(H) * D;
+  return {rows, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1)};
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,153 @@
+/// What a resolved deck says, as plain typed structs: one struct per deck section, one member per key.
+///
+/// Every other room takes its section (or the whole `Settings`) by const reference and never sees TOML.
+/// Units stand in the names; legal ranges and the text of `--explain` live beside the reader in `keys.cpp`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::config {
+
+enum class JobKind { train, generate, bench_step, bench_attention, bench_kernels, verify_attention, verify_model };
+enum class DataSource { text, tokens, synthetic };
+enum class Precision { fp32, tf32, bf16, fp16 };       // dtype of activations and of the working copy of the weights
+enum class MasterPrecision { fp32, none };             // dtype of the weights that AdamW updates
+enum class MomentPrecision { fp32, bf16 };             // dtype of AdamW's m and v
+enum class ReducePrecision { fp32, bf16 };             // dtype in which gradients cross the network
+enum class AttentionImplementation { automatic, standard, flash1, flash2 };
+enum class Collectives { automatic, mpi, nccl };
+enum class GradientSync { per_parameter, flat, overlap, bucket };
+enum class Shard { none, optimizer, gradients, parameters };
+enum class Offload { none, optimizer, parameters };
+enum class Progress { automatic, bar, line, none };
+
+struct Job {
+  JobKind kind = JobKind::train;
+  std::uint64_t seed = 1;
+  std::string input;       // file a verify or generate job reads (a checkpoint folder for generate)
+  std::string output;      // file a verify or bench job writes; empty: <directory>/result.h5
+  std::string directory;   // empty in the deck: runs/<deck name> under the current directory; resolved to a path
+  bool overwrite = false;
+  Progress progress = Progress::automatic;
+};
+
+struct Model {
+  std::string size = "custom";       // custom, small, medium, large, xl, 2.7b, 8b: fills the four numbers that the deck leaves out
+  std::int64_t vocab_size = 257;     // V
+  std::int64_t context_length = 128; // T
+  std::int64_t d_model = 128;        // C
+  std::int64_t num_layers = 4;       // L
+  std::int64_t num_heads = 4;        // H; D = C / H, even
+  std::int64_t d_ff = 352;           // F
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;            // added to the mean square in RMSNorm
+};
+
+struct Data {
+  DataSource source = DataSource::synthetic;
+  std::string path;                  // text file, .bin file or HDF5 file ("file.h5:/dataset"; default dataset /tokens)
+  double validation_fraction = 0.1;  // the last part of the corpus, never trained on
+};
+
+struct Train {
+  std::int64_t steps = 100;
+  std::int64_t batch_size = 8;             // sequences per optimizer step, over all ranks and micro-steps
+  std::int64_t micro_batch_size = 0;       // sequences per forward on one rank; 0: the largest that divides
+  std::int64_t validate_every = 0;         // steps; 0: only after the last step (never where validation_fraction is 0)
+  std::int64_t validation_sequences = 64;  // windows of the validation part read at each validation; 0: all
+  double time_limit_s = 0;                 // wall seconds after which the run checkpoints and leaves with 75; 0: none
+  bool graph = false;
+  bool fused = true;
+  std::int64_t checkpoint_activations = 0; // 0 none; n: keep one residual per n blocks and recompute the rest
+  std::int64_t sample_tokens = 0;          // tokens of text generated and printed after the last step
+};
+
+struct Optimizer {
+  double learning_rate = 1e-3;
+  double min_learning_rate = 1e-4;
+  std::int64_t warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;                  // 0: off
+};
+
+struct PrecisionSettings {
+  Precision compute = Precision::fp32;
+  MasterPrecision master = MasterPrecision::fp32;
+  MomentPrecision moments = MomentPrecision::fp32;
+  ReducePrecision reduce = ReducePrecision::fp32;
+  double initial_loss_scale = 65536.0;     // fp16 only: start of the dynamic loss scale
+};
+
+struct Attention {
+  AttentionImplementation implementation = AttentionImplementation::automatic;
+  bool tuned = false;
+  bool deterministic = true;
+};
+
+struct Parallel {
+  Collectives collectives = Collectives::automatic;
+  GradientSync gradient_sync = GradientSync::bucket;
+  double bucket_mbyte = 25;
+  Shard shard = Shard::none;
+  Offload offload = Offload::none;
+  std::int64_t prefetch_blocks = 1;
+  bool allow_uneven = false;
+  bool allow_shared_device = false;
+  std::int64_t ranks = 1;                  // --plan only: how many ranks to plan for
+};
+
+struct Checkpoint {
+  std::int64_t every = 0;                  // steps; 0: only at the end and when stopped
+  std::int64_t keep = 2;                   // newest complete checkpoints kept
+};
+
+struct Trace {
+  std::int64_t every_steps = 10;           // steps between console lines
+  std::vector<std::int64_t> profile_steps; // steps whose kernels are timed one by one
+  bool memory = true;                      // write the memory timeline of the first step
+  double flush_s = 5;                      // longest time run.h5 lags behind
+};
+
+struct Bench {
+  std::int64_t warmup = 2;
+  std::int64_t repeats = 10;
+  double memory_limit_gib = 0;             // 0: what the machine has
+  std::vector<std::int64_t> lengths = {1024};           // T, bench.attention
+  std::vector<std::int64_t> head_widths = {64};         // D, bench.attention
+  std::vector<std::string> implementations = {"flash2"};// bench.attention
+  std::vector<std::string> dtypes = {"fp32"};           // bench.attention
+  std::vector<bool> causal = {true};                    // bench.attention
+  std::int64_t batch = 1;                               // B, bench.attention
+  std::int64_t heads = 8;                               // H, bench.attention
+  std::int64_t rows = 4096;                             // N, bench.kernels
+  std::int64_t width = 1024;                            // C, bench.kernels
+};
+
+struct Generate {
+  std::string prompt = "\n";
+  std::int64_t max_tokens = 256;
+  double temperature = 0.8;                // 0: greedy
+  std::int64_t top_k = 40;                 // 0: all
+};
+
+struct Settings {
+  Job job;
+  Model model;
+  Data data;
+  Train train;
+  Optimizer optimizer;
+  PrecisionSettings precision;
+  Attention attention;
+  Parallel parallel;
+  Checkpoint checkpoint;
+  Trace trace;
+  Bench bench;
+  Generate generate;
+};
+
+}  // namespace tessera::config
