@@ -1,0 +1,48 @@
+/// One stream of tokens, whatever it is stored as, with random access.
+///
+///   text       any file, token = byte, 0..255; token 256 ends the stream. Bytes are bytes: nothing is decoded.
+///   tokens     NAME.bin  llm.c: header of 256 int32 (magic 20240520, version 1, count), then uint16;
+///                        anything else ending in .bin: nanoGPT, raw little-endian uint16
+///              NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens
+///   synthetic  made from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is a
+///              loss to learn and a floor below which it cannot fall
+///
+/// Files are memory-mapped (HDF5 excepted) and shared by all ranks of a host. Every token is checked against the
+/// vocabulary once, at open, unless its type cannot exceed it.
+/// Throws  Failure(Exit::files): missing, a folder, unreadable, empty, odd byte count, truncated or overlong header,
+///         token above the vocabulary (with its position), not an array of integers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "config/settings.hpp"  // DataSource
+
+namespace tessera::data {
+
+class Corpus {
+ public:
+  static Corpus open(config::DataSource, const std::string& path, std::int64_t vocab_size, std::uint64_t seed);
+
+  std::int64_t size() const;  // tokens
+  void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
+  /// "bytes", "uint16", "uint32", "synthetic/257": what a checkpoint must agree on.
+  std::string tokenisation() const;
+  /// For messages: the path, or "synthetic data".
+  std::string name() const;
+
+  /// One way to store tokens; see corpus.cpp.
+  struct Source;
+
+  Corpus(Corpus&&) noexcept;
+  Corpus& operator=(Corpus&&) noexcept;
+  ~Corpus();
+
+ private:
+  explicit Corpus(std::unique_ptr<const Source>);
+  std::unique_ptr<const Source> source_;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,53 @@
+/// Which tokens a global sample index trains on: a pure function of the index, so that batches do not depend on
+/// ranks, micro-batches or how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
+///
+/// The first (1 - validation_fraction) of the corpus is trained on, the rest validates; no window touches both.
+/// An epoch is W windows of T tokens (and the target after the last), side by side, each visited once, in the order
+/// of a permutation keyed by seed and epoch. Each epoch shifts all its windows by an offset of its own, so that
+/// boundaries move; at most 2T-2 tokens at the ends sit out an epoch, never the same ones for good.
+///
+/// Source  Feistel network with cycle walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains";
+///         integer mixing: Steele, Lea & Flood 2014 (SplitMix64). Integers only: the same on every platform.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "data/corpus.hpp"
+
+namespace tessera::data {
+
+/// A bijection of 0..size-1 onto itself, chosen by `key`, evaluated one index at a time without a table.
+class Permutation {
+ public:
+  Permutation(std::int64_t size, std::uint64_t key);
+  std::int64_t operator()(std::int64_t index) const;
+
+ private:
+  std::uint64_t size_, key_;
+  int half_bits_;  // the network permutes 0 .. 4^half_bits - 1, at most 4 times `size`
+};
+
+class Sampler {
+ public:
+  /// Keeps a reference to `corpus`. Throws Failure(Exit::files) where a part is shorter than one window.
+  Sampler(const Corpus& corpus, std::int64_t context_length, double validation_fraction, std::uint64_t seed);
+
+  std::int64_t windows_per_epoch() const { return windows_; }                   // W
+  std::int64_t epoch_of(std::int64_t g) const { return g / windows_; }
+  std::int64_t train_tokens() const { return train_tokens_; }
+  std::int64_t validation_windows() const { return validation_windows_; }
+
+  std::int64_t window_start(std::int64_t g) const;               // first token of training sample g
+  std::int64_t validation_start(std::int64_t i) const;           // first token of validation window i
+  void fill(std::int64_t g, std::span<std::int32_t> row) const;  // [T+1]
+  void fill_validation(std::int64_t i, std::span<std::int32_t> row) const;  // [T+1]
+
+ private:
+  const Corpus& corpus_;
+  std::int64_t context_length_;   // T
+  std::uint64_t seed_;
+  std::int64_t train_tokens_, windows_, offsets_, validation_windows_;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,90 @@
+/// Checkpoints: a folder per step that is either complete or not there.
+///
+///   checkpoints/step_NNNNNNNN/index.h5       state as root attributes; /params/<label>, /moments/m/<label>, ... as
+///                                            virtual datasets with relative sources; /files/{name,bytes,xxh3}
+///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  the tensors that this rank owned, whole, float32
+///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
+///   checkpoints/latest                       text: name of the newest complete folder
+///
+/// Writing   all ranks together: temporary folder, files and folder synced, renamed, `latest` moved last, older
+///           checkpoints beyond `keep` deleted only then. Either every rank returns or every rank throws the same
+///           Failure(Exit::files), which names the rank that failed; what existed before is then untouched.
+/// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
+///           missing source of a virtual dataset as zeros. Any number of ranks may read.
+/// Limits    not two runs in one directory at a time. Kill-safe on local file systems and on network ones that
+///           rename atomically.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::io {
+
+/// The ranks that read or write a checkpoint together. `all_gather` returns every rank's text, by rank; it is
+/// collective and serves as barrier. io knows no MPI; one rank needs nothing set.
+struct Peers {
+  int rank = 0;
+  int ranks = 1;
+  std::function<std::vector<std::string>(const std::string&)> all_gather = {};
+};
+
+/// A logical tensor, unpadded and unsharded, in host memory of the one rank that writes it.
+struct CheckpointTensor {
+  std::string group;                // "params", "moments/m", "moments/v"
+  std::string label;                // "block.03.attn.qkv.weight"
+  std::vector<std::int64_t> shape;
+  std::span<const float> data;      // row-major
+};
+
+struct CheckpointState {
+  std::int64_t step = 0;             // optimizer steps done
+  std::int64_t sample_index = 0;     // next global sample
+  std::uint64_t seed = 0;            // with step and sample_index all the randomness there is
+  double loss_scale = 1.0;
+  std::int64_t good_steps = 0;       // since the loss scale last changed
+  std::int64_t optimizer_steps = 0;  // AdamW updates that were not skipped
+  std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
+  std::string deck;                  // resolved, TOML
+  std::string tokenisation;          // Corpus::tokenisation()
+  std::string gemm;                  // which GEMM library and algorithms
+  std::string git_hash;
+};
+
+void write_checkpoint(const std::filesystem::path& run_directory, const CheckpointState&,
+                      std::span<const CheckpointTensor> mine, const Peers&, int keep);
+
+class CheckpointReader {
+ public:
+  const CheckpointState& state() const;
+  const std::filesystem::path& folder() const;
+  std::vector<std::string> labels(const std::string& group) const;           // sorted
+  bool has(const std::string& group, const std::string& label) const;
+  std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
+  void read(const std::string& group, const std::string& label, std::span<float> out) const;
+
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) noexcept;
+  ~CheckpointReader();
+
+ private:
+  friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&);
+  struct Opened;
+  explicit CheckpointReader(std::unique_ptr<Opened>);
+  std::unique_ptr<Opened> opened_;
+};
+
+/// Collective. Verifies the files (shared out over the ranks), version and completeness; throws the same
+/// Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used instead.
+CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&);
+
+/// The folder that `latest` names; the newest step folder where `latest` is missing or names none. Empty: no
+/// checkpoint. Local: call it on one rank and tell the others.
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);
+
+}  // namespace tessera::io

@@ -1,0 +1,57 @@
+/// What a person sees while a job runs: a bar with the time left on a terminal, else one aligned line per interval.
+///
+///     step     tokens     loss   val loss  grad norm        lr   ms/step   tokens/s  peak mem
+///       10      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB
+///
+/// Only rank 0 has a console that speaks; the others make one with Style::silent. Numbers that were not measured
+/// (NaN) show as '-'. NO_COLOR and TERM=dumb turn colours off; the bar never wraps: it is cut to the terminal's width.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "io/step_record.hpp"
+
+namespace tessera::io {
+
+class Console {
+ public:
+  enum class Style { automatic, bar, line, silent };  // automatic: bar on a terminal, else line
+
+  /// `stream` is stdout in programs; `every_steps` is the interval between lines (a bar moves with every step).
+  Console(Style, std::int64_t every_steps, std::FILE* stream = stdout);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  /// Steps first_step+1 .. last_step follow; a resumed run starts with first_step > 0.
+  void begin(std::int64_t first_step, std::int64_t last_step);
+  /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss.
+  void step(const StepRecord&);
+  /// A line that stays, above the bar where there is one.
+  void note(std::string_view line);
+  /// Takes the bar away and leaves the last numbers as a line; safe to call twice.
+  void end();
+
+  Style style() const { return style_; }
+
+ private:
+  void draw_bar();
+  void erase_bar();
+  void print_line(const StepRecord&);
+
+  Style style_;
+  std::int64_t every_steps_;
+  std::FILE* stream_;
+  bool has_colour_ = false, has_unicode_ = false;
+  bool has_header_ = false, is_bar_drawn_ = false, is_running_ = false;
+  std::int64_t first_step_ = 0, last_step_ = 0;
+  std::int64_t last_printed_ = -1;
+  StepRecord latest_;
+  double latest_validation_loss_ = kNotMeasured;
+  std::chrono::steady_clock::time_point begin_time_{}, last_draw_{};
+};
+
+}  // namespace tessera::io

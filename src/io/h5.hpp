@@ -1,0 +1,166 @@
+/// HDF5 for the rest of the program: files, groups, datasets and attributes as move-only handles.
+///
+/// The only home of hdf5.h is h5.cpp. Files are written in the earliest format (any HDF5 1.6 or later reads them),
+/// datasets contiguous in row-major order, text as UTF-8 strings of variable length. Every call is checked, closing
+/// included, because HDF5 may report a full disk only there.
+///
+/// Throws  tessera::Failure(Exit::files) with path, what was being done, HDF5's own reason, and what to do next.
+/// Limits  the serial flavour: one process writes a file, any number may read it. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::io::h5 {
+
+using Id = std::int64_t;                   // hid_t
+using Shape = std::vector<std::int64_t>;   // extents, slowest first; empty: a scalar
+
+enum class Type { float32, float64, int32, int64, uint8, uint16, uint32, uint64, text };
+
+template <class T>
+constexpr Type type_of() {
+  if constexpr (std::is_same_v<T, float>) return Type::float32;
+  else if constexpr (std::is_same_v<T, double>) return Type::float64;
+  else if constexpr (std::is_same_v<T, std::int32_t>) return Type::int32;
+  else if constexpr (std::is_same_v<T, std::int64_t>) return Type::int64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>) return Type::uint8;
+  else if constexpr (std::is_same_v<T, std::uint16_t>) return Type::uint16;
+  else if constexpr (std::is_same_v<T, std::uint32_t>) return Type::uint32;
+  else if constexpr (std::is_same_v<T, std::uint64_t>) return Type::uint64;
+  else static_assert(sizeof(T) == 0, "no HDF5 type for this element");
+}
+
+/// What a dataset holds; written as its attributes `units` and `description`. Units "1" for plain numbers.
+struct Meaning {
+  std::string_view units = "1";
+  std::string_view description;
+};
+
+/// One HDF5 identifier; closes it in the destructor (quietly) or in close() (checked).
+class Handle {
+ public:
+  using Closer = int (*)(Id);
+  Handle() = default;
+  Handle(Id id, Closer closer) : id_(id), closer_(closer) {}
+  Handle(Handle&& other) noexcept { *this = std::move(other); }
+  Handle& operator=(Handle&& other) noexcept;
+  ~Handle();
+  Id id() const { return id_; }
+  bool is_open() const { return id_ >= 0; }
+  int close();  // HDF5's status, negative on failure
+
+ private:
+  Id id_ = -1;
+  Closer closer_ = nullptr;
+};
+
+/// What files, groups and datasets share: attributes, and a name for messages ("run.h5:/steps/loss").
+class Object {
+ public:
+  void set_attribute(const std::string& name, std::string_view value);
+  void set_attribute(const std::string& name, std::int64_t value);
+  void set_attribute(const std::string& name, std::uint64_t value);
+  void set_attribute(const std::string& name, double value);
+
+  bool has_attribute(const std::string& name) const;
+  std::string text(const std::string& name) const;
+  std::int64_t integer(const std::string& name) const;   // integers and booleans of any width
+  std::uint64_t natural(const std::string& name) const;
+  double number(const std::string& name) const;          // floats and integers
+
+  const std::string& where() const { return where_; }
+  Id id() const { return handle_.id(); }
+
+ protected:
+  Object() = default;
+  Object(Handle handle, std::string where) : handle_(std::move(handle)), where_(std::move(where)) {}
+  Handle handle_;
+  std::string where_;
+};
+
+class Dataset : public Object {
+ public:
+  Type type() const;
+  Shape shape() const;
+  std::int64_t size() const;  // product of the extents
+
+  /// The whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
+  /// integers read integers of any width; a value out of range or the other kind is refused, not converted.
+  template <class T>
+  void read(std::span<T> out) const { read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size())); }
+  template <class T>
+  void read_from(std::int64_t first, std::span<T> out) const {
+    read_range_as(type_of<T>(), out.data(), first, static_cast<std::int64_t>(out.size()));
+  }
+  template <class T>
+  std::vector<T> values() const {
+    std::vector<T> out(static_cast<std::size_t>(size()));
+    read(std::span<T>(out));
+    return out;
+  }
+  std::vector<std::string> strings() const;
+
+  void make_scale(const std::string& name);                  // becomes the dimension scale `name`
+  void attach_scale(const Dataset& scale, int axis);         // its axis `axis` is measured by `scale`
+
+ private:
+  friend class Group;
+  using Object::Object;
+  void read_as(Type, void* out, std::int64_t count) const;
+  void read_range_as(Type, void* out, std::int64_t first, std::int64_t count) const;
+};
+
+class Group : public Object {
+ public:
+  bool has(const std::string& path) const;                   // "a/b/c": false where any part is missing
+  std::vector<std::string> names() const;                    // members, sorted
+  std::vector<std::string> dataset_paths() const;            // all datasets below, "a/b/c", sorted
+  Group group(const std::string& path) const;
+  Group make_group(const std::string& path);                 // with the groups above it; an existing one is opened
+  Dataset dataset(const std::string& path) const;
+
+  /// Writes a dataset of `shape`, row-major; the groups above it are made.
+  template <class T>
+  Dataset write(const std::string& path, const Shape& shape, std::span<const T> values, const Meaning& meaning) {
+    return write_as(path, type_of<T>(), shape, values.data(), static_cast<std::int64_t>(values.size()), meaning);
+  }
+  template <class T>
+  Dataset write(const std::string& path, const std::vector<T>& column, const Meaning& meaning) {
+    return write(path, {static_cast<std::int64_t>(column.size())}, std::span<const T>(column), meaning);
+  }
+  Dataset write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning);
+
+  /// A dataset that shows `source_path` of `source_file`, whole; a relative file is looked for beside this file.
+  /// HDF5 reads zeros, without an error, where the source is missing: verify the files first.
+  Dataset write_virtual(const std::string& path, Type, const Shape&, const std::string& source_file,
+                        const std::string& source_path, const Meaning&);
+
+ protected:
+  using Object::Object;
+
+ private:
+  Dataset write_as(const std::string& path, Type, const Shape&, const void* values, std::int64_t count, const Meaning&);
+};
+
+/// A file and its root group.
+class File : public Group {
+ public:
+  static File create(const std::filesystem::path&);  // truncates
+  static File open(const std::filesystem::path&);    // read only
+  void close();                                      // checked; a file that was written must be closed with it
+
+ private:
+  File(Handle file, Handle root, std::filesystem::path path, bool is_writing);
+  Handle file_;
+  std::filesystem::path path_;
+  bool is_writing_ = false;
+};
+
+}  // namespace tessera::io::h5

@@ -1,0 +1,96 @@
+/// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
+///
+///   /info            attributes: format, version, git_hash, build, hosts, command, deck, created, attempts
+///   /steps/*         one column per quantity [step]; `step` is the dimension scale
+///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
+///   /events/*        label, start, end, rank, stream, attempt [event]
+///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, attempt [event]
+///   /memory/peaks    [phase, category] largest live bytes; category "total" is the peak of the sum
+///   /comm/*          operation, label, bytes, start, end, exposed, attempt [call]
+///
+/// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
+/// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
+///
+/// Robustness  Rows stay in memory; a flush writes run.h5.tmp whole, syncs it and renames it over run.h5, so a kill
+///             at any instant leaves the previous file. A flush is due when flush_s have passed and at least 100
+///             times what the last flush took: it costs 1 % of the run at most.
+/// Throws      Failure(Exit::files) with the path and the next action; run.h5 then is the previous one.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/step_record.hpp"
+#include "kernels/core/events.hpp"
+
+namespace tessera::io {
+
+struct RunInfo {
+  std::string version;   // of the program
+  std::string git_hash;
+  std::string build;     // compiler, Kokkos, MPI, flags
+  std::string hosts;     // one line per host: name, ranks, devices
+  std::string command;   // as typed
+  std::string deck;      // resolved, TOML
+};
+
+struct KernelRow {
+  std::string label;
+  std::int64_t calls = 0;
+  double total_s = 0, min_s = 0, max_s = 0;
+};
+
+/// Belongs to rank 0; listens to the events between its construction and its end.
+class Trace final : public events::Listener {
+ public:
+  /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step stay, later
+  /// ones are cut. With resumed_step and no file at `path` (a run moved without it) the trace starts empty.
+  Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {});
+  ~Trace() override;
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  void add(const StepRecord&);
+  void set_kernels(std::vector<KernelRow>);  // replaces /kernels
+  void record_events(bool is_recording) { is_recording_ = is_recording; }  // off at first; peaks are kept either way
+  void flush_if_due();
+  void flush();
+
+  std::span<const StepRecord> steps() const { return steps_; }
+
+  void on(const events::Region&) override;
+  void on(const events::MemoryChange&) override;
+  void on(const events::Communication&) override;
+
+ private:
+  struct RegionRow { std::string label, stream; double start_s, end_s; std::int32_t attempt; };
+  struct MemoryRow { std::string label, phase, category; double time_s; std::int64_t bytes, live_bytes; bool is_begin; std::int32_t attempt; };
+  struct CommRow { std::string operation, label; std::int64_t bytes; double start_s, end_s, exposed_s; std::int32_t attempt; };
+
+  void load(std::int64_t resumed_step);
+  void write(const std::filesystem::path&) const;
+
+  std::filesystem::path path_;
+  RunInfo info_;
+  std::string created_;
+  double flush_s_;
+  double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
+  std::int32_t attempt_ = 0;
+  bool is_recording_ = false;
+
+  std::vector<StepRecord> steps_;
+  std::vector<KernelRow> kernels_;
+  std::vector<RegionRow> regions_;
+  std::vector<MemoryRow> memory_;
+  std::vector<CommRow> comm_;
+
+  std::vector<std::string> categories_, phases_;     // in order of appearance; categories_[0] is "total"
+  std::vector<std::int64_t> live_;                   // [category] bytes live now
+  std::vector<std::vector<std::int64_t>> peaks_;     // [phase][category] bytes
+};
+
+}  // namespace tessera::io
