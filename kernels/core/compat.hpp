@@ -9,6 +9,13 @@
 #error "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
 #endif
 
+/// Unrolls the loop that follows completely (its bounds are constants).
+#if defined(__CUDACC__) || defined(__clang__)
+#define TESSERA_UNROLL _Pragma("unroll")
+#else
+#define TESSERA_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace tessera::kernels {
 
 #if KOKKOS_VERSION >= 30700

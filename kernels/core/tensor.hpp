@@ -38,21 +38,22 @@ using Pad = Kokkos::View<Scalar*, typename Exec::scratch_memory_space, Unmanaged
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> contiguous_heads(Scalar* data, int B, int H, int T, int D) {
   const std::size_t d = D, t = T, h = H;
-  return {data, Kokkos::LayoutStride(B, h * t * d, H, t * d, T, d, D, 1)};
+  return HeadTensor<Scalar, Exec>(data, Kokkos::LayoutStride(B, h * t * d, H, t * d, T, d, D, 1));
 }
 
 /// Part `part` (0 q, 1 k, 2 v) of a fused qkv buffer [B*T, 3*H*D], seen as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_qkv(Scalar* qkv, int part, int B, int H, int T, int D) {
   const std::size_t row = std::size_t{3} * H * D;
-  return {qkv + static_cast<std::size_t>(part) * H * D, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1)};
+  return HeadTensor<Scalar, Exec>(qkv + static_cast<std::size_t>(part) * H * D,
+                                  Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
 }
 
 /// A row buffer [B*T, H*D], seen as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_rows(Scalar* rows, int B, int H, int T, int D) {
   const std::size_t row = static_cast<std::size_t>(H) * D;
-  return {rows, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1)};
+  return HeadTensor<Scalar, Exec>(rows, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
 }
 
 }  // namespace tessera::kernels

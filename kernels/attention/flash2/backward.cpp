@@ -1,0 +1,147 @@
+#include "kernels/attention/flash2/backward.hpp"  // the contract is there; here is how
+
+#include "kernels/attention/check.hpp"
+#include "kernels/attention/pads.hpp"
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/math.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
+  detail::require_attention_shapes(q, k, kMaxHead);
+  detail::require_same_heads("flash2 backward: q must have a contiguous head width", q, q);
+  detail::require_same_heads("flash2 backward: k must have a contiguous head width", k, k);
+  detail::require_same_heads("flash2 backward: v must have k's shape and a contiguous head width", k, v);
+  detail::require_same_heads("flash2 backward: out must have q's shape and a contiguous head width", q, out);
+  detail::require_same_heads("flash2 backward: d_out must have q's shape and a contiguous head width", q, d_out);
+  detail::require_same_heads("flash2 backward: d_q must have q's shape and a contiguous head width", q, d_q);
+  detail::require_same_heads("flash2 backward: d_k must have k's shape and a contiguous head width", k, d_k);
+  detail::require_same_heads("flash2 backward: d_v must have k's shape and a contiguous head width", k, d_v);
+  detail::require_head_rows("flash2 backward: lse must be [B,H,Tq]", q, lse);
+  const int teams = q.extent_int(0) * q.extent_int(1);
+  if (teams == 0 || (q.extent(2) == 0 && k.extent(2) == 0)) return;
+
+  const int D = q.extent_int(3);
+  const std::size_t head_reals = 2 * k.extent(2) * width(D);
+  Kokkos::parallel_for("tessera::attention::flash2::backward",
+                       Policy(exec, teams, Kokkos::AUTO)
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))
+                           .set_scratch_size(1, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(head_reals))),
+                       *this);
+}
+
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team) const {
+  constexpr int kLanes = Product::kLaneBlock;
+  const int Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3), W = width(D);
+  const int h = team.league_rank() % q.extent_int(1);
+  const int b = team.league_rank() / q.extent_int(1);
+  const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
+
+  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * tile_pad_reals(D)));
+  Real* q_pad = pad;                           // [kQueryTile, W]   scaled queries
+  Real* d_out_pad = q_pad + kQueryTile * W;    // [kQueryTile, W]
+  Real* d_q_pad = d_out_pad + kQueryTile * W;  // [kQueryTile, W]
+  Real* k_pad = d_q_pad + kQueryTile * W;      // [kKeyTile, W]
+  Real* v_pad = k_pad + kKeyTile * W;          // [kKeyTile, W]
+  Real* q_t = v_pad + kKeyTile * W;            // [D, lanes]        scaled queries, transposed
+  Real* d_out_t = q_t + D * kQueryTile;        // [D, lanes]
+  Real* p_t = d_out_t + D * kQueryTile;        // [kKeyTile, lanes] probabilities
+  Real* ds_t = p_t + kKeyTile * kQueryTile;    // [kKeyTile, lanes] gradient of the scaled scores
+  Real* top = ds_t + kKeyTile * kQueryTile;    // [lanes]           lse, +inf where a query sees no key
+  Real* delta = top + kQueryTile;              // [lanes]
+  Real* d_k_head = static_cast<Real*>(team.team_scratch(1).get_shmem(sizeof(Real) * 2 * Tk * W));  // [Tk, W]
+  Real* d_v_head = d_k_head + static_cast<long>(Tk) * W;                                           // [Tk, W]
+
+  // 1. clear the gradients of the keys and values
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, 2 * Tk * W), [&](int i) { d_k_head[i] = 0; });
+
+  for (int first_query = 0; first_query < Tq; first_query += kQueryTile) {
+    const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
+    const int lanes = round_up(queries, kLanes);
+    const int last_key = first_query + queries - 1 + diagonal;
+    const int keys_seen = !causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+
+    // 2. stage this tile of queries both ways round, and delta_i = d_out_i . out_i
+    team.team_barrier();  // the previous tile has been written
+    detail::stage_rows(team, &q(b, h, first_query, 0), q.stride(2), queries, D, W, scale, q_pad);
+    detail::stage_rows(team, &d_out(b, h, first_query, 0), d_out.stride(2), queries, D, W, Real(1), d_out_pad);
+    detail::stage_transposed(team, &q(b, h, first_query, 0), q.stride(2), queries, D, lanes, scale, q_t);
+    detail::stage_transposed(team, &d_out(b, h, first_query, 0), d_out.stride(2), queries, D, lanes, Real(1), d_out_t);
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, lanes), [&](int i) {
+      Real dot = 0;
+      if (i < queries) {
+        const Scalar* out_row = &out(b, h, first_query + i, 0);
+        const Scalar* d_out_row = &d_out(b, h, first_query + i, 0);
+        Kokkos::parallel_reduce(
+            Kokkos::ThreadVectorRange(team, D),
+            [&](int d, Real& sum) { sum += static_cast<Real>(out_row[d]) * static_cast<Real>(d_out_row[d]); }, dot);
+      }
+      Kokkos::single(Kokkos::PerThread(team), [&] {
+        delta[i] = dot;
+        const Real row_lse = i < queries ? lse(b, h, first_query + i) : Real(-HUGE_VAL);
+        top[i] = row_lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : row_lse;
+      });
+    });
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, queries * W), [&](int i) { d_q_pad[i] = 0; });
+
+    for (int first_key = 0; first_key < keys_seen; first_key += kKeyTile) {
+      const int keys = keys_seen - first_key < kKeyTile ? keys_seen - first_key : kKeyTile;
+
+      // 3. stage keys and values
+      team.team_barrier();  // the previous tile has been read
+      detail::stage_rows(team, &k(b, h, first_key, 0), k.stride(2), keys, D, W, Real(1), k_pad);
+      detail::stage_rows(team, &v(b, h, first_key, 0), v.stride(2), keys, D, W, Real(1), v_pad);
+      team.team_barrier();  // tiles are complete
+
+      // 4. scores and d_p, both transposed: [j,i]
+      Product{k_pad, W, 1, q_t, lanes, p_t, lanes, false}.run(team, keys, lanes, D);
+      Product{v_pad, W, 1, d_out_t, lanes, ds_t, lanes, false}.run(team, keys, lanes, D);
+      team.team_barrier();  // scores and d_p are complete
+
+      // 5. p = exp(s - lse), ds = p (d_p - delta), lane-wise
+      const bool on_diagonal = causal && first_key + keys - 1 > first_query + diagonal;
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, keys * (lanes / kLanes)), [&](int block) {
+        const int j = block / (lanes / kLanes), lane = block % (lanes / kLanes) * kLanes;
+        Real* p = p_t + j * lanes + lane;
+        Real* ds = ds_t + j * lanes + lane;
+        const int first_seeing = on_diagonal ? first_key + j - diagonal - first_query - lane : 0;
+        for (int i = 0; i < kLanes; ++i) {
+          const Real probability = fast_exp(i < first_seeing ? Real(-HUGE_VAL) : p[i] - top[lane + i]);
+          p[i] = probability;
+          ds[i] = probability * (ds[i] - delta[lane + i]);
+        }
+      });
+      team.team_barrier();  // p and ds are complete
+
+      // 6. the three gradients (q_pad carries the scale for d_k; d_q gets it when it is written)
+      Product{p_t, lanes, 1, d_out_pad, W, d_v_head + static_cast<long>(first_key) * W, W, true}.run(team, keys, W, queries);
+      Product{ds_t, lanes, 1, q_pad, W, d_k_head + static_cast<long>(first_key) * W, W, true}.run(team, keys, W, queries);
+      Product{ds_t, 1, lanes, k_pad, W, d_q_pad, W, true}.run(team, queries, W, keys);
+    }
+    team.team_barrier();  // d_q is complete
+
+    // 7. write d_q
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
+        d_q(b, h, first_query + i, d) = static_cast<Scalar>(scale * d_q_pad[i * W + d]);
+      });
+    });
+  }
+  team.team_barrier();  // d_k and d_v are complete
+
+  // 8. write d_k and d_v
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Tk), [&](int j) {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
+      d_k(b, h, j, d) = static_cast<Scalar>(d_k_head[static_cast<long>(j) * W + d]);
+      d_v(b, h, j, d) = static_cast<Scalar>(d_v_head[static_cast<long>(j) * W + d]);
+    });
+  });
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Flash2Backward<Exec, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::kernels

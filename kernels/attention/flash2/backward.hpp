@@ -1,0 +1,63 @@
+/// FlashAttention-2, backward: gradients of q, k and v from the saved output and log-sum-exp, scores recomputed.
+///
+///   p_ij  = exp(scale q_i.k_j - lse_i)        delta_i = sum_d d_out_id out_id
+///   ds_ij = p_ij (d_out_i.v_j - delta_i)      d_q_i = scale sum_j ds_ij k_j
+///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
+///
+/// One team owns one (b,h): it walks the tiles of queries, and for each the tiles of keys that those queries see.
+/// d_q stays in the pad while a tile of queries is worked on; d_k and d_v of the whole head are accumulated in
+/// Accum precision in level-1 scratch and rounded once at the end. Every score is recomputed once, so the work is
+/// five tile products per pair of tiles, the least possible.
+///
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 2 (with the two loops exchanged, so that no team shares a gradient).
+/// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once.
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
+/// Memory     pads of Accum: level 0, 5*kQueryTile*D + 2*kKeyTile*D + 2*kKeyTile*kQueryTile + 2*kQueryTile;
+///            level 1, 2*Tk*D (d_k and d_v of one head), each with D rounded up to a lane block.
+/// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
+/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile (the tuned kernels).
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+#include "kernels/core/tiles.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct Flash2Backward {
+  using Real = Accum<Scalar>;
+
+  HeadTensor<const Scalar, Exec> q;      // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;      // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;      // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> out;    // [B,H,Tq,D]  in   saved by the forward pass
+  HeadRows<const Real, Exec> lse;        // [B,H,Tq]    in   saved by the forward pass
+  HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]  in
+  HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]  out
+  HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]  out
+  HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
+  Real scale;
+  bool causal;
+
+  static constexpr int kQueryTile = 64;
+  static constexpr int kKeyTile = 64;
+  static constexpr int kMaxHead = 256;
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+
+ private:
+  using Product = TileProduct<Exec, Real>;
+  KOKKOS_FUNCTION static int width(int D) { return round_up(D, Product::kLaneBlock); }
+  KOKKOS_FUNCTION static std::size_t tile_pad_reals(int D) {
+    return (3 * kQueryTile + 2 * kKeyTile) * width(D) + 2 * D * kQueryTile + 2 * kKeyTile * kQueryTile + 2 * kQueryTile;
+  }
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,135 @@
+#include "kernels/attention/flash2/forward.hpp"  // the contract is there; here is how
+
+#include "kernels/attention/check.hpp"
+#include "kernels/attention/pads.hpp"
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/math.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
+  detail::require_attention_shapes(q, k, kMaxHead);
+  detail::require_same_heads("flash2 forward: q must have a contiguous head width", q, q);
+  detail::require_same_heads("flash2 forward: v must have k's shape and a contiguous head width", k, v);
+  detail::require_same_heads("flash2 forward: k must have a contiguous head width", k, k);
+  detail::require_same_heads("flash2 forward: out must have q's shape and a contiguous head width", q, out);
+  detail::require_head_rows("flash2 forward: lse must be [B,H,Tq]", q, lse);
+  const int tiles = (q.extent_int(2) + kQueryTile - 1) / kQueryTile;
+  const int teams = q.extent_int(0) * q.extent_int(1) * tiles;
+  if (teams == 0) return;
+
+  const int D = q.extent_int(3);
+  const std::size_t reals = (kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile;
+  Kokkos::parallel_for("tessera::attention::flash2::forward",
+                       Policy(exec, teams, Kokkos::AUTO)
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+                       *this);
+}
+
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team) const {
+  using Product = TileProduct<Exec, Real>;
+  constexpr int kLanes = Product::kLaneBlock;
+  const int Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3);
+  const int tiles = (Tq + kQueryTile - 1) / kQueryTile;
+  const int tile = tiles - 1 - team.league_rank() % tiles;  // longest rows first
+  const int h = team.league_rank() / tiles % q.extent_int(1);
+  const int b = team.league_rank() / tiles / q.extent_int(1);
+  const int first_query = tile * kQueryTile;
+  const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
+  const int lanes = round_up(queries, kLanes);
+  const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
+  const int last_key = first_query + queries - 1 + diagonal;
+  const int keys_seen = !causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+
+  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(
+      sizeof(Real) * ((kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile)));
+  Real* q_t = pad;                          // [D, lanes]        scaled queries
+  Real* k_pad = q_t + D * kQueryTile;       // [kKeyTile, D]
+  Real* v_pad = k_pad + kKeyTile * D;       // [kKeyTile, D]
+  Real* p_t = v_pad + kKeyTile * D;         // [kKeyTile, lanes] scores, then their exponentials
+  Real* out_t = p_t + kKeyTile * kQueryTile;  // [D, lanes]      un-normalised output
+  Real* top = out_t + D * kQueryTile;       // [lanes]           running maximum
+  Real* sum = top + kQueryTile;             // [lanes]           running sum
+  Real* shrink = sum + kQueryTile;          // [lanes]           exp(old maximum - new maximum)
+
+  // 1. stage the queries once; clear the running state
+  detail::stage_transposed(team, &q(b, h, first_query, 0), q.stride(2), queries, D, lanes, scale, q_t);
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, D * lanes), [&](int i) { out_t[i] = 0; });
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, lanes), [&](int i) {
+    top[i] = -HUGE_VAL;
+    sum[i] = 0;
+  });
+
+  for (int first_key = 0; first_key < keys_seen; first_key += kKeyTile) {
+    const int keys = keys_seen - first_key < kKeyTile ? keys_seen - first_key : kKeyTile;
+
+    // 2. stage keys and values
+    team.team_barrier();  // the previous tile has been read
+    detail::stage_rows(team, &k(b, h, first_key, 0), k.stride(2), keys, D, D, Real(1), k_pad);
+    detail::stage_rows(team, &v(b, h, first_key, 0), v.stride(2), keys, D, D, Real(1), v_pad);
+    team.team_barrier();  // tiles and running state are complete
+
+    // 3. scores, transposed: p_t[j,i] = k_j . q_i
+    Product{k_pad, D, 1, q_t, lanes, p_t, lanes, false}.run(team, keys, lanes, D);
+    team.team_barrier();  // scores are complete
+
+    // 4. running softmax, lane-wise
+    const bool on_diagonal = causal && first_key + keys - 1 > first_query + diagonal;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, lanes / kLanes), [&](int block) {
+      const int lane = block * kLanes;
+      Real new_top[kLanes], safe_top[kLanes], new_sum[kLanes];
+      for (int i = 0; i < kLanes; ++i) new_top[i] = top[lane + i];
+      for (int j = 0; j < keys; ++j) {
+        Real* score = p_t + j * lanes + lane;
+        if (on_diagonal) {
+          const int first_seeing = first_key + j - diagonal - first_query - lane;  // lanes before it do not see key j
+          for (int i = 0; i < kLanes; ++i) score[i] = i < first_seeing ? -HUGE_VAL : score[i];
+        }
+        for (int i = 0; i < kLanes; ++i) new_top[i] = score[i] > new_top[i] ? score[i] : new_top[i];
+      }
+      for (int i = 0; i < kLanes; ++i) {
+        safe_top[i] = new_top[i] == -HUGE_VAL ? Real(0) : new_top[i];  // nothing seen yet: every exponential is 0
+        shrink[lane + i] = fast_exp(top[lane + i] - safe_top[i]);
+        new_sum[i] = sum[lane + i] * shrink[lane + i];
+      }
+      for (int j = 0; j < keys; ++j) {
+        Real* score = p_t + j * lanes + lane;
+        for (int i = 0; i < kLanes; ++i) {
+          score[i] = fast_exp(score[i] - safe_top[i]);
+          new_sum[i] += score[i];
+        }
+      }
+      for (int i = 0; i < kLanes; ++i) {
+        top[lane + i] = new_top[i];
+        sum[lane + i] = new_sum[i];
+      }
+    });
+    team.team_barrier();  // exponentials and shrink factors are complete
+
+    // 5. out = out * shrink + v^T p
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, D), [&](int d) {
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lanes), [&](int i) { out_t[d * lanes + i] *= shrink[i]; });
+    });
+    team.team_barrier();  // rescaled before anything is added
+    Product{v_pad, 1, D, p_t, lanes, out_t, lanes, true}.run(team, D, lanes, keys);
+  }
+  team.team_barrier();  // output complete
+
+  // 6. normalise and write
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
+    const Real inverse = sum[i] > 0 ? 1 / sum[i] : Real(0);
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
+      out(b, h, first_query + i, d) = static_cast<Scalar>(out_t[d * lanes + i] * inverse);
+    });
+    Kokkos::single(Kokkos::PerThread(team),
+                   [&] { lse(b, h, first_query + i) = sum[i] > 0 ? top[i] + log(sum[i]) : Real(-HUGE_VAL); });
+  });
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Flash2Forward<Exec, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::kernels

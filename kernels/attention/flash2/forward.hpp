@@ -1,0 +1,52 @@
+/// FlashAttention-2, forward: softmax(scale * q k^T) v without ever storing the scores.
+///
+///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
+///
+/// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal (the last query sees
+/// every key). One team owns a tile of queries of one (b,h) and walks the keys tile by tile; per query it keeps a
+/// running maximum, a running sum and an un-normalised output, rescaled whenever the maximum grows.
+///
+/// Inside the pads everything is transposed: queries lie along the lanes, keys and channels along the rows. Then
+/// the maximum, the exponential and the sum of the softmax are plain lane-wise arithmetic without a single
+/// horizontal reduction, and k and v are used exactly as they lie in memory.
+///
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 1; running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
+/// Departs    no dropout, no split over the keys.
+/// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
+/// Memory     pad, level 0, Accum: (kQueryTile + 2*kKeyTile)*D + kKeyTile*kQueryTile + D*kQueryTile + 3*kQueryTile.
+/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
+/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
+/// Async      returns after enqueue on `exec`; never fences, never allocates on the caller's behalf.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+#include "kernels/core/tiles.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct Flash2Forward {
+  using Real = Accum<Scalar>;
+
+  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
+  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
+  HeadRows<Real, Exec> lse;          // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
+  Real scale;                        // usually 1/sqrt(D)
+  bool causal;
+
+  static constexpr int kQueryTile = 64;  // queries of one team, along the lanes
+  static constexpr int kKeyTile = 64;    // keys staged at a time
+  static constexpr int kMaxHead = 256;
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,72 @@
+#include "kernels/attention/standard/head_product.hpp"
+
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/require.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
+  TESSERA_REQUIRE(a.extent(0) == c.extent(0) && b.extent(0) == c.extent(0) && a.extent(1) == c.extent(1) &&
+                      b.extent(1) == c.extent(1),
+                  "head product: a, b and c must have the same B and H", a.extent(0), b.extent(0), c.extent(0), a.extent(1),
+                  b.extent(1), c.extent(1));
+  TESSERA_REQUIRE(a.extent(2) == c.extent(2) && b.extent(3) == c.extent(3) && a.extent(3) == b.extent(2),
+                  "head product: shapes must be [M,K] x [K,N] = [M,N]", a.extent(2), a.extent(3), b.extent(2), b.extent(3),
+                  c.extent(2), c.extent(3));
+  const int row_tiles = (c.extent_int(2) + kTile - 1) / kTile, column_tiles = (c.extent_int(3) + kTile - 1) / kTile;
+  const int teams = c.extent_int(0) * c.extent_int(1) * row_tiles * column_tiles;
+  if (teams == 0) return;
+  Kokkos::parallel_for(
+      label,
+      Policy(exec, teams, Kokkos::AUTO)
+          .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(std::size_t{3} * kTile * kTile))),
+      *this);
+}
+
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) const {
+  const int M = c.extent_int(2), N = c.extent_int(3), K = a.extent_int(3);
+  const int row_tiles = (M + kTile - 1) / kTile, column_tiles = (N + kTile - 1) / kTile;
+  const int column = team.league_rank() % column_tiles * kTile;
+  const int row = team.league_rank() / column_tiles % row_tiles * kTile;
+  const int head = team.league_rank() / column_tiles / row_tiles;
+  const int i_b = head / c.extent_int(1), i_h = head % c.extent_int(1);
+  const int rows = M - row < kTile ? M - row : kTile;
+  const int columns = N - column < kTile ? N - column : kTile;
+  const int lanes = round_up(columns, TileProduct<Exec, Real>::kLaneBlock);
+
+  Real* a_pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * 3 * kTile * kTile));  // [rows, kTile]
+  Real* b_pad = a_pad + kTile * kTile;                                                                 // [kTile, lanes]
+  Real* c_pad = b_pad + kTile * kTile;                                                                 // [rows, lanes]
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows * lanes), [&](int i) { c_pad[i] = 0; });
+
+  for (int inner = 0; inner < K; inner += kTile) {
+    const int depth = K - inner < kTile ? K - inner : kTile;
+    team.team_barrier();  // the previous tiles have been read
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int i) {
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, depth), [&](int j) {
+        a_pad[i * kTile + j] = static_cast<Real>(a(i_b, i_h, row + i, inner + j));
+      });
+    });
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, depth), [&](int i) {
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lanes), [&](int j) {
+        b_pad[i * lanes + j] = j < columns ? static_cast<Real>(b(i_b, i_h, inner + i, column + j)) : Real(0);
+      });
+    });
+    team.team_barrier();  // tiles are complete
+    TileProduct<Exec, Real>{a_pad, kTile, 1, b_pad, lanes, c_pad, lanes, true}.run(team, rows, lanes, depth);
+  }
+  team.team_barrier();  // sums are complete
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int i) {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns), [&](int j) {
+      c(i_b, i_h, row + i, column + j) = static_cast<Scalar>(factor * c_pad[i * lanes + j]);
+    });
+  });
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct HeadProduct<Exec, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::kernels

@@ -1,0 +1,107 @@
+/// Products of small tiles that lie in scratch-pad memory, blocked in registers.
+///
+///   c[r, l] (= or +=) sum_k a[r, k] * b[k, l]        r < rows, l < lanes, k < depth
+///
+/// `b` and `c` are contiguous along the lanes, and `lanes` is a multiple of kLaneBlock (pads are rounded up to it);
+/// `a` may have any two strides, so the same routine serves A*B and A^T*B. Every micro-tile of kRowBlock x kLaneBlock
+/// results stays in registers over the whole depth: on a host as vectors of 32 bytes, on a device as scalars of
+/// one lane. Sums run over k in order, so a result does not depend on how the tile is shared out.
+///
+/// Source  the register-blocking of Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053), inner kernel only: the
+///         tiles are small enough that nothing needs packing.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/core/compat.hpp"
+#include "kernels/core/scalar.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec>
+inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
+
+/// A few numbers that one instruction handles: 32 bytes on a host, one number on a device.
+template <class Exec, class Real, bool = kIsHost<Exec>>
+struct Pack {
+  using Type = Real;
+  static constexpr int kWidth = 1;
+};
+template <class Exec, class Real>
+struct Pack<Exec, Real, true> {
+  typedef Real Type __attribute__((vector_size(32), aligned(sizeof(Real)), may_alias));
+  static constexpr int kWidth = 32 / sizeof(Real);
+};
+
+template <class Exec, class Real>
+struct TileProduct {
+  using Vec = typename Pack<Exec, Real>::Type;
+  static constexpr int kWidth = Pack<Exec, Real>::kWidth;
+  static constexpr int kRowBlock = kIsHost<Exec> ? 6 : 4;            // 6 x 2 accumulators fill 12 of 16 AVX2 registers
+  static constexpr int kLaneBlock = (kIsHost<Exec> ? 2 : 4) * kWidth;
+  static constexpr int kVecs = kLaneBlock / kWidth;
+
+  const Real* a;
+  int a_row, a_depth;  // strides of a
+  const Real* b;
+  int b_depth;         // stride between rows of b
+  Real* c;
+  int c_row;           // stride between rows of c
+  bool accumulate;     // c += instead of c =
+
+  /// Shares the micro-tiles out over the team. Ends without a barrier.
+  template <class Member>
+  KOKKOS_INLINE_FUNCTION void run(const Member& team, int rows, int lanes, int depth) const {
+    const int row_blocks = (rows + kRowBlock - 1) / kRowBlock;
+    const int lane_blocks = lanes / kLaneBlock;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, row_blocks * lane_blocks), [&](int block) {
+      const int row = block % row_blocks * kRowBlock;
+      const int lane = block / row_blocks * kLaneBlock;
+      if (rows - row >= kRowBlock) {
+        micro<kRowBlock>(row, lane, depth);
+      } else {
+        remainder<kRowBlock - 1>(rows - row, row, lane, depth);
+      }
+    });
+  }
+
+ private:
+  template <int Rows>
+  KOKKOS_INLINE_FUNCTION void remainder(int rows, int row, int lane, int depth) const {
+    if constexpr (Rows > 0) {
+      if (rows == Rows) return micro<Rows>(row, lane, depth);
+      remainder<Rows - 1>(rows, row, lane, depth);
+    }
+  }
+
+  template <int Rows>
+  KOKKOS_INLINE_FUNCTION void micro(int row, int lane, int depth) const {
+    Vec sum[Rows][kVecs] = {};
+    const Real* a_k = a + static_cast<long>(row) * a_row;
+    const Real* b_k = b + lane;
+    for (int k = 0; k < depth; ++k, a_k += a_depth, b_k += b_depth) {
+      Vec b_vec[kVecs];
+      TESSERA_UNROLL
+      for (int v = 0; v < kVecs; ++v) b_vec[v] = *reinterpret_cast<const Vec*>(b_k + v * kWidth);
+      TESSERA_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        const Real a_r = a_k[static_cast<long>(r) * a_row];
+        TESSERA_UNROLL
+        for (int v = 0; v < kVecs; ++v) sum[r][v] += a_r * b_vec[v];
+      }
+    }
+    TESSERA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      Real* c_r = c + static_cast<long>(row + r) * c_row + lane;
+      TESSERA_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        Vec& out = *reinterpret_cast<Vec*>(c_r + v * kWidth);
+        out = accumulate ? out + sum[r][v] : sum[r][v];
+      }
+    }
+  }
+};
+
+KOKKOS_INLINE_FUNCTION constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace tessera::kernels
