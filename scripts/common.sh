@@ -1,0 +1,40 @@
+# shellcheck shell=bash disable=SC2034
+# Shared by the scripts in this folder: source it, do not run it.
+# Sets ROOT (the checkout) and gives say, fail, job_count, find_python.
+# Exit codes are the program's: 2 command line, 3 environment, 6 files.
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P) || exit 3
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+fail() { local code=$1; shift; say "$*"; exit "$code"; }
+
+# How many compilers or tests fit: one per core, and 1.5 GiB of free memory each. TESSERA_JOBS overrides.
+job_count() {
+  local cores kib=0 limit=0 used=0 jobs
+  if [[ -n ${TESSERA_JOBS:-} ]]; then
+    [[ $TESSERA_JOBS =~ ^[1-9][0-9]*$ ]] || fail 2 "TESSERA_JOBS must be a whole number from 1, not '$TESSERA_JOBS'"
+    echo "$TESSERA_JOBS"
+    return
+  fi
+  cores=$(nproc)
+  [[ -r /proc/meminfo ]] && kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  if [[ -r /sys/fs/cgroup/memory.max ]]; then  # a container may hold less than the machine has
+    read -r limit < /sys/fs/cgroup/memory.max
+    read -r used < /sys/fs/cgroup/memory.current || used=0
+    if [[ $limit =~ ^[0-9]+$ ]] && (((limit - used) / 1024 < kib)); then kib=$(((limit - used) / 1024)); fi
+  fi
+  jobs=$((kib / (1536 * 1024)))
+  ((jobs < cores)) || jobs=$cores
+  ((jobs > 0)) || jobs=1
+  echo "$jobs"
+}
+
+# The first python3 that imports the named modules: PATH's own may not see the distribution's packages.
+find_python() {
+  local python modules
+  modules=$(IFS=,; echo "$*")
+  for python in "${TESSERA_PYTHON:-}" python3 /usr/bin/python3; do
+    [[ -n $python ]] && "$python" -c "import $modules" 2> /dev/null && { echo "$python"; return; }
+  done
+  return 1
+}
