@@ -1,0 +1,72 @@
+/// AdamW with decoupled weight decay, over any list of spans of the flat parameter arrays.
+///
+///   g  = grad_scale * grad[i]
+///   m  = beta1 m + (1 - beta1) g,      v = beta2 v + (1 - beta2) g^2
+///   p  = p (1 - learning_rate * weight_decay)                                    (blocks that decay)
+///   p -= learning_rate / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),   bias_k = 1 - beta_k^step
+///   param[i] = round(p)
+///
+/// What changes from step to step (learning rate, bias corrections, clip factor, overflow flag) is read from the
+/// device, so a captured step can be replayed. One team per block of at most kAdamwBlock elements.
+///
+/// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
+/// Numerics   master, moments and arithmetic in A = Accum<Scalar>; only `param` is rounded to Scalar.
+/// Order      element-wise: bitwise repeatable.
+/// Cost       moves 7 A (+ 1 Scalar) per element: the speed is that of memory.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when extents disagree.
+/// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks sees to the second).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+struct AdamwSpan {  // what the caller has: a tensor, or the part of it that this rank owns
+  std::int64_t first, count;
+  bool decay;
+};
+
+struct AdamwBlock {  // what a team gets
+  std::int64_t first;
+  std::int32_t count;
+  bool decay;
+};
+
+struct AdamwScalars {   // lives on the device
+  double learning_rate;
+  double bias1, bias2;  // 1 - beta1^step, 1 - beta2^step; steps count from 1
+  double grad_scale;    // clip factor / loss scale
+  int skip;             // non-zero: leave everything as it is (an fp16 overflow)
+};
+
+/// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
+/// Throws std::invalid_argument for a negative span, or spans that overlap.
+std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans);
+
+inline constexpr int kAdamwBlock = 8192;  // elements per team
+
+template <class Exec, class Scalar>
+struct AdamwUpdate {
+  using A = Accum<Scalar>;
+
+  Vector<const AdamwBlock, Exec> blocks;     // [blocks]  in
+  Vector<A, Exec> master;                    // [n]  in and out
+  Vector<Scalar, Exec> param;                // [n]  out: working copy; empty where master is the working copy
+  Vector<const A, Exec> grad;                // [n]  in
+  Vector<A, Exec> m;                         // [n]  in and out
+  Vector<A, Exec> v;                         // [n]  in and out
+  Value<const AdamwScalars, Exec> scalars;   // in
+  A beta1, beta2, eps, weight_decay;
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,58 @@
+/// Cross-entropy of a chunk of tokens against their targets; the logits become their own gradient.
+///
+///   row_loss[i]  = log(sum_v exp(logits[i,v])) - logits[i, targets[i]]           (nats)
+///   logits[i,v] <- grad_scale * (softmax_v(logits[i,:]) - [v == targets[i]])     when write_gradient
+///
+/// One team per row. The row is walked in tiles of kTile columns staged in the pad, with a running maximum and a
+/// running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient over the
+/// logits. A target of -1 is ignored: loss 0, gradient 0.
+///
+/// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
+/// Numerics   all arithmetic in A = Accum<Scalar>; a NaN logit makes its row's loss NaN.
+/// Order      fixed for given V: bitwise repeatable. No atomics.
+/// Memory     pad: level 0, A kTile.
+/// Cost       reads the logits once for the loss; reads and writes them once more for the gradient.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
+/// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct CrossEntropy {
+  using A = Accum<Scalar>;
+
+  Matrix<Scalar, Exec> logits;       // [n,V]  in; out: d_logits when write_gradient
+  Vector<const int, Exec> targets;   // [n]    in
+  Vector<A, Exec> row_loss;          // [n]    out
+  Value<const A, Exec> grad_scale;   // in: d_loss / d_row_loss (1 / tokens, times the loss scale); read when write_gradient
+  bool write_gradient;
+
+  static constexpr int kTile = 1024;  // columns staged at a time
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+/// total += sum_i row_loss[i], in double, by one team: fixed order, and the total stays on the device.
+template <class Exec, class Scalar>
+struct LossSum {
+  using A = Accum<Scalar>;
+
+  Vector<const A, Exec> row_loss;  // [n]  in
+  Value<double, Exec> total;       // in and out: added to
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels

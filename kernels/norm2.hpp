@@ -1,0 +1,39 @@
+/// Square of the Euclidean norm of a long vector (all gradients), for clipping.
+///
+///   total = sum_i x[i]^2
+///
+/// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device.
+///
+/// Numerics   squares and sums in double; a NaN or an infinity in x comes out as NaN or infinity, which is how the
+///            step finds an overflow.
+/// Order      fixed for a given length: bitwise repeatable. No atomics.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when `partial` is too short.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// Scalar is usually float: gradients are accumulated in Accum of the compute type.
+template <class Exec, class Scalar>
+struct SquareNorm {
+  Vector<const Scalar, Exec> x;   // [n]  in
+  Vector<double, Exec> partial;   // [blocks(n)]  workspace
+  Value<double, Exec> total;      // out
+
+  static constexpr std::size_t kBlock = 16384;  // elements per team
+  static constexpr std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
+
+  void launch(const Exec& exec) const;
+
+  struct Blocks {};
+  struct Total {};
+  template <class Tag>
+  using Policy = Kokkos::TeamPolicy<Exec, Tag>;
+  using Member = typename Policy<Blocks>::member_type;
+  KOKKOS_FUNCTION void operator()(Blocks, const Member& team) const;
+  KOKKOS_FUNCTION void operator()(Total, const Member& team) const;
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,69 @@
+/// Root-mean-square layer norm, with the addition to the residual stream that comes before it.
+///
+///   forward    h[n,:]   = round(x[n,:] + delta[n,:])                       (delta absent: h = x)
+///              rrms[n]  = 1 / sqrt(mean_c h[n,c]^2 + eps)
+///              y[n,c]   = h[n,c] * rrms[n] * gain[c]
+///   backward   g[c]     = d_y[n,c] * gain[c],   z[c] = h[n,c] * rrms[n]
+///              d_x[n,c] = rrms[n] * (g[c] - z[c] * mean_c(g*z)) + d_residual[n,c]
+///              d_gain[c] += sum_n d_y[n,c] * z[c]
+///
+/// Forward: one team per row; the row is staged once in the pad, so x, delta and residual may be one tensor.
+/// Backward: one team per group of rows; the group's share of d_gain grows in the pad and goes to one row of
+/// `partial`, and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr).
+///
+/// Source     Zhang & Sennrich 2019, arXiv:1910.07467.
+/// Numerics   all arithmetic in A = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
+///            backward reads again.
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
+/// Memory     pad: level 0, A C (forward), A 3*C (backward).
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct RmsnormForward {
+  using A = Accum<Scalar>;
+
+  Matrix<const Scalar, Exec> x;      // [N,C]  in
+  Matrix<const Scalar, Exec> delta;  // [N,C]  in, optional: added to x
+  Matrix<Scalar, Exec> residual;     // [N,C]  out, optional: x + delta; may be x or delta
+  Vector<const Scalar, Exec> gain;   // [C]    in
+  Matrix<Scalar, Exec> y;            // [N,C]  out
+  Vector<A, Exec> rrms;              // [N]    out: reciprocal root mean square, kept for backward
+  A eps;                             // added to the mean square
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+template <class Exec, class Scalar>
+struct RmsnormBackward {
+  using A = Accum<Scalar>;
+
+  Matrix<const Scalar, Exec> x;           // [N,C]  in: what forward normalised (its residual, or its x)
+  Vector<const Scalar, Exec> gain;        // [C]    in
+  Vector<const A, Exec> rrms;             // [N]    in
+  Matrix<const Scalar, Exec> d_y;         // [N,C]  in; may be d_x
+  Matrix<const Scalar, Exec> d_residual;  // [N,C]  in, optional: gradient that reaches x past the norm; may be d_x
+  Matrix<Scalar, Exec> d_x;               // [N,C]  out
+  Vector<A, Exec> d_gain;                 // [C]    in and out: added to
+  Matrix<A, Exec> partial;                // [kPartials,C]  workspace
+
+  static constexpr int kPartials = 128;    // row groups at most
+  static constexpr int kMinGroupRows = 16;  // fewer groups when rows are few
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,42 @@
+/// Rotary position embedding: pair i of a head is turned by the angle position * theta^(-2i/D).
+///
+///   (x[2i], x[2i+1])  <-  (x[2i] cos - x[2i+1] sin,  x[2i] sin + x[2i+1] cos)        i = 0 .. D/2-1
+///
+/// Pairs are neighbours, as in the paper (not halves, as in GPT-NeoX). Backward turns the gradient by the negative
+/// angle, since a rotation's transpose is its inverse. One team per (sequence, token): the angles of a position
+/// serve all its heads.
+///
+/// Source     Su et al. 2021, arXiv:2104.09864, eq. 34.
+/// Numerics   angles, sines and cosines in double, rounded once to A = Accum<Scalar>; the rotation in A.
+/// Order      element-wise: bitwise repeatable.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when D is odd, shapes disagree, or the table is too short.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// Fills a host array [T, D/2, 2] with (cos, sin) of position * theta^(-2i/D). A is float or double.
+template <class A>
+void fill_rope_table(A* table, int T, int D, double theta);
+
+enum class RopeDirection { forward, backward };
+
+template <class Exec, class Scalar>
+struct Rope {
+  using A = Accum<Scalar>;
+
+  HeadTensor<Scalar, Exec> x;       // [B,H,T,D]  in and out
+  HeadRows<const A, Exec> table;    // [>= first_position + T, D/2, 2]  in: cos, sin
+  int first_position = 0;           // position of x's token 0 (not 0 when a KV cache holds earlier ones)
+  RopeDirection direction = RopeDirection::forward;
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels

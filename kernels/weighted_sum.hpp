@@ -1,0 +1,73 @@
+/// Weighted sum of every row: the first kernel to read here. It does little, in the form that all others have.
+///
+///   forward    y[n]   = sum_d w[d] x[n,d]
+///   backward   d_x[n,d] = d_y[n] w[d],      d_w[d] = sum_n d_y[n] x[n,d]
+///
+/// How to read a kernel of ours: the struct's fields are its contract (shape and direction beside each), `launch`
+/// checks them, sizes the pad and enqueues, `operator()` is what one team of threads does. A call names each field:
+///
+///   WeightedSumForward<Device, float>{.x = x, .w = w, .y = y}.launch(exec);
+///
+/// Tiling. A team owns kRows rows and walks D in tiles of kColumns. w is needed by every row, so its tile is staged
+/// in the scratch pad (shared memory on a GPU, a cache-resident buffer on a CPU), converted once; x is needed once
+/// and is read where it lies. Backward walks the same tiles: the rows of a tile all add to the same piece of d_w, so
+/// each team collects its share in the pad and writes it to its own row of `partial`, which a second kernel adds up.
+///
+///            D: kColumns at a time
+///          +--------+--------+--
+///   kRows  |  tile  |  next  |      one team;  pad: w[tile] (forward), w[tile] and d_w[tile] (backward)
+///          +--------+--------+--
+///
+/// Numerics   products and sums in A = Accum<Scalar>; results rounded once.
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
+/// Memory     pad: level 0, A kColumns + kRows (forward), A 2*kColumns (backward).
+/// Cost       2*N*D flop forward; moves N*D elements forward, 2*N*D backward: the speed is that of memory.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct WeightedSumForward {
+  using A = Accum<Scalar>;
+
+  Matrix<const Scalar, Exec> x;  // [N,D]  in
+  Vector<const Scalar, Exec> w;  // [D]    in
+  Vector<Scalar, Exec> y;        // [N]    out
+
+  static constexpr int kRows = 16;       // rows per team
+  static constexpr int kColumns = 1024;  // columns staged at a time
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+template <class Exec, class Scalar>
+struct WeightedSumBackward {
+  using A = Accum<Scalar>;
+
+  Matrix<const Scalar, Exec> x;    // [N,D]  in
+  Vector<const Scalar, Exec> w;    // [D]    in
+  Vector<const Scalar, Exec> d_y;  // [N]    in
+  Matrix<Scalar, Exec> d_x;        // [N,D]  out
+  Vector<A, Exec> d_w;             // [D]    out
+  Matrix<A, Exec> partial;         // [tiles(N),D]  workspace: d_w of each tile of rows
+
+  static constexpr int kRows = 16;       // rows per team
+  static constexpr int kColumns = 1024;  // columns staged at a time
+  static constexpr int tiles(int rows) { return (rows + kRows - 1) / kRows; }
+
+  void launch(const Exec& exec) const;
+
+  using Policy = Kokkos::TeamPolicy<Exec>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
+};
+
+}  // namespace tessera::kernels
