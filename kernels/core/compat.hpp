@@ -33,4 +33,7 @@ using Kokkos::Experimental::fabs;
 /// True where Kokkos calls the fence callbacks of a tool; a test that counts fences is vacuous elsewhere.
 inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
 
+/// Whether KokkosBlas::gemm takes an execution instance as its first argument (since Kokkos Kernels 4.0).
+inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
+
 }  // namespace tessera::kernels

@@ -1,0 +1,50 @@
+/// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers.
+///
+/// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: a tensor that is read before it was
+/// written shows up as a NaN loss instead of a plausible number. After construction nothing is allocated.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "memory/layout.hpp"
+
+namespace tessera::memory {
+
+/// Bytes of memory this process may still take: the least of the control group's limit and what the system has
+/// available. A machine that overcommits kills a process that believes malloc.
+std::int64_t available_host_bytes();
+
+/// Throws Failure(Exit::out_of_memory) with the layout's table when `bytes_per_rank` on each of `ranks_on_host`
+/// ranks exceeds what the host has. `advice` says what would fit.
+void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
+
+template <class Exec>
+class Arena {
+ public:
+  explicit Arena(const Layout& layout)
+      : layout_(&layout),
+        bytes_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"), layout.arena_bytes()) {
+    Kokkos::deep_copy(bytes_, static_cast<unsigned char>(0xFF));
+  }
+
+  /// First element of a tensor; null for kAbsent. Throws std::logic_error when Scalar is not the tensor's dtype.
+  template <class Scalar>
+  Scalar* data(TensorId id) const {
+    if (id == kAbsent) return nullptr;
+    const Tensor& tensor = (*layout_)[id];
+    if (kDtype<Scalar> != tensor.dtype) throw std::logic_error("arena: '" + tensor.label + "' has another dtype");
+    return reinterpret_cast<Scalar*>(bytes_.data() + tensor.offset);
+  }
+
+  const Layout& layout() const { return *layout_; }
+
+ private:
+  const Layout* layout_;
+  Kokkos::View<unsigned char*, typename Exec::memory_space> bytes_;
+};
+
+}  // namespace tessera::memory

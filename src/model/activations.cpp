@@ -1,0 +1,160 @@
+#include "model/activations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/rmsnorm.hpp"
+
+namespace tessera::model {
+namespace {
+
+using memory::Category;
+using memory::kAbsent;
+using memory::Lifetime;
+using memory::TensorId;
+
+/// A chunk of logits is at most this many elements: small beside the activations, large enough for a good product.
+constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
+
+struct Declarer {
+  const Shape& s;
+  const ActivationOptions& o;
+  memory::Layout& layout;
+  Timeline time;
+  std::int64_t N = o.sequences * s.T;
+  Dtype real = o.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+
+  TensorId activation(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Lifetime life) const {
+    return layout.add(std::move(label), std::move(shape), dtype, Category::activations, life);
+  }
+
+  bool keeps_residual_at(int block) const {
+    return o.for_training && (o.checkpoint_blocks == 0 || block % o.checkpoint_blocks == 0);
+  }
+
+  /// The tensors of `block` for a pass whose moment m happens at pass(m); a tensor lives from the moment that writes
+  /// it to the forward moment or, when `kept`, the backward moment that reads it last.
+  BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1) const {
+    const int unit = block + 1;
+    const auto life = [&](int written, int read, int read_backward) {
+      return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
+    };
+    const bool standard = o.attention == kernels::AttentionKind::standard;
+    BlockTensors t;
+    t.x1 = x1 != kAbsent ? x1 : activation(path + "x1", {N, s.C}, o.dtype, life(0, 4, 7));
+    t.rrms1 = activation(path + "rrms1", {N}, real, life(0, 0, 7));
+    t.normed1 = activation(path + "normed1", {N, s.C}, o.dtype, life(0, 1, 7));
+    t.qkv = activation(path + "qkv", {N, 3 * s.C}, o.dtype, life(1, 2, 6));
+    t.attn = activation(path + "attn", {N, s.C}, o.dtype, life(2, 3, 6));
+    t.lse = activation(path + "lse", {o.sequences, s.H, s.T}, real, life(2, 2, 6));
+    t.probabilities =
+        standard ? activation(path + "probabilities", {o.sequences, s.H, s.T, s.T}, o.dtype, life(2, 2, 6)) : kAbsent;
+    Lifetime x2 = life(4, 4, 4);
+    x2.last = std::max(x2.last, next_entry);  // the next block adds its delta to x2
+    t.x2 = activation(path + "x2", {N, s.C}, o.dtype, x2);
+    t.rrms2 = activation(path + "rrms2", {N}, real, life(4, 4, 4));
+    t.normed2 = activation(path + "normed2", {N, s.C}, o.dtype, life(4, 5, 3));
+    t.gate_up = activation(path + "gate_up", {N, 2 * s.F}, o.dtype, life(5, 6, 3));
+    t.act = activation(path + "act", {N, s.F}, o.dtype, life(6, 7, 1));
+    return t;
+  }
+
+  void declare_block(int block, ActivationTensors& t) const {
+    const int unit = block + 1;
+    const std::string path = fmt::format("block.{:02}.", block);
+    const auto forward = [&](int moment) { return time.forward(unit, moment); };
+    const int next_entry = time.forward(unit + 1, 0);
+    TensorId x1 = block == 0 ? t.forward.front().x1 : kAbsent;
+    const bool checkpointed = o.for_training && o.checkpoint_blocks > 0;
+    if (x1 == kAbsent && checkpointed && keeps_residual_at(block)) {
+      x1 = activation(path + "x1", {N, s.C}, o.dtype, {forward(0), time.backward(unit, 7)});
+    }
+    const BlockTensors in_forward = block_tensors(block, path, o.for_training && !checkpointed, forward, next_entry, x1);
+    t.forward[block] = in_forward;
+    if (checkpointed) {
+      const int last_of_segment =
+          static_cast<int>(std::min(s.L, (block / o.checkpoint_blocks + 1) * o.checkpoint_blocks)) - 1;
+      const auto recompute = [&](int) { return time.backward(last_of_segment + 1, 0); };
+      t.backward[block] = block_tensors(block, path + "recomputed.", true, recompute, 0, keeps_residual_at(block) ? x1 : kAbsent);
+    } else {
+      t.backward[block] = in_forward;
+    }
+    if (!o.for_training) return;
+    const auto backward = [&](int first, int last) { return Lifetime{time.backward(unit, first), time.backward(unit, last)}; };
+    BlockGradients& g = t.gradients[block];
+    g.d_act = activation(path + "d_act", {N, s.F}, o.dtype, backward(1, 2));
+    g.d_attn = activation(path + "d_attn", {N, s.C}, o.dtype, backward(5, 6));
+    g.d_qkv = activation(path + "d_qkv", {N, 3 * s.C}, o.dtype, backward(6, 7));
+    g.d_scores = o.attention == kernels::AttentionKind::standard
+                     ? activation(path + "d_scores", {o.sequences, s.H, s.T, s.T}, o.dtype, backward(6, 6))
+                     : kAbsent;
+  }
+
+  /// Floats that the widest 16-bit product of the step needs.
+  std::int64_t gemm_floats(std::int64_t chunk_rows) const {
+    std::int64_t most = 0;
+    const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
+      most = std::max({most, kernels::gemm_workspace<bfloat16, bfloat16>(rows, out, in),   // y = x W^T
+                       kernels::gemm_workspace<bfloat16, bfloat16>(rows, in, out),         // d_x = d_y W
+                       kernels::gemm_workspace<bfloat16, float>(out, in, rows)});          // d_W += d_y^T x
+    };
+    linear(N, s.C, 3 * s.C);
+    linear(N, s.C, s.C);
+    linear(N, s.C, 2 * s.F);
+    linear(N, s.F, s.C);
+    linear(chunk_rows, s.C, s.V);
+    return most;
+  }
+};
+
+}  // namespace
+
+ActivationTensors declare_activations(const Shape& shape, const ActivationOptions& options, memory::Layout& layout) {
+  const Timeline time{shape.units()};
+  const Declarer declare{shape, options, layout, time};
+  const std::int64_t N = declare.N;
+  const int head = time.units - 1, L = static_cast<int>(shape.L);
+  const bool train = options.for_training;
+
+  ActivationTensors t{};
+  t.timeline = time;
+  t.chunk_rows = std::min(N, std::max<std::int64_t>(64, kLogitElements / shape.V / 64 * 64));
+  t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
+  t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
+  t.rope_table = layout.add("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, Category::workspace, Lifetime::whole_run());
+  t.norm_partial = train ? layout.add("norm.partial", {kernels::RmsnormBackward<kernels::Device, float>::kPartials, shape.C},
+                                      declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
+                         : kAbsent;
+
+  t.forward.resize(L);
+  t.backward.resize(L);
+  t.gradients.resize(L);
+  const Lifetime stream{time.forward(0, 0), train ? time.backward(1, 7) : time.forward(1, 4)};
+  if (L > 0) t.forward[0].x1 = declare.activation("embedding.out", {N, shape.C}, options.dtype, stream);
+  for (int block = 0; block < L; ++block) declare.declare_block(block, t);
+
+  t.delta = declare.activation("delta", {N, shape.C}, options.dtype, {time.forward(1, 3), time.forward(head, 0)});
+  t.recompute_delta = train && options.checkpoint_blocks > 0
+                          ? declare.activation("recomputed.delta", {N, shape.C}, options.dtype,
+                                               {time.backward(L, 0), time.backward(1, 0)})
+                          : kAbsent;
+  const Lifetime final_norm{time.forward(head, 0), time.backward(head, 1)};
+  t.x_final = declare.activation("head.x", {N, shape.C}, options.dtype, final_norm);
+  t.rrms_final = declare.activation("head.rrms", {N}, declare.real, final_norm);
+  t.normed_final = declare.activation("head.normed", {N, shape.C}, options.dtype, final_norm);
+  const Lifetime chunk{time.backward(head, 0), time.backward(head, 0)};
+  t.logits = declare.activation("head.logits", {t.chunk_rows, shape.V}, options.dtype, chunk);
+  t.row_loss = declare.activation("head.row_loss", {t.chunk_rows}, declare.real, chunk);
+  const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
+  t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
+  t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;
+  t.gemm_workspace = bytes_of(options.dtype) == 2
+                         ? layout.add("gemm.panels", {declare.gemm_floats(t.chunk_rows)}, Dtype::fp32, Category::workspace,
+                                      Lifetime::whole_run())
+                         : kAbsent;
+  return t;
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,81 @@
+/// Which tensors one micro-step of the transformer needs besides its parameters, and when each of them lives.
+/// Pure C++: `--plan` and the arena get the same list.
+///
+/// Ticks number the moments of a micro-step, eight to a unit:
+///
+///   forward of a block    0 norm  1 qkv  2 rope, attention  3 out  4 norm  5 gate_up  6 swiglu  7 down
+///   backward of a block   0 recompute  1 down  2 swiglu  3 gate_up  4 norm  5 out  6 attention, rope  7 qkv, norm
+///
+/// The embedding and the head use ticks 0 and 1 of theirs. With `checkpoint_blocks` = n only the residual stream at
+/// every n-th block outlives the forward pass; the other tensors exist twice, once while forward runs and once from
+/// the recomputation of their segment on.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kernels/attention/attention.hpp"
+#include "memory/layout.hpp"
+#include "model/params.hpp"
+
+namespace tessera::model {
+
+struct Timeline {
+  int units;
+  static constexpr int kTicks = 8;
+
+  int forward(int unit, int moment) const { return 1 + unit * kTicks + moment; }
+  int backward(int unit, int moment) const { return 1 + (2 * units - 1 - unit) * kTicks + moment; }
+  int update() const { return 1 + 2 * units * kTicks; }
+};
+
+struct ActivationOptions {
+  std::int64_t sequences;            // B, the largest micro-batch
+  Dtype dtype;                       // of activations
+  bool for_training;                 // false: forward only, nothing is kept
+  std::int64_t checkpoint_blocks;    // 0: keep everything
+  kernels::AttentionKind attention;
+};
+
+/// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
+struct BlockTensors {
+  memory::TensorId x1;             // [N,C]      residual stream at the block's entry
+  memory::TensorId rrms1;          // [N]
+  memory::TensorId normed1;        // [N,C]
+  memory::TensorId qkv;            // [N,3C]     q and k after RoPE
+  memory::TensorId attn;           // [N,C]      heads' outputs
+  memory::TensorId lse;            // [B,H,T]
+  memory::TensorId probabilities;  // [B,H,T,T]  standard attention only
+  memory::TensorId x2;             // [N,C]      residual stream after attention
+  memory::TensorId rrms2;          // [N]
+  memory::TensorId normed2;        // [N,C]
+  memory::TensorId gate_up;        // [N,2F]     becomes its own gradient in backward
+  memory::TensorId act;            // [N,F]
+};
+
+struct BlockGradients {
+  memory::TensorId d_act;     // [N,F]
+  memory::TensorId d_attn;    // [N,C]
+  memory::TensorId d_qkv;     // [N,3C]
+  memory::TensorId d_scores;  // [B,H,T,T]  standard attention only
+};
+
+struct ActivationTensors {
+  Timeline timeline;
+  memory::TensorId inputs, targets;             // [N] int32
+  memory::TensorId rope_table;                  // [T,D/2,2]
+  std::vector<BlockTensors> forward, backward;  // the same tensors unless checkpointing
+  std::vector<BlockGradients> gradients;
+  memory::TensorId delta, recompute_delta;      // [N,C]  what a projection adds to the residual stream
+  memory::TensorId x_final, rrms_final, normed_final;
+  memory::TensorId logits;                      // [rows of a chunk, V]
+  memory::TensorId row_loss;                    // [rows of a chunk]
+  memory::TensorId d_x, d_normed;               // [N,C]
+  memory::TensorId norm_partial;                // [kPartials,C]
+  memory::TensorId gemm_workspace;              // floats, 16-bit dtypes only
+  std::int64_t chunk_rows;
+};
+
+ActivationTensors declare_activations(const Shape& shape, const ActivationOptions& options, memory::Layout& layout);
+
+}  // namespace tessera::model

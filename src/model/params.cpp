@@ -1,0 +1,86 @@
+#include "model/params.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace tessera::model {
+
+ParamTable::ParamTable(const Shape& s) {
+  const auto linear = [](std::int64_t in, std::int64_t out) { return std::sqrt(2.0 / static_cast<double>(in + out)); };
+  int unit = 0;
+  add("embedding.weight", {s.V, s.C}, unit, 1.0);
+  for (int block = 0; block < s.L; ++block) {
+    const std::string path = fmt::format("block.{:02}.", block);
+    ++unit;
+    add(path + "attn.norm.gain", {s.C}, unit, 0);
+    add(path + "attn.qkv.weight", {3 * s.C, s.C}, unit, linear(s.C, s.C));
+    add(path + "attn.out.weight", {s.C, s.C}, unit, linear(s.C, s.C));
+    add(path + "mlp.norm.gain", {s.C}, unit, 0);
+    add(path + "mlp.gate_up.weight", {2 * s.F, s.C}, unit, linear(s.C, s.F));
+    add(path + "mlp.down.weight", {s.C, s.F}, unit, linear(s.F, s.C));
+  }
+  ++unit;
+  add("head.norm.gain", {s.C}, unit, 0);
+  add("head.weight", {s.V, s.C}, unit, linear(s.C, s.V));
+
+  for (const Param& param : params_) {
+    if (param.unit == static_cast<int>(units_.size())) {
+      units_.push_back({param.label.substr(0, param.label.find('.', param.label.starts_with("block.") ? 6 : 0)), param.first, 0});
+    }
+  }
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    units_[i].count = (i + 1 < units_.size() ? units_[i + 1].first : flat_count_) - units_[i].first;
+  }
+}
+
+void ParamTable::add(std::string label, std::vector<std::int64_t> shape, int unit, double initial_std) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  const bool has_decay = initial_std > 0;
+  params_.push_back({std::move(label), std::move(shape), unit, has_decay, initial_std, flat_count_, count});
+  parameter_count_ += count;
+  flat_count_ += (count + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+const Param& ParamTable::operator[](std::string_view label) const {
+  for (const Param& param : params_) {
+    if (param.label == label) return param;
+  }
+  throw std::out_of_range(fmt::format("no parameter is called '{}'", label));
+}
+
+BlockParams block_params(const ParamTable& table, int block) {
+  const Param* first = &table.params()[1 + 6 * static_cast<std::size_t>(block)];
+  return {first[0], first[1], first[2], first[3], first[4], first[5]};
+}
+
+namespace {
+
+/// A well-mixed 64-bit word of a counter (the finaliser of SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195).
+std::uint64_t mixed(std::uint64_t word) {
+  word += 0x9e3779b97f4a7c15u;
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+
+double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }  // in (0,1)
+
+}  // namespace
+
+double initial_value(std::uint64_t seed, const Param& param, std::int64_t index) {
+  if (param.initial_std == 0) return 1.0;
+  std::uint64_t key = mixed(seed);
+  for (const char letter : param.label) key = mixed(key ^ static_cast<unsigned char>(letter));
+  // Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again.
+  for (std::uint64_t attempt = 0;; ++attempt) {
+    const std::uint64_t counter = mixed(key ^ static_cast<std::uint64_t>(index)) + (attempt << 1);
+    const double radius = std::sqrt(-2.0 * std::log(uniform(mixed(counter))));
+    const double normal = radius * std::cos(2.0 * M_PI * uniform(mixed(counter + 1)));
+    if (std::fabs(normal) <= 3.0) return normal * param.initial_std;
+  }
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,81 @@
+/// The table of the model's parameters: label, shape, unit, place in the flat arrays. Pure C++.
+///
+/// Weights, master weights, gradients and moments are flat arrays of the same order, so a tensor's place is one
+/// number for all of them, and the tensors of a unit are contiguous: a unit's gradient is one span to communicate.
+///
+///   unit        label                        shape      decay  initial
+///   embedding   embedding.weight             [V,C]      yes    truncated normal, std 1
+///   block.NN    block.NN.attn.norm.gain      [C]        no     1
+///               block.NN.attn.qkv.weight     [3C,C]     yes    truncated normal, std sqrt(2/(in+out)) per projection
+///               block.NN.attn.out.weight     [C,C]      yes
+///               block.NN.mlp.norm.gain       [C]        no     1
+///               block.NN.mlp.gate_up.weight  [2F,C]     yes
+///               block.NN.mlp.down.weight     [C,F]      yes
+///   head        head.norm.gain               [C]        no     1
+///               head.weight                  [V,C]      yes
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::model {
+
+/// The sizes of a model; letters as in kernels/core/tensor.hpp.
+struct Shape {
+  std::int64_t V, T, C, L, H, F;
+  double rope_theta, norm_eps;
+
+  std::int64_t D() const { return C / H; }
+  int units() const { return static_cast<int>(L) + 2; }  // embedding, blocks, head
+};
+
+struct Param {
+  std::string label;
+  std::vector<std::int64_t> shape;
+  int unit;
+  bool has_decay;
+  double initial_std;   // 0: constant 1 (gains)
+  std::int64_t first;   // elements from the start of the flat arrays
+  std::int64_t count;
+};
+
+/// The elements of a unit, padding included.
+struct UnitSpan {
+  std::string label;
+  std::int64_t first, count;
+};
+
+class ParamTable {
+ public:
+  /// Elements; the start of every tensor is a multiple (a cache line of floats, and what wide loads want).
+  static constexpr std::int64_t kAlignment = 64;
+
+  explicit ParamTable(const Shape& shape);
+
+  const std::vector<Param>& params() const { return params_; }
+  const std::vector<UnitSpan>& units() const { return units_; }  // embedding, block.00 ..., head
+  const Param& operator[](std::string_view label) const;         // throws std::out_of_range
+  std::int64_t flat_count() const { return flat_count_; }        // elements of a flat array, padding included
+  std::int64_t parameter_count() const { return parameter_count_; }
+
+ private:
+  void add(std::string label, std::vector<std::int64_t> shape, int unit, double initial_std);
+
+  std::vector<Param> params_;
+  std::vector<UnitSpan> units_;
+  std::int64_t flat_count_ = 0, parameter_count_ = 0;
+};
+
+/// Places of one block's tensors in ParamTable::params().
+struct BlockParams {
+  const Param &attn_norm, &qkv, &out, &mlp_norm, &gate_up, &down;
+};
+BlockParams block_params(const ParamTable& table, int block);
+
+/// Element `index` of the tensor `label`, drawn from its initial distribution: the same number on any rank count.
+/// Normal, drawn again beyond 3 standard deviations.
+double initial_value(std::uint64_t seed, const Param& param, std::int64_t index);
+
+}  // namespace tessera::model

@@ -1,0 +1,344 @@
+#include "model/transformer.hpp"  // the contract is there; here is how
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/require.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/rmsnorm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
+
+namespace tessera::model {
+
+using namespace kernels;
+
+template <class Exec, class Scalar>
+Transformer<Exec, Scalar>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
+                                       const ActivationOptions& options, const memory::Arena<Exec>& arena,
+                                       const Scalar* params, Real* grads)
+    : shape_(shape), table_(table), tensors_(tensors), options_(options), arena_(arena), params_(params), grads_(grads) {
+  const std::int64_t pairs = shape.D() / 2;
+  Real* on_device = arena.template data<Real>(tensors.rope_table);
+  rope_ = HeadRows<const Real, Exec>(on_device, shape.T, pairs, 2);
+  std::vector<Real> table_h(shape.T * pairs * 2);
+  fill_rope_table(table_h.data(), static_cast<int>(shape.T), static_cast<int>(shape.D()), shape.rope_theta);
+  Kokkos::deep_copy(Vector<Real, Exec>(on_device, table_h.size()),
+                    Kokkos::View<const Real*, Kokkos::HostSpace, Unmanaged>(table_h.data(), table_h.size()));
+  if (tensors.gemm_workspace != memory::kAbsent) {
+    gemm_workspace_ = Vector<float, Exec>(arena.template data<float>(tensors.gemm_workspace),
+                                          arena.layout()[tensors.gemm_workspace].count);
+  }
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::set_batch(int sequences, int tokens) {
+  TESSERA_REQUIRE(sequences >= 0 && sequences <= options_.sequences && tokens >= 1 && tokens <= shape_.T,
+                  "transformer: batch larger than planned", sequences, options_.sequences, tokens, shape_.T);
+  B_ = sequences;
+  T_ = tokens;
+}
+
+// --- forward -------------------------------------------------------------------------------------------------------
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::forward(const Exec& exec, Hooks& hooks) {
+  run_blocks(exec, nullptr, hooks);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache) {
+  Hooks silent;
+  run_blocks(exec, &cache, silent);
+  cache.tokens += T_;
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
+  const Timeline& time = tensors_.timeline;
+  const int L = static_cast<int>(shape_.L), head_unit = L + 1;
+
+  hooks.before_forward(0);
+  hooks.tick(time.forward(0, 0));
+  const Matrix embedded = rows(tensors_.forward[0].x1, shape_.C);
+  EmbeddingForward<Exec, Scalar>{inputs(), weight(table_["embedding.weight"]), embedded}.launch(exec);
+  hooks.after_forward(0);
+
+  Entry entry{embedded, {}};
+  const Matrix delta = rows(tensors_.delta, shape_.C);
+  for (int block = 0; block < L; ++block) {
+    hooks.before_forward(block + 1);
+    block_forward(exec, block, tensors_.forward[block], entry, delta, true, cache, hooks, true);
+    entry = {rows(tensors_.forward[block].x2, shape_.C), delta};
+    hooks.after_forward(block + 1);
+  }
+
+  hooks.before_forward(head_unit);
+  hooks.tick(time.forward(head_unit, 0));
+  norm(exec, entry.x, entry.delta, rows(tensors_.x_final, shape_.C), table_["head.norm.gain"],
+       rows(tensors_.normed_final, shape_.C), row_numbers(tensors_.rrms_final));
+  hooks.after_forward(head_unit);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out,
+                                              bool needs_delta, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks,
+                                              bool announces) {
+  const BlockParams p = block_params(table_, block);
+  const auto tick = [&](int moment) {
+    if (announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
+    hooks.progress();
+  };
+  const Matrix normed1 = rows(t.normed1, shape_.C), qkv = rows(t.qkv, 3 * shape_.C), attn = rows(t.attn, shape_.C);
+  const Matrix x1 = rows(t.x1, shape_.C), x2 = rows(t.x2, shape_.C);
+
+  tick(0);
+  norm(exec, entry.x, entry.delta, x1, p.attn_norm, normed1, row_numbers(t.rrms1));
+  tick(1);
+  linear(exec, normed1, p.qkv, qkv);
+  tick(2);
+  const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
+  const int first_position = cache ? cache->tokens : 0;
+  for (const int part : {0, 1}) {
+    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D), rope_, first_position, RopeDirection::forward}.launch(
+        exec);
+  }
+  Attention<Exec, Scalar> attend = attention(t);
+  if (cache) {
+    const int seen = cache->tokens + T_;
+    const auto upto = [&](const HeadTensor<Scalar, Exec>& all, int first, int last) {
+      return Kokkos::subview(all, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(first, last), Kokkos::ALL);
+    };
+    Kokkos::deep_copy(exec, upto(cache->keys[block], cache->tokens, seen), heads_of_qkv<Exec>(qkv.data(), 1, B_, H, T_, D));
+    Kokkos::deep_copy(exec, upto(cache->values[block], cache->tokens, seen), heads_of_qkv<Exec>(qkv.data(), 2, B_, H, T_, D));
+    attend.k = upto(cache->keys[block], 0, seen);
+    attend.v = upto(cache->values[block], 0, seen);
+  }
+  attend.forward(exec);
+  tick(3);
+  linear(exec, attn, p.out, delta_out);
+  tick(4);
+  norm(exec, x1, delta_out, x2, p.mlp_norm, rows(t.normed2, shape_.C), row_numbers(t.rrms2));
+  tick(5);
+  linear(exec, rows(t.normed2, shape_.C), p.gate_up, rows(t.gate_up, 2 * shape_.F));
+  tick(6);
+  SwigluForward<Exec, Scalar>{rows(t.gate_up, 2 * shape_.F), rows(t.act, shape_.F)}.launch(exec);
+  tick(7);
+  if (needs_delta) linear(exec, rows(t.act, shape_.F), p.down, delta_out);
+}
+
+// --- head ----------------------------------------------------------------------------------------------------------
+
+template <class Exec, class Scalar>
+kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::logits(const Exec& exec, int first, int count) {
+  TESSERA_REQUIRE(first >= 0 && count >= 0 && count <= chunk_rows() && first + count <= B_ * T_,
+                  "transformer: rows of logits out of range", first, count, chunk_rows(), B_ * T_);
+  const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count, shape_.C);
+  const Matrix out(arena_.template data<Scalar>(tensors_.logits), count, shape_.V);
+  linear(exec, normed, table_["head.weight"], out);
+  return out;
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::head(const Exec& exec, Value<double, Exec> loss, Value<const Real, Exec> grad_scale,
+                                     bool with_gradients, Hooks& hooks) {
+  const Timeline& time = tensors_.timeline;
+  const int unit = static_cast<int>(shape_.L) + 1, N = B_ * T_;
+  const Param& param = table_["head.weight"];
+  if (with_gradients) hooks.before_backward(unit);
+  hooks.tick(time.backward(unit, 0));
+
+  for (int first = 0; first < N; first += chunk_rows()) {
+    const int count = std::min(chunk_rows(), N - first);
+    logits(exec, first, count);
+    const Matrix chunk(arena_.template data<Scalar>(tensors_.logits), count, shape_.V);
+    const Vector<Real, Exec> row_loss(arena_.template data<Real>(tensors_.row_loss), count);
+    const Vector<const int, Exec> chunk_targets(targets().data() + first, count);
+    CrossEntropy<Exec, Scalar>{chunk, chunk_targets, row_loss, grad_scale, with_gradients}.launch(exec);
+    LossSum<Exec, Scalar>{row_loss, loss}.launch(exec);
+    if (with_gradients) {
+      const std::int64_t offset = std::int64_t{first} * shape_.C;
+      const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + offset, count, shape_.C);
+      const Matrix d_normed(rows(tensors_.d_normed, shape_.C).data() + offset, count, shape_.C);
+      linear_backward(exec, normed, param, chunk, d_normed);
+    }
+    hooks.progress();
+  }
+  if (!with_gradients) return;
+  hooks.tick(time.backward(unit, 1));
+  norm_backward(exec, rows(tensors_.x_final, shape_.C), table_["head.norm.gain"], row_numbers(tensors_.rrms_final), {});
+  hooks.after_backward(unit);
+}
+
+// --- backward ------------------------------------------------------------------------------------------------------
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
+  const std::int64_t segment = options_.checkpoint_blocks;
+  for (int block = static_cast<int>(shape_.L) - 1; block >= 0; --block) {
+    hooks.before_backward(block + 1);
+    hooks.tick(tensors_.timeline.backward(block + 1, 0));
+    if (segment > 0 && (block + 1 == shape_.L || (block + 1) % segment == 0)) recompute_segment(exec, block, hooks);
+    block_backward(exec, block, hooks);
+    hooks.after_backward(block + 1);
+  }
+  hooks.before_backward(0);
+  hooks.tick(tensors_.timeline.backward(0, 0));
+  EmbeddingBackward<Exec, Scalar>{inputs(), rows(tensors_.d_x, shape_.C), d_weight(table_["embedding.weight"])}.launch(exec);
+  hooks.after_backward(0);
+}
+
+/// Rebuilds the activations of the blocks from the last kept residual up to `last_block`.
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
+  const int first = static_cast<int>(last_block / options_.checkpoint_blocks * options_.checkpoint_blocks);
+  const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
+  Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
+  for (int block = first; block <= last_block; ++block) {
+    block_forward(exec, block, tensors_.backward[block], entry, delta, block < last_block, nullptr, hooks, false);
+    entry = {rows(tensors_.backward[block].x2, shape_.C), delta};
+  }
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hooks& hooks) {
+  const BlockParams p = block_params(table_, block);
+  const BlockTensors& t = tensors_.backward[block];
+  const BlockGradients& g = tensors_.gradients[block];
+  const auto tick = [&](int moment) {
+    hooks.tick(tensors_.timeline.backward(block + 1, moment));
+    hooks.progress();
+  };
+  const Matrix d_x = rows(tensors_.d_x, shape_.C), d_normed = rows(tensors_.d_normed, shape_.C);
+
+  // d_x is the gradient of the stream behind the block, and so of x2 and of the down projection's output alike
+  tick(1);
+  const Matrix d_act = rows(g.d_act, shape_.F);
+  linear_backward(exec, rows(t.act, shape_.F), p.down, d_x, d_act);
+  tick(2);
+  const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
+  SwigluBackward<Exec, Scalar>{gate_up, d_act, gate_up}.launch(exec);
+  tick(3);
+  linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed);
+  tick(4);
+  norm_backward(exec, rows(t.x2, shape_.C), p.mlp_norm, row_numbers(t.rrms2), d_x);
+
+  tick(5);
+  const Matrix d_attn = rows(g.d_attn, shape_.C), d_qkv = rows(g.d_qkv, 3 * shape_.C);
+  linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn);
+  tick(6);
+  const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
+  const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
+  typename Attention<Exec, Scalar>::Gradients gradients{heads_of_rows<Exec>(d_attn.data(), B_, H, T_, D), part(0), part(1), part(2),
+                                                        {}};
+  if (g.d_scores != memory::kAbsent) {
+    gradients.d_scores = contiguous_heads<Exec>(arena_.template data<Scalar>(g.d_scores), B_, H, T_, T_);
+  }
+  attention(t).backward(exec, gradients);
+  for (const int i : {0, 1}) Rope<Exec, Scalar>{part(i), rope_, 0, RopeDirection::backward}.launch(exec);
+  tick(7);
+  linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed);
+  norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
+}
+
+// --- pieces --------------------------------------------------------------------------------------------------------
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param,
+                                     Matrix y, Vector<Real, Exec> rrms) const {
+  const bool in_place = delta.data() == nullptr;  // x is the residual stream already
+  RmsnormForward<Exec, Scalar>{x, delta, in_place ? Matrix{} : residual, gain(param), y, rrms, static_cast<Real>(shape_.norm_eps)}
+      .launch(exec);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
+  Gemm<Exec, Scalar>{x, Op::none, weight(param), Op::transpose, y, false, gemm_workspace_}.launch(exec);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
+                                                Matrix d_x) const {
+  Gemm<Exec, Scalar, Real>{d_y, Op::transpose, x, Op::none, d_weight(param), true, gemm_workspace_}.launch(exec);
+  Gemm<Exec, Scalar>{d_y, Op::none, weight(param), Op::none, d_x, false, gemm_workspace_}.launch(exec);
+}
+
+/// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param, Vector<Real, Exec> rrms,
+                                              ConstMatrix d_residual) const {
+  const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
+                                            RmsnormBackward<Exec, Scalar>::kPartials, shape_.C);
+  RmsnormBackward<Exec, Scalar>{x,          gain(param),  rrms, rows(tensors_.d_normed, shape_.C), d_residual,
+                                rows(tensors_.d_x, shape_.C), d_gain(param), partial}
+      .launch(exec);
+}
+
+template <class Exec, class Scalar>
+Attention<Exec, Scalar> Transformer<Exec, Scalar>::attention(const BlockTensors& t) const {
+  const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
+  Scalar* qkv = arena_.template data<Scalar>(t.qkv);
+  HeadTensor<Scalar, Exec> probabilities;
+  if (t.probabilities != memory::kAbsent) {
+    probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, T_);
+  }
+  return {.kind = options_.attention,
+          .q = heads_of_qkv<Exec>(qkv, 0, B_, H, T_, D),
+          .k = heads_of_qkv<Exec>(qkv, 1, B_, H, T_, D),
+          .v = heads_of_qkv<Exec>(qkv, 2, B_, H, T_, D),
+          .out = heads_of_rows<Exec>(arena_.template data<Scalar>(t.attn), B_, H, T_, D),
+          .lse = HeadRows<Real, Exec>(arena_.template data<Real>(t.lse), B_, H, T_),
+          .probabilities = probabilities,
+          .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
+          .causal = true};
+}
+
+template <class Exec, class Scalar>
+kernels::Matrix<Scalar, Exec> Transformer<Exec, Scalar>::rows(memory::TensorId id, std::int64_t columns) const {
+  return Matrix(arena_.template data<Scalar>(id), B_ * T_, columns);
+}
+
+template <class Exec, class Scalar>
+Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::row_numbers(memory::TensorId id) const {
+  return Vector<Real, Exec>(arena_.template data<Real>(id), B_ * T_);
+}
+
+template <class Exec, class Scalar>
+Vector<int, Exec> Transformer<Exec, Scalar>::inputs() const {
+  return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.inputs), B_ * T_);
+}
+
+template <class Exec, class Scalar>
+Vector<int, Exec> Transformer<Exec, Scalar>::targets() const {
+  return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.targets), B_ * T_);
+}
+
+template <class Exec, class Scalar>
+kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::weight(const Param& param) const {
+  return ConstMatrix(params_ + param.first, param.shape[0], param.shape[1]);
+}
+
+template <class Exec, class Scalar>
+Vector<const Scalar, Exec> Transformer<Exec, Scalar>::gain(const Param& param) const {
+  return Vector<const Scalar, Exec>(params_ + param.first, param.shape[0]);
+}
+
+template <class Exec, class Scalar>
+kernels::Matrix<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::d_weight(const Param& param) const {
+  return kernels::Matrix<Real, Exec>(grads_ + param.first, param.shape[0], param.shape[1]);
+}
+
+template <class Exec, class Scalar>
+Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::d_gain(const Param& param) const {
+  return Vector<Real, Exec>(grads_ + param.first, param.shape[0]);
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;
+TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::DeviceExec)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::model

@@ -1,0 +1,107 @@
+/// The transformer: token ids -> embedding -> L blocks -> norm -> head and loss, and the same list backwards.
+///
+///   block    x1 = x + delta                      (delta: what the previous block's down projection adds)
+///            attn = attention(rope(rmsnorm(x1) Wqkv^T))
+///            x2 = x1 + attn Wout^T
+///            delta = swiglu(rmsnorm(x2) Wgate_up^T) Wdown^T
+///   head     loss = sum over tokens of cross_entropy(rmsnorm(x2 + delta) Whead^T, target)
+///
+/// The object owns nothing: parameters, gradients and activations are slices of the caller's arena, so a call
+/// allocates nothing and fences nothing. A call may use fewer sequences than the arena was planned for.
+///
+/// Sources  pre-norm and SwiGLU as in Touvron et al. 2023, arXiv:2302.13971; RMSNorm arXiv:1910.07467; RoPE
+///          arXiv:2104.09864; checkpointing Chen et al. 2016, arXiv:1604.06174.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/attention/attention.hpp"
+#include "kernels/core/tensor.hpp"
+#include "memory/arena.hpp"
+#include "model/activations.hpp"
+#include "model/hooks.hpp"
+#include "model/params.hpp"
+
+namespace tessera::model {
+
+/// Keys and values of earlier tokens, one [1,H,capacity,D] pair per block (generation).
+template <class Exec, class Scalar>
+struct KeyValueCache {
+  std::vector<kernels::HeadTensor<Scalar, Exec>> keys, values;
+  int tokens = 0;  // filled so far
+};
+
+template <class Exec, class Scalar>
+class Transformer {
+ public:
+  using Real = Accum<Scalar>;
+
+  /// `params` and `grads` are the flat arrays of `table` (grads null: forward only). Fills the RoPE table.
+  Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors, const ActivationOptions& options,
+              const memory::Arena<Exec>& arena, const Scalar* params, Real* grads);
+
+  /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
+  /// inputs() and targets(), row-major; a target of -1 is ignored.
+  void set_batch(int sequences, int tokens);
+  kernels::Vector<int, Exec> inputs() const;
+  kernels::Vector<int, Exec> targets() const;
+
+  /// Embedding to final norm.
+  void forward(const Exec& exec, Hooks& hooks);
+
+  /// Adds the sum of the token losses to `loss`. With gradients also the head's backward: d_logits is scaled by
+  /// `grad_scale`, the head's gradients are added to, and the gradient of the residual stream is left in place.
+  void head(const Exec& exec, kernels::Value<double, Exec> loss, kernels::Value<const Real, Exec> grad_scale,
+            bool with_gradients, Hooks& hooks);
+
+  /// Blocks and embedding, backwards; after head(..., true).
+  void backward(const Exec& exec, Hooks& hooks);
+
+  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(); the View is valid until the next call.
+  kernels::Matrix<const Scalar, Exec> logits(const Exec& exec, int first, int rows);
+  int chunk_rows() const { return static_cast<int>(tensors_.chunk_rows); }
+
+  /// Forward of one sequence's next tokens behind the cached ones; fills the cache. For generation.
+  void forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache);
+
+ private:
+  using Matrix = kernels::Matrix<Scalar, Exec>;
+  using ConstMatrix = kernels::Matrix<const Scalar, Exec>;
+
+  Matrix rows(memory::TensorId id, std::int64_t columns) const;  // [N, columns]
+  kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const;
+  ConstMatrix weight(const Param& param) const;
+  kernels::Vector<const Scalar, Exec> gain(const Param& param) const;
+  kernels::Matrix<Real, Exec> d_weight(const Param& param) const;
+  kernels::Vector<Real, Exec> d_gain(const Param& param) const;
+  kernels::Attention<Exec, Scalar> attention(const BlockTensors& block) const;
+
+  void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
+            kernels::Vector<Real, Exec> rrms) const;
+  void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;               // y = x W^T
+  void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x) const;
+  void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
+                     ConstMatrix d_residual) const;
+
+  struct Entry {  // how a block's residual stream comes about
+    ConstMatrix x, delta;
+  };
+  void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, bool needs_delta,
+                     KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces);
+  void block_backward(const Exec& exec, int block, Hooks& hooks);
+  void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
+  void run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+
+  Shape shape_;
+  const ParamTable& table_;
+  const ActivationTensors& tensors_;
+  ActivationOptions options_;
+  const memory::Arena<Exec>& arena_;
+  const Scalar* params_;
+  Real* grads_;
+  kernels::HeadRows<const Real, Exec> rope_;
+  kernels::Vector<float, Exec> gemm_workspace_;
+  int B_ = 0, T_ = 0;
+};
+
+}  // namespace tessera::model
