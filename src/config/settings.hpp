@@ -1,7 +1,7 @@
 /// What a resolved deck says, as plain typed structs: one struct per deck section, one member per key.
 ///
 /// Every other room takes its section (or the whole `Settings`) by const reference and never sees TOML.
-/// Units stand in the names; legal ranges and the text of `--explain` live beside the reader in `keys.cpp`.
+/// Units stand in the names; legal ranges and the text of `--explain` live in `key_table.cpp`.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,8 @@ struct Job {
   std::string directory;   // empty in the deck: runs/<deck name> under the current directory; resolved to a path
   bool overwrite = false;
   Progress progress = Progress::automatic;
+
+  bool operator==(const Job&) const = default;
 };
 
 struct Model {
@@ -43,12 +45,16 @@ struct Model {
   std::int64_t d_ff = 352;           // F
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;            // added to the mean square in RMSNorm
+
+  bool operator==(const Model&) const = default;
 };
 
 struct Data {
   DataSource source = DataSource::synthetic;
   std::string path;                  // text file, .bin file or HDF5 file ("file.h5:/dataset"; default dataset /tokens)
   double validation_fraction = 0.1;  // the last part of the corpus, never trained on
+
+  bool operator==(const Data&) const = default;
 };
 
 struct Train {
@@ -62,6 +68,8 @@ struct Train {
   bool fused = true;
   std::int64_t checkpoint_activations = 0; // 0 none; n: keep one residual per n blocks and recompute the rest
   std::int64_t sample_tokens = 0;          // tokens of text generated and printed after the last step
+
+  bool operator==(const Train&) const = default;
 };
 
 struct Optimizer {
@@ -73,6 +81,8 @@ struct Optimizer {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_norm = 1.0;                  // 0: off
+
+  bool operator==(const Optimizer&) const = default;
 };
 
 struct PrecisionSettings {
@@ -81,12 +91,16 @@ struct PrecisionSettings {
   MomentPrecision moments = MomentPrecision::fp32;
   ReducePrecision reduce = ReducePrecision::fp32;
   double initial_loss_scale = 65536.0;     // fp16 only: start of the dynamic loss scale
+
+  bool operator==(const PrecisionSettings&) const = default;
 };
 
 struct Attention {
   AttentionImplementation implementation = AttentionImplementation::automatic;
   bool tuned = false;
   bool deterministic = true;
+
+  bool operator==(const Attention&) const = default;
 };
 
 struct Parallel {
@@ -99,11 +113,15 @@ struct Parallel {
   bool allow_uneven = false;
   bool allow_shared_device = false;
   std::int64_t ranks = 1;                  // --plan only: how many ranks to plan for
+
+  bool operator==(const Parallel&) const = default;
 };
 
 struct Checkpoint {
   std::int64_t every = 0;                  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;                   // newest complete checkpoints kept
+
+  bool operator==(const Checkpoint&) const = default;
 };
 
 struct Trace {
@@ -111,6 +129,8 @@ struct Trace {
   std::vector<std::int64_t> profile_steps; // steps whose kernels are timed one by one
   bool memory = true;                      // write the memory timeline of the first step
   double flush_s = 5;                      // longest time run.h5 lags behind
+
+  bool operator==(const Trace&) const = default;
 };
 
 struct Bench {
@@ -126,6 +146,8 @@ struct Bench {
   std::int64_t heads = 8;                               // H, bench.attention
   std::int64_t rows = 4096;                             // N, bench.kernels
   std::int64_t width = 1024;                            // C, bench.kernels
+
+  bool operator==(const Bench&) const = default;
 };
 
 struct Generate {
@@ -133,6 +155,8 @@ struct Generate {
   std::int64_t max_tokens = 256;
   double temperature = 0.8;                // 0: greedy
   std::int64_t top_k = 40;                 // 0: all
+
+  bool operator==(const Generate&) const = default;
 };
 
 struct Settings {
@@ -148,6 +172,8 @@ struct Settings {
   Trace trace;
   Bench bench;
   Generate generate;
+
+  bool operator==(const Settings&) const = default;
 };
 
 }  // namespace tessera::config

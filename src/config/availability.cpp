@@ -1,0 +1,82 @@
+#include "config/availability.hpp"
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+
+namespace tessera::config {
+namespace {
+
+struct Missing {
+  std::string_view key;
+  std::string_view word;  // a trailing * stands for anything
+  std::string_view instead;
+};
+
+constexpr Missing kMissing[] = {
+    {"job.kind", "bench.comm", "bench.step"},
+    {"job.kind", "bench.strategies", "bench.step, once per strategy"},
+    {"job.kind", "experiment.*", "train with one deck per variant"},
+    {"attention.implementation", "flash1", "flash2 or standard"},
+    {"bench.implementations", "flash1", "flash2 or standard"},
+    {"precision.moments", "bf16", "fp32"},
+    {"precision.reduce", "bf16", "fp32"},
+    {"parallel.gradient_sync", "per_parameter", "bucket"},
+    {"parallel.gradient_sync", "flat", "bucket (one large parallel.bucket_mbyte makes one message)"},
+    {"parallel.gradient_sync", "overlap", "bucket"},
+    {"parallel.shard", "optimizer", "none"},
+    {"parallel.shard", "gradients", "none"},
+    {"parallel.shard", "parameters", "none"},
+    {"parallel.offload", "optimizer", "none"},
+    {"parallel.offload", "parameters", "none"},
+};
+
+bool matches(std::string_view pattern, std::string_view word) {
+  if (pattern.ends_with('*')) return word.starts_with(pattern.substr(0, pattern.size() - 1));
+  return word == pattern;
+}
+
+}  // namespace
+
+std::optional<std::string> missing_word(std::string_view key, std::string_view word) {
+  for (const Missing& missing : kMissing)
+    if (missing.key == key && matches(missing.word, word))
+      return fmt::format("\"{}\" is not in this version; use {}", missing.word, missing.instead);
+  return std::nullopt;
+}
+
+std::vector<std::string_view> missing_words(std::string_view key) {
+  std::vector<std::string_view> words;
+  for (const Missing& missing : kMissing)
+    if (missing.key == key) words.push_back(missing.word);
+  return words;
+}
+
+std::vector<MissingCombination> missing_combinations(const Settings& settings) {
+  std::vector<MissingCombination> found;
+  const Precision compute = settings.precision.compute;
+  if (settings.precision.master == MasterPrecision::none && (compute == Precision::bf16 || compute == Precision::fp16))
+    found.push_back({"precision.master",
+                     "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
+  return found;
+}
+
+void check_build(const Settings& settings, const BuildFeatures& build) {
+  std::string lines;
+  const auto refuse = [&](bool asked, std::string_view what, std::string_view needs, std::string_view instead) {
+    if (asked) lines += fmt::format("{} needs a build with {}; this build has none: set {}\n", what, needs, instead);
+  };
+  if (!build.cuda) {
+    refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",
+           "precision.compute = \"fp32\"");
+    refuse(settings.train.graph, "train.graph = true", "CUDA", "train.graph = false");
+    refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
+    refuse(settings.attention.tuned, "attention.tuned = true", "CUDA", "attention.tuned = false");
+  }
+  if (!build.nccl)
+    refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",
+           "parallel.collectives = \"mpi\"");
+  if (!lines.empty()) throw Failure(Exit::environment, lines + "Or run the deck with a build that has it.");
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,37 @@
+/// What a deck may say but this version or this build does not do: refused by name, never replaced silently.
+///
+/// Words that belong to the deck's language and are not in this version are faults of the deck (exit 2). What the
+/// version has but the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/settings.hpp"
+
+namespace tessera::config {
+
+/// The fault text when `word`, written for `key`, is not in this version; nothing when it is, or is no word at all.
+std::optional<std::string> missing_word(std::string_view key, std::string_view word);
+
+/// Words of `key` that are not in this version, for --explain.
+std::vector<std::string_view> missing_words(std::string_view key);
+
+struct MissingCombination {
+  std::string_view key;
+  std::string wrong;
+};
+/// Values that are there one by one, but not together.
+std::vector<MissingCombination> missing_combinations(const Settings& settings);
+
+struct BuildFeatures {
+  bool cuda = false;
+  bool nccl = false;
+};
+
+/// Throws Failure(Exit::environment), naming every key that asks for what this build lacks.
+void check_build(const Settings& settings, const BuildFeatures& build);
+
+}  // namespace tessera::config

@@ -1,0 +1,172 @@
+#include "config/command_line.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "config/availability.hpp"
+#include "config/keys.hpp"
+#include "config/text.hpp"
+#include "errors.hpp"
+
+namespace tessera::config {
+namespace {
+
+constexpr std::string_view kUsage = "tessera DECK.toml [section.key=value ...] [options]";
+
+constexpr std::string_view kFooter = R"(
+Overrides  the right side is read as TOML, or as a bare string where that fails. Defaults < deck < overrides.
+           Paths in a deck are relative to the deck, in an override to the current directory.
+Keys       tessera --explain train.batch_size    one key: type, default, legal values, unit, meaning
+           tessera --explain train               the keys of a section; all: every key
+Kokkos     options that begin with --kokkos- are passed on
+
+Exit codes
+   0  finished
+   2  command line or deck
+   3  environment: what the machine or this build cannot do
+   4  out of memory, with the table by category
+   5  numbers: NaN or divergence
+   6  files: missing, damaged or unwritable data, checkpoint or output
+   7  a rank hangs or is lost
+  75  stopped on a limit or a signal after a checkpoint: run again with --resume auto
+)";
+
+[[noreturn]] void refuse(std::string_view wrong, std::string_view next = "`tessera --help` shows the options") {
+  throw Failure(Exit::usage, fmt::format("command line: {}\nusage: {}; {}", wrong, kUsage, next));
+}
+
+struct Usage : CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override { return fmt::format("Usage: {}\n", kUsage); }
+};
+
+struct Parser {
+  explicit Parser(CommandLine& line) {
+    app.name("tessera");
+    app.formatter(std::make_shared<Usage>());
+    app.get_formatter()->column_width(34);
+    app.set_help_flag("-h,--help", "this text");
+    app.add_option("deck", line.deck, "input deck (TOML)")->option_text("DECK.toml");
+    app.add_option("overrides", line.overrides, "keys that win over the deck's")->option_text("section.key=value ...");
+    app.add_flag("--check", line.check, "read the deck, report every fault, end; opens no data");
+    app.add_flag("--plan", line.plan, "print what a run on parallel.ranks ranks needs, end");
+    app.add_flag("--print", line.print, "print the resolved deck (readable as a deck), end");
+    app.add_option("--resume", line.resume, "go on from the newest checkpoint of job.directory, or from a named one")
+        ->option_text("auto|PATH");
+    app.add_flag("--version", line.version, "version and git hash");
+    app.add_flag("--show-config", line.show_config, "compiler, Kokkos, BLAS and MPI of this build");
+    app.add_option("--explain", line.explain, "type, default, legal values, unit and meaning of a key")
+        ->option_text("KEY|SECTION|all");
+    app.footer(std::string(kFooter));
+  }
+  CLI::App app{"Trains transformer language models: one binary, one input deck, MPI ranks."};
+};
+
+constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--print",
+                                         "--resume", "--version", "--show-config", "--explain"};
+
+/// word.word=...: what only an override looks like ("./a.b=c.toml" names such a file).
+bool is_override(std::string_view text) {
+  const std::string_view name = text.substr(0, text.find('='));
+  return name.size() < text.size() && name.find('.') != std::string_view::npos &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == ' '; });
+}
+
+void require_overrides(const CommandLine& line) {
+  if (is_override(line.deck))
+    refuse(fmt::format("the first argument '{}' is an override, and no deck is named before it", line.deck),
+           "name the deck first");
+  if (line.resume && is_override(*line.resume))
+    refuse("--resume takes 'auto' or the path of a checkpoint", "for example --resume auto");
+  for (const std::string& text : line.overrides) {
+    if (is_override(text)) continue;
+    const std::string near = nearest_key(text.substr(0, text.find('=')));
+    if (text.find('=') == std::string::npos && text.ends_with(".toml"))
+      refuse(fmt::format("'{}' is a second deck", text), "name one deck, then section.key=value");
+    refuse(fmt::format("'{}' is not section.key=value", text),
+           near.empty() ? "`tessera --explain all` lists the keys" : fmt::format("the nearest key is {}", near));
+  }
+}
+
+/// `text` broken into lines of at most 100 characters, each after two spaces.
+std::string wrapped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    std::size_t end = text.size() <= 100 ? text.size() : text.rfind(' ', 100);
+    if (end == std::string_view::npos) end = text.size();
+    out += fmt::format("  {}\n", text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return out;
+}
+
+std::string explain_key(const Key& key) {
+  std::string text = fmt::format("{}\n  type     {}\n  default  {}\n  legal    {}\n", key.name, type_text(key),
+                                 value_text(key, Settings{}), legal_text(key));
+  if (const auto missing = missing_words(key.name); !missing.empty())
+    text += fmt::format("  not yet  {} (not in this version)\n", fmt::join(missing, " "));
+  return text + fmt::format("  unit     {}\n{}", key.unit, wrapped(key.meaning));
+}
+
+std::string list_keys(std::string_view section) {
+  std::string text;
+  for (const Key& key : all_keys()) {
+    if (!section.empty() && key.section() != section) continue;
+    const std::string_view first_sentence = key.meaning.substr(0, key.meaning.find(". "));
+    text += fmt::format("{:<31} {:<13} {}{}\n", key.name, value_text(key, Settings{}), first_sentence,
+                        first_sentence.ends_with('.') ? "" : ".");
+  }
+  return text;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  std::vector<std::string> arguments;  // ours, without the program's name and without those of Kokkos
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    (argument.starts_with("--kokkos-") ? line.kokkos_arguments : arguments).push_back(argument);
+    if (argument.empty()) refuse("an argument is empty", "check the quotes");
+  }
+  Parser parser(line);
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    parser.app.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    line.help = true;
+  } catch (const CLI::ParseError& error) {
+    for (const std::string& argument : arguments) {
+      const std::string option = argument.substr(0, argument.find('='));
+      if (!option.starts_with("--") || std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
+        continue;
+      const std::string near = nearest(option, {std::begin(kOptions), std::end(kOptions)});
+      refuse(fmt::format("unknown option {}", option),
+             near.empty() ? "`tessera --help` shows the options" : fmt::format("the nearest is {}", near));
+    }
+    refuse(error.what());
+  }
+  if (line.help || line.version || line.show_config || line.explain) return line;
+  if (line.deck.empty()) refuse("no deck is named", "try input/tiny.toml");
+  require_overrides(line);
+  return line;
+}
+
+std::string help_text() {
+  CommandLine unused;
+  return Parser(unused).app.help();
+}
+
+std::string explain(std::string_view name) {
+  if (name == "all") return list_keys("");
+  if (is_section(name)) return list_keys(name);
+  if (const Key* key = find_key(name)) return explain_key(*key);
+  std::string near = nearest_key(name);
+  if (near.empty()) near = nearest(name, section_names());
+  throw Failure(Exit::usage, fmt::format("there is no key or section '{}'{}; `tessera --explain all` lists them", name,
+                                         near.empty() ? "" : ", the nearest is " + near));
+}
+
+}  // namespace tessera::config

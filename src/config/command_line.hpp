@@ -1,0 +1,37 @@
+/// The command line of `tessera`, and the texts of --help and --explain. Reads no file.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::config {
+
+/// tessera DECK.toml [section.key=value ...] [--check] [--plan] [--print] [--resume auto|PATH] [--version]
+///         [--show-config] [--explain KEY] [--kokkos-...]
+struct CommandLine {
+  std::string deck;                         // empty only with help, version, show_config or explain
+  std::vector<std::string> overrides;       // "section.key=value", for load_deck
+  bool check = false;                       // read the deck, say whether it is right, end
+  bool plan = false;                        // print the memory plan for parallel.ranks, end
+  bool print = false;                       // print the resolved deck, end
+  bool version = false;
+  bool show_config = false;                 // compiler, Kokkos, BLAS, MPI of this build
+  bool help = false;
+  std::optional<std::string> explain;       // key, section or "all"
+  std::optional<std::string> resume;        // "auto" or the path of a checkpoint
+  std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
+};
+
+/// Throws Failure(Exit::usage) that says what is wrong and how the line should look.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+/// What --help prints: the usage, the options, the exit codes.
+std::string help_text();
+
+/// What --explain prints: for a key its type, default, legal values, unit and meaning; for a section or "all" a list.
+/// Throws Failure(Exit::usage) with the nearest name where there is none such.
+std::string explain(std::string_view name);
+
+}  // namespace tessera::config

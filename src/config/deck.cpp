@@ -1,0 +1,347 @@
+#include "config/deck.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include "config/availability.hpp"
+#include "config/faults.hpp"
+#include "config/rules.hpp"
+#include "config/text.hpp"
+#include "errors.hpp"
+
+namespace tessera::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxDeckBytes = 1 << 18;  // a deck is a page of text; /dev/zero is not
+constexpr std::size_t kMaxLineBytes = kMaxTextBytes + 96;  // bounds how deep a.a.a... nests, and so the parser's stack
+
+[[noreturn]] void refuse(std::string_view deck, std::string_view wrong) {
+  throw Failure(Exit::usage, fmt::format("{}  {}", deck, wrong));
+}
+
+// ---- files -------------------------------------------------------------------------------------------------------
+
+fs::path working_directory() {
+  std::error_code error;
+  const fs::path path = fs::current_path(error);
+  if (error)
+    throw Failure(Exit::usage, fmt::format("the current directory cannot be read ({}); change to one that exists",
+                                           error.message()));
+  return path;
+}
+
+std::string read_text(const fs::path& file) {
+  const std::string name = file.string();
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (status.type() == fs::file_type::not_found) refuse(name, "there is no such deck; check the path");
+  if (error) refuse(name, fmt::format("the deck cannot be read: {}", error.message()));
+  if (status.type() == fs::file_type::directory) refuse(name, "is a folder; name a deck (.toml) in it");
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) refuse(name, fmt::format("the deck cannot be read: {}; check its permissions", std::strerror(errno)));
+  std::string text(kMaxDeckBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad()) refuse(name, "reading the deck failed; check the file system");
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  return text;
+}
+
+void require_text(std::string_view text, std::string_view name) {
+  const auto refuse_binary = [&](std::size_t offset) {
+    refuse(name, fmt::format("is not a text file: byte 0x{:02X} at offset {} is not UTF-8 text; name a deck (.toml)",
+                             static_cast<unsigned char>(text[offset]), offset));
+  };
+  if (text.size() > kMaxDeckBytes) refuse(name, fmt::format("is longer than {} bytes; name a deck (.toml)", kMaxDeckBytes));
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) refuse_binary(nul);
+  if (const auto bad = first_bad_utf8(text)) refuse_binary(*bad);
+  for (std::size_t start = 0, number = 1; start < text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    if (end - start > kMaxLineBytes)
+      refuse(fmt::format("{}:{}:1", name, number), fmt::format("line is longer than {} bytes; break it", kMaxLineBytes));
+    start = end + 1;
+  }
+}
+
+/// Absolute and normalised. An HDF5 dataset behind the file name (FILE.h5:/dataset) is kept as it is.
+std::string resolved_path(const std::string& text, const fs::path& folder) {
+  if (text.empty()) return text;
+  std::size_t end = text.size();
+  for (const std::string_view mark : {".h5:/", ".hdf5:/"})
+    if (const auto at = text.find(mark); at != std::string::npos) end = std::min(end, at + mark.size() - 2);
+  std::string file = (folder / text.substr(0, end)).lexically_normal().string();
+  if (file.size() > 1 && file.ends_with('/')) file.pop_back();
+  return file + text.substr(end);
+}
+
+// ---- values ------------------------------------------------------------------------------------------------------
+
+std::string describe(const toml::node& node) {
+  if (const auto* value = node.as_string()) {
+    const std::string& text = value->get();
+    return text.size() <= 60 ? "the string " + toml_string(text) : fmt::format("a string of {} bytes", text.size());
+  }
+  if (const auto* value = node.as_integer()) return fmt::format("the integer {}", value->get());
+  if (const auto* value = node.as_floating_point()) return "the float " + toml_number(value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "the boolean true" : "the boolean false";
+  return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+}
+
+/// The node's value where TOML's type is the member's; an integer also stands for a float.
+template <class Value>
+std::optional<Value> converted(const toml::node& node) {
+  if constexpr (std::is_same_v<Value, std::uint64_t>) {
+    const auto* value = node.as_integer();
+    if (value == nullptr || value->get() < 0) return std::nullopt;
+    return static_cast<std::uint64_t>(value->get());
+  } else if constexpr (std::is_same_v<Value, double>) {
+    if (const auto* integer = node.as_integer()) return static_cast<double>(integer->get());
+    const auto* value = node.as_floating_point();
+    return value != nullptr ? std::optional(value->get()) : std::nullopt;
+  } else {
+    const auto* value = node.as<Value>();
+    return value != nullptr ? std::optional<Value>(value->get()) : std::nullopt;
+  }
+}
+
+template <class Value>
+struct IsList : std::false_type {};
+template <class Element>
+struct IsList<std::vector<Element>> : std::true_type {};
+
+class Reader {
+ public:
+  Reader(std::string name, fs::path folder) : name_(std::move(name)), folder_(std::move(folder)) {}
+
+  void read_deck(std::string_view text);
+  void read_override(std::string_view text);
+  Deck finish();
+
+ private:
+  struct Given {  // one value, with where it came from
+    const toml::node& node;
+    Where where;
+    Origin origin;
+  };
+
+  Where at(const toml::source_region& source) const {
+    const auto [line, column] = source.begin;
+    return {fmt::format("{}:{}:{}", name_, line, column), line, column};
+  }
+  void read_section(std::string_view section, const toml::table& table);
+  void refuse_unknown(const Where& where, const std::string& name);
+  void assign(const Key& key, const Given& given);
+  std::optional<Fault> store(const Key& key, const Given& given);
+  template <class Value>
+  std::optional<Fault> store_as(const Key& key, const Access<Value>& access, const Given& given);
+  std::optional<Fault> store_as(const Key& key, const EnumAccess& access, const Given& given);
+  Fault wrong_type(const Key& key, const Given& given, std::string_view element = "") const;
+  std::optional<Fault> word_fault(const Key& key, const std::string& text) const;
+  std::string resolved() const;
+
+  std::string name_;
+  fs::path folder_;
+  Settings settings_;
+  Sources sources_;
+  Faults faults_;
+};
+
+void Reader::read_deck(std::string_view text) {
+  require_text(text, name_);
+  toml::table root;
+  try {
+    root = toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    refuse(at(error.source()).text, fmt::format("is not TOML: {}; correct the line", error.description()));
+  }
+  if (root.empty()) refuse(name_, "holds no key; start from one of the decks in input/");
+  for (const auto& [key, node] : root) {
+    if (const auto* table = node.as_table(); table != nullptr && is_section(key.str())) {
+      read_section(key.str(), *table);
+    } else if (is_section(key.str())) {
+      faults_.add({at(key.source()), std::string(key.str()), fmt::format("is a section, given {}", describe(node)),
+                   fmt::format("[{}] with its keys below", key.str()), ""});
+    } else if (node.is_table()) {
+      std::string known;
+      for (const std::string_view section : section_names()) known += (known.empty() ? "" : " ") + std::string(section);
+      faults_.add({at(key.source()), std::string(key.str()), "unknown section", known, nearest(key.str(), section_names())});
+    } else {
+      refuse_unknown(at(key.source()), std::string(key.str()));
+    }
+  }
+}
+
+void Reader::read_section(std::string_view section, const toml::table& table) {
+  for (const auto& [leaf, node] : table) {
+    const std::string name = fmt::format("{}.{}", section, leaf.str());
+    if (const Key* key = find_key(name)) {
+      assign(*key, {node, at(node.source()), Origin::deck});
+    } else {
+      refuse_unknown(at(leaf.source()), name);
+    }
+  }
+}
+
+void Reader::read_override(std::string_view text) {
+  const auto equals = text.find('=');
+  std::string name(text.substr(0, equals));
+  name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+  if (equals == std::string_view::npos) {
+    faults_.add({kCommandLine, std::string(text), "is not an override", "section.key=value", nearest_key(name)});
+    return;
+  }
+  const Key* key = find_key(name);
+  if (key == nullptr) {
+    refuse_unknown(kCommandLine, name);
+    return;
+  }
+  const std::string right(text.substr(equals + 1));
+  toml::table table;
+  try {
+    table = toml::parse("value = " + right);
+  } catch (const toml::parse_error&) {
+    table.clear();
+  }
+  // A second key can only come from a line break inside the value: then it is text, not TOML.
+  if (table.size() != 1 || !table.contains("value")) table = toml::table{{"value", right}};
+  assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
+}
+
+void Reader::refuse_unknown(const Where& where, const std::string& name) {
+  const std::string section = name.substr(0, name.find('.'));
+  std::string legal;
+  for (const Key& key : all_keys())
+    if (key.section() == section) legal += (legal.empty() ? "" : " ") + std::string(key.leaf());
+  if (legal.empty()) legal = "section.key";
+  const std::string shown = toml_string(name.substr(0, 200));  // on one line, whatever the deck holds
+  faults_.add({where, shown.substr(1, shown.size() - 2), "unknown key", legal, nearest_key(name)});
+}
+
+void Reader::assign(const Key& key, const Given& given) {
+  const Settings before = settings_;
+  std::optional<Fault> fault = store(key, given);
+  sources_[key.name] = {given.origin, given.where, fault.has_value()};
+  if (!fault) return;
+  settings_ = before;
+  fault->where = given.where;
+  fault->key = key.name;
+  faults_.add(std::move(*fault));
+}
+
+std::optional<Fault> Reader::store(const Key& key, const Given& given) {
+  auto fault = std::visit([&](const auto& access) { return store_as(key, access, given); }, key.field);
+  if (fault) return fault;
+  if (const auto wrong = violation(key, settings_)) return Fault{{}, "", *wrong, legal_text(key), ""};
+  return std::nullopt;
+}
+
+template <class Value>
+std::optional<Fault> Reader::store_as(const Key& key, const Access<Value>& access, const Given& given) {
+  if constexpr (IsList<Value>::value) {
+    const auto* array = given.node.as_array();
+    if (array == nullptr) return wrong_type(key, given);
+    Value values;
+    for (const toml::node& node : *array) {
+      const auto element = converted<typename Value::value_type>(node);
+      if (!element) return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
+      if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+        if (const auto fault = word_fault(key, *element)) return fault;
+      }
+      values.push_back(*element);
+    }
+    access.edit(settings_) = std::move(values);
+  } else {
+    auto value = converted<Value>(given.node);
+    if (!value) return wrong_type(key, given);
+    if constexpr (std::is_same_v<Value, std::string>) {
+      if (key.legal.is_path && !first_bad_utf8(*value))
+        value = resolved_path(*value, given.origin == Origin::command_line ? working_directory() : folder_);
+      if (const auto fault = word_fault(key, *value)) return fault;
+    }
+    access.edit(settings_) = std::move(*value);
+  }
+  return std::nullopt;
+}
+
+std::optional<Fault> Reader::store_as(const Key& key, const EnumAccess& access, const Given& given) {
+  const auto text = converted<std::string>(given.node);
+  if (!text) return wrong_type(key, given);
+  if (auto fault = word_fault(key, *text)) return fault;
+  for (const Word& word : key.legal.words)
+    if (word.text == *text) access.edit(settings_, word.value);
+  return std::nullopt;
+}
+
+Fault Reader::wrong_type(const Key& key, const Given& given, std::string_view element) const {
+  std::string legal = legal_text(key);
+  if (const std::string type = type_text(key); legal.find(type) == std::string::npos) legal = type + ", " + legal;
+  const bool is_text = std::holds_alternative<Access<std::string>>(key.field);
+  if (is_text && given.origin == Origin::command_line)
+    legal += fmt::format("; quote it for TOML as well: '{}=\"...\"'", key.name);
+  return {{}, "", fmt::format("{}is {}", element, describe(given.node)), legal, ""};
+}
+
+std::optional<Fault> Reader::word_fault(const Key& key, const std::string& text) const {
+  if (key.legal.words.empty()) return std::nullopt;
+  if (const auto missing = missing_word(key.name, text)) return Fault{{}, "", *missing, "", ""};
+  std::vector<std::string_view> words;
+  for (const Word& word : key.legal.words) {
+    if (word.text == text) return std::nullopt;
+    if (!missing_word(key.name, word.text)) words.push_back(word.text);
+  }
+  const std::string shown = text.size() <= 60 ? toml_string(text) : fmt::format("a string of {} bytes", text.size());
+  return Fault{{}, "", fmt::format("{} is not a word of this key", shown), fmt::format("{}", fmt::join(words, " ")),
+               nearest(text, words)};
+}
+
+// ---- result ------------------------------------------------------------------------------------------------------
+
+std::string Reader::resolved() const {
+  const auto mark = [&](const Key& key) {
+    const auto source = sources_.find(key.name);
+    if (source == sources_.end()) return "  # default";
+    if (source->second.origin == Origin::size) return "  # from model.size";
+    return source->second.origin == Origin::command_line ? "  # command line" : "";
+  };
+  std::string text = "# Every key of the run; unmarked ones were given in the deck. Readable as a deck.\n";
+  std::string_view section;
+  for (const Key& key : all_keys()) {
+    if (key.section() != section) text += fmt::format("\n[{}]\n", section = key.section());
+    text += fmt::format("{} = {}{}\n", key.leaf(), value_text(key, settings_), mark(key));
+  }
+  return text;
+}
+
+Deck Reader::finish() {
+  apply_size(settings_, sources_);
+  check_rules(settings_, sources_, name_, faults_);
+  faults_.throw_if_any(name_);
+  if (settings_.job.directory.empty())
+    settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
+  if (first_bad_utf8(settings_.job.directory))
+    refuse(name_, "job.directory would not be UTF-8 text; give the run another folder");
+  return {settings_, resolved(), name_};
+}
+
+}  // namespace
+
+Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
+                const fs::path& folder) {
+  Reader reader{std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)};
+  reader.read_deck(text);
+  for (const std::string& override_text : overrides) reader.read_override(override_text);
+  return reader.finish();
+}
+
+Deck load_deck(const fs::path& file, const std::vector<std::string>& overrides) {
+  const std::string text = read_text(file);
+  return parse_deck(text, file.string(), overrides, (working_directory() / file).parent_path());
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,33 @@
+/// Reads an input deck (TOML) into Settings: defaults < deck < overrides of the command line.
+///
+/// Nothing but the deck itself is opened. Every fault is gathered and thrown once, as Failure(Exit::usage), one line
+/// each: `file:line:column  section.key  what is wrong  what is legal  nearest known key`. A deck that is missing, a
+/// folder, unreadable, binary, empty or not TOML is the same kind of failure.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/keys.hpp"  // differences
+#include "config/settings.hpp"
+
+namespace tessera::config {
+
+struct Deck {
+  Settings settings;           // every path in it is absolute and normalised
+  std::string resolved;        // TOML of every key, defaults marked by a comment; reads back to equal settings
+  std::filesystem::path path;  // of the deck as it was named
+};
+
+/// `overrides` are `section.key=value`: the right side is read as TOML, and as a bare string where that fails; of two for
+/// the same key the later wins. Paths in the deck are relative to its folder, in an override to the current directory.
+Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
+
+/// The same from text, for decks that are stored in files of a run. `name` stands in messages, and its stem in the
+/// default of job.directory; `folder` is where relative paths of the text start (empty: the current directory).
+Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {},
+                const std::filesystem::path& folder = {});
+
+}  // namespace tessera::config

@@ -1,0 +1,262 @@
+/// The rows of the key table: member, legal values, unit, and the text of `--explain`. Defaults are in settings.hpp.
+#include "config/keys.hpp"
+
+namespace tessera::config {
+namespace {
+
+template <class Pointer>
+struct MemberOf;
+template <class Value, class Class>
+struct MemberOf<Value Class::*> {
+  using Type = Value;
+};
+
+/// The field behind one member of one section: at<&Settings::model, &Model::d_model>().
+template <auto Section, auto Member>
+Field at() {
+  using Value = typename MemberOf<decltype(Member)>::Type;
+  if constexpr (std::is_enum_v<Value>) {
+    return EnumAccess{[](Settings& s, int value) { s.*Section.*Member = static_cast<Value>(value); },
+                      [](const Settings& s) { return static_cast<int>(s.*Section.*Member); }};
+  } else {
+    return Access<Value>{[](Settings& s) -> Value& { return s.*Section.*Member; },
+                         [](const Settings& s) -> const Value& { return s.*Section.*Member; }};
+  }
+}
+
+constexpr Legal any() { return {}; }
+constexpr Legal at_least(double min) { return {.min = min}; }
+constexpr Legal between(double min, double max) { return {.min = min, .max = max}; }
+constexpr Legal above(double min, double max) { return {.min = min, .max = max, .above_min = true}; }
+constexpr Legal fraction() { return {.min = 0, .max = 1, .below_max = true}; }
+constexpr Legal path() { return {.is_path = true}; }
+constexpr Legal not_empty(Legal legal = {}) {
+  legal.not_empty = true;
+  return legal;
+}
+constexpr Legal words(std::span<const Word> list) { return {.words = list}; }
+
+template <class Enum>
+constexpr Word word(std::string_view text, Enum value) {
+  return {text, static_cast<int>(value)};
+}
+constexpr Word word(std::string_view text) { return {text, 0}; }
+
+constexpr Word kJobKinds[] = {word("train", JobKind::train), word("generate", JobKind::generate),
+                              word("bench.step", JobKind::bench_step), word("bench.attention", JobKind::bench_attention),
+                              word("bench.kernels", JobKind::bench_kernels),
+                              word("verify.attention", JobKind::verify_attention),
+                              word("verify.model", JobKind::verify_model)};
+constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar), word("line", Progress::line),
+                              word("none", Progress::none)};
+constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),
+                           word("xl"),     word("2.7b"),  word("8b")};
+constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", DataSource::tokens),
+                             word("synthetic", DataSource::synthetic)};
+constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32), word("bf16", Precision::bf16),
+                             word("fp16", Precision::fp16)};
+constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
+constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
+constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
+constexpr Word kAttention[] = {
+    word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
+    word("flash1", AttentionImplementation::flash1), word("flash2", AttentionImplementation::flash2)};
+constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
+                                 word("nccl", Collectives::nccl)};
+constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
+                                  word("overlap", GradientSync::overlap), word("bucket", GradientSync::bucket)};
+constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::optimizer),
+                           word("gradients", Shard::gradients), word("parameters", Shard::parameters)};
+constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offload::optimizer),
+                             word("parameters", Offload::parameters)};
+constexpr Word kBenchImplementations[] = {word("standard"), word("flash1"), word("flash2")};
+constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
+
+constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
+constexpr double kMaxVocab = 2147483647;  // token ids are int32
+constexpr double kMaxSteps = 1e12;
+
+std::vector<Key> make_table() {
+  using S = Settings;
+  return {
+      {"job.kind", at<&S::job, &Job::kind>(), words(kJobKinds), "-",
+       "What to do. train and generate run a model; bench.* measure; verify.* compute reference outputs from job.input."},
+      {"job.seed", at<&S::job, &Job::seed>(), at_least(0), "-",
+       "Seed of initial weights, sample order, synthetic data and generated text. Same seed, deck, build and ranks: same "
+       "numbers, bit for bit."},
+      {"job.input", at<&S::job, &Job::input>(), path(), "-",
+       "What generate and verify.* read. A checkpoint folder for generate, an HDF5 file for verify.*."},
+      {"job.output", at<&S::job, &Job::output>(), path(), "-",
+       "HDF5 file that verify.* and bench.* write. Empty: result.h5 in job.directory."},
+      {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
+       "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that is "
+       "not empty is refused unless the run resumes or job.overwrite is true."},
+      {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
+       "Whether a job.directory that is not empty may be emptied first."},
+      {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
+       "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
+
+      {"model.size", at<&S::model, &Model::size>(), words(kSizes), "-",
+       "A named size: fills d_model, d_ff, num_layers and num_heads (8b also vocab_size) where the deck leaves them out. "
+       "A different number in the deck wins, and the resolved deck then says custom."},
+      {"model.vocab_size", at<&S::model, &Model::vocab_size>(), between(2, kMaxVocab), "tokens",
+       "Number of different tokens, V. Text needs 257: the 256 bytes and end-of-text."},
+      {"model.context_length", at<&S::model, &Model::context_length>(), between(1, kMaxTokens), "tokens",
+       "Length of a sequence, T."},
+      {"model.d_model", at<&S::model, &Model::d_model>(), between(8, 1 << 20), "channels",
+       "Width of the residual stream, C. num_heads divides it; the head width d_model / num_heads is even, 8 to 256."},
+      {"model.num_layers", at<&S::model, &Model::num_layers>(), between(1, 10000), "blocks", "Transformer blocks, L."},
+      {"model.num_heads", at<&S::model, &Model::num_heads>(), between(1, 65536), "heads", "Attention heads per block, H."},
+      {"model.d_ff", at<&S::model, &Model::d_ff>(), between(1, 1 << 22), "channels",
+       "Width inside the SwiGLU MLP, F; about 8/3 of d_model is usual."},
+      {"model.rope_theta", at<&S::model, &Model::rope_theta>(), above(0, 1e12), "-",
+       "Base of the rotary position angles. Pair i of a head turns by position * theta^(-2i/D)."},
+      {"model.norm_eps", at<&S::model, &Model::norm_eps>(), between(1e-12, 1), "-",
+       "Added to the mean square in RMSNorm."},
+
+      {"data.source", at<&S::data, &Data::source>(), words(kSources), "-",
+       "Where tokens come from. text: a file read as bytes; tokens: a nanoGPT or llm.c .bin file or an HDF5 array; "
+       "synthetic: made from the seed, nothing is read."},
+      {"data.path", at<&S::data, &Data::path>(), path(), "-",
+       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the dataset is /tokens where left out."},
+      {"data.validation_fraction", at<&S::data, &Data::validation_fraction>(), fraction(), "-",
+       "Share of the corpus, at its end, that is kept for validation and never trained on."},
+
+      {"train.steps", at<&S::train, &Train::steps>(), between(1, kMaxSteps), "steps",
+       "Optimizer steps of the whole run, resumed parts included."},
+      {"train.batch_size", at<&S::train, &Train::batch_size>(), between(1, 1 << 24), "sequences",
+       "Sequences per optimizer step over all ranks. micro_batch_size x accumulation x ranks has to divide it, unless "
+       "parallel.allow_uneven is true."},
+      {"train.micro_batch_size", at<&S::train, &Train::micro_batch_size>(), between(0, 1 << 24), "sequences",
+       "Sequences in one forward and backward on one rank. 0: all of a rank's share at once. Smaller needs less memory and "
+       "gives the same gradients."},
+      {"train.validate_every", at<&S::train, &Train::validate_every>(), between(0, kMaxSteps), "steps",
+       "Steps between validations. 0: only after the last step."},
+      {"train.validation_sequences", at<&S::train, &Train::validation_sequences>(), between(0, kMaxSteps), "sequences",
+       "Sequences of the validation part that one validation reads. 0: all of them."},
+      {"train.time_limit_s", at<&S::train, &Train::time_limit_s>(), at_least(0), "s",
+       "Wall time after which the run checkpoints at the next step and exits with 75. 0: none."},
+      {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
+       "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
+      {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
+       "Whether element-wise work is fused into its neighbours. false is the plain step, for comparison in a CUDA build."},
+      {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
+       "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: keep "
+       "all."},
+      {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
+       "Length of the text that is generated and printed after the last step, from generate.prompt. 0: none."},
+
+      {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
+       "Peak learning rate of AdamW, reached after the warm-up."},
+      {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
+       "Where the cosine ends at the last step."},
+      {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
+       "Steps over which the learning rate rises linearly from 0 to its peak."},
+      {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
+       "Decay of AdamW's running mean of gradients."},
+      {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",
+       "Decay of AdamW's running mean of squared gradients."},
+      {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
+       "Added to the root of the second moment. Comparisons between strategies use 1e-3, since AdamW's first step is "
+       "otherwise a sign."},
+      {"optimizer.weight_decay", at<&S::optimizer, &Optimizer::weight_decay>(), between(0, 100), "-",
+       "Decoupled weight decay, times the learning rate. Norm gains are not decayed."},
+      {"optimizer.clip_norm", at<&S::optimizer, &Optimizer::clip_norm>(), at_least(0), "-",
+       "Largest global L2 norm of the gradient; a longer one is scaled down. 0: off."},
+
+      {"precision.compute", at<&S::precision, &PrecisionSettings::compute>(), words(kCompute), "-",
+       "Number format of activations and of the weights that the forward reads. Sums are always in fp32. tf32 needs a "
+       "CUDA build; on CPUs bf16 and fp16 are for equivalence, not for speed."},
+      {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
+       "Number format of the weights that AdamW updates. none: no copy beside the compute weights."},
+      {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
+       "Number format of AdamW's two moments."},
+      {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
+       "Number format in which gradients cross the network."},
+      {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),
+       "-", "First value of the dynamic loss scale. Used with precision.compute = fp16 only."},
+
+      {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
+       "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2."},
+      {"attention.tuned", at<&S::attention, &Attention::tuned>(), any(), "-",
+       "Whether the tensor-core version of the kernel runs. Needs a CUDA build."},
+      {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
+       "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
+
+      {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
+       "What moves data between ranks. auto: NCCL where the build has it, else MPI."},
+      {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
+       "When gradients are averaged over ranks. bucket: in buckets that start while the backward still runs."},
+      {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
+       "Size of a gradient bucket, in millions of bytes."},
+      {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
+       "What is split over ranks instead of repeated on each. optimizer, gradients and parameters each include the one "
+       "before."},
+      {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
+       "What lives in host memory instead of on the device."},
+      {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
+       "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
+      {"parallel.allow_uneven", at<&S::parallel, &Parallel::allow_uneven>(), any(), "-",
+       "Whether ranks may get different numbers of sequences. Gradients are then weighted by tokens."},
+      {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
+       "Whether two ranks may use one GPU."},
+      {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
+       "Number of ranks that --plan plans for. A run takes its number from mpirun."},
+
+      {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
+       "Steps between checkpoints. 0: only at the end and when stopped."},
+      {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
+       "How many of the newest complete checkpoints stay on disk."},
+
+      {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
+       "Steps between console lines."},
+      {"trace.profile_steps", at<&S::trace, &Trace::profile_steps>(), between(0, kMaxSteps), "steps",
+       "Steps whose kernels are timed one by one. They run slower and enter no average."},
+      {"trace.memory", at<&S::trace, &Trace::memory>(), any(), "-",
+       "Whether the memory timeline of the first step is written to run.h5."},
+      {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",
+       "How far run.h5 may lag behind the run."},
+
+      {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
+       "Repeats before the measured ones."},
+      {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
+       "Measured repeats; the median and the spread are reported."},
+      {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
+       "Memory that a bench row may take; a larger one is reported as out of memory. 0: what the machine has."},
+      {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
+       "Sequence lengths T that bench.attention sweeps."},
+      {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
+       "Head widths D that bench.attention sweeps."},
+      {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
+       "Attention kernels that bench.attention sweeps."},
+      {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
+       "Number formats that bench.attention sweeps."},
+      {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
+       "With the causal mask, without it, or both: what bench.attention sweeps."},
+      {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",
+       "Sequences B of a bench.attention row."},
+      {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads", "Heads H of a bench.attention row."},
+      {"bench.rows", at<&S::bench, &Bench::rows>(), between(1, 1 << 28), "rows",
+       "Rows N of the tensors in bench.kernels."},
+      {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
+       "Width C of the tensors in bench.kernels."},
+
+      {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
+       "Text that the generated text continues."},
+      {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
+       "Most tokens that generate makes; end-of-text ends earlier."},
+      {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",
+       "Divides the logits before sampling. Smaller is safer, larger is wilder; 0 always takes the likeliest token."},
+      {"generate.top_k", at<&S::generate, &Generate::top_k>(), between(0, kMaxVocab), "tokens",
+       "Samples among this many likeliest tokens. 0: among all."},
+  };
+}
+
+}  // namespace
+
+std::span<const Key> all_keys() {
+  static const std::vector<Key> table = make_table();
+  return table;
+}
+
+}  // namespace tessera::config

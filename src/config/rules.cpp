@@ -1,0 +1,149 @@
+#include "config/rules.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include <fmt/format.h>
+
+#include "config/availability.hpp"
+#include "config/keys.hpp"
+
+namespace tessera::config {
+namespace {
+
+struct SizeRow {
+  std::string_view name;
+  std::int64_t d_model, d_ff, num_layers, num_heads;
+  std::int64_t vocab_size;  // 0: the size says nothing about it
+};
+constexpr SizeRow kSizes[] = {
+    {"small", 768, 3072, 12, 12, 0},  {"medium", 1024, 4096, 24, 16, 0}, {"large", 1280, 5120, 36, 20, 0},
+    {"xl", 1600, 6400, 48, 25, 0},    {"2.7b", 2560, 10240, 32, 32, 0},  {"8b", 4096, 11008, 34, 32, 151936},
+};
+
+class Rules {
+ public:
+  Rules(const Sources& sources, std::string_view deck, Faults& faults) : sources_(sources), deck_(deck), faults_(faults) {}
+
+  /// `keys` are those the rule reads; the fault is reported for the first, at the first that was given.
+  void require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
+    if (holds) return;
+    Where where{deck_};
+    for (const std::string_view key : keys) {
+      const auto source = sources_.find(key);
+      if (source == sources_.end()) continue;
+      if (source->second.is_faulty) return;
+      if (where.text == deck_) where = source->second.where;
+    }
+    faults_.add({where, std::string(*keys.begin()), std::move(wrong), std::move(legal), ""});
+  }
+
+ private:
+  const Sources& sources_;
+  std::string deck_;
+  Faults& faults_;
+};
+
+void check_model(const Settings& settings, Rules& rules) {
+  const Model& model = settings.model;
+  const std::int64_t head_width = model.d_model / model.num_heads;
+  const bool divides = model.d_model % model.num_heads == 0;
+  rules.require(divides, {"model.d_model", "model.num_heads", "model.size"},
+                fmt::format("{} is not a multiple of model.num_heads = {}", model.d_model, model.num_heads),
+                "d_model = num_heads x head width");
+  rules.require(!divides || head_width % 2 == 0, {"model.d_model", "model.num_heads", "model.size"},
+                fmt::format("gives the odd head width {} ({} / {} heads); rotary positions turn pairs", head_width,
+                            model.d_model, model.num_heads),
+                "an even d_model / num_heads");
+  rules.require(!divides || head_width % 2 != 0 || (head_width >= 8 && head_width <= 256),
+                {"model.d_model", "model.num_heads", "model.size"},
+                fmt::format("gives head width {} ({} / {} heads)", head_width, model.d_model, model.num_heads),
+                "d_model / num_heads from 8 to 256");
+}
+
+void check_training(const Settings& settings, Rules& rules) {
+  const Train& train = settings.train;
+  const Optimizer& optimizer = settings.optimizer;
+  rules.require(optimizer.min_learning_rate <= optimizer.learning_rate,
+                {"optimizer.min_learning_rate", "optimizer.learning_rate"},
+                fmt::format("{} is above optimizer.learning_rate = {}", optimizer.min_learning_rate, optimizer.learning_rate),
+                "at most optimizer.learning_rate");
+  rules.require(optimizer.warmup_steps <= train.steps, {"optimizer.warmup_steps", "train.steps"},
+                fmt::format("{} is more than train.steps = {}", optimizer.warmup_steps, train.steps), "at most train.steps");
+  rules.require(train.validate_every == 0 || settings.data.validation_fraction > 0,
+                {"train.validate_every", "data.validation_fraction"},
+                fmt::format("{} asks for validation, but data.validation_fraction = 0 keeps no data for it",
+                            train.validate_every),
+                "train.validate_every = 0, or data.validation_fraction above 0");
+  rules.require(train.micro_batch_size <= train.batch_size, {"train.micro_batch_size", "train.batch_size"},
+                fmt::format("{} is more than train.batch_size = {}", train.micro_batch_size, train.batch_size),
+                "at most train.batch_size");
+  rules.require(train.micro_batch_size == 0 || train.micro_batch_size > train.batch_size || settings.parallel.allow_uneven ||
+                    train.batch_size % train.micro_batch_size == 0,
+                {"train.micro_batch_size", "train.batch_size", "parallel.allow_uneven"},
+                fmt::format("{} does not divide train.batch_size = {}", train.micro_batch_size, train.batch_size),
+                "a divisor of train.batch_size, or parallel.allow_uneven = true");
+  const auto& profiled = settings.trace.profile_steps;
+  const auto latest = std::max_element(profiled.begin(), profiled.end());
+  rules.require(latest == profiled.end() || *latest <= train.steps, {"trace.profile_steps", "train.steps"},
+                fmt::format("names step {}, after the last one (train.steps = {})",
+                            latest == profiled.end() ? 0 : *latest, train.steps),
+                "steps up to train.steps");
+}
+
+void check_files(const Settings& settings, const Sources& sources, Rules& rules) {
+  const JobKind kind = settings.job.kind;
+  const Data& data = settings.data;
+  rules.require(data.source != DataSource::text || settings.model.vocab_size >= 257, {"model.vocab_size", "data.source"},
+                fmt::format("{} is too small for data.source = \"text\" (256 bytes and end-of-text)",
+                            settings.model.vocab_size),
+                "257 or more");
+  const bool reads_data = kind == JobKind::train || kind == JobKind::bench_step;
+  rules.require(!reads_data || data.source == DataSource::synthetic || !data.path.empty(),
+                {"data.path", "data.source"}, "is not given, and data.source names a file",
+                "a path, or data.source = \"synthetic\"");
+  rules.require(data.path.empty() || sources.contains("data.source"), {"data.path"},
+                "would be ignored: data.source is not given and defaults to \"synthetic\"",
+                "data.source = \"text\" or \"tokens\" beside it");
+  const bool needs_input =
+      kind == JobKind::generate || kind == JobKind::verify_attention || kind == JobKind::verify_model;
+  rules.require(!needs_input || !settings.job.input.empty(), {"job.input", "job.kind"},
+                "is not given, and this job.kind reads it",
+                kind == JobKind::generate ? "the path of a checkpoint folder" : "the path of an HDF5 file");
+}
+
+}  // namespace
+
+void apply_size(Settings& settings, Sources& sources) {
+  if (const auto size = sources.find("model.size"); size == sources.end() || size->second.is_faulty) return;
+  Model& model = settings.model;
+  bool is_exact = true;
+  const auto fill = [&](std::string_view key, std::int64_t& member, std::int64_t value) {
+    if (!sources.contains(key)) {
+      member = value;
+      sources[key] = {Origin::size, sources.at("model.size").where, false};
+    }
+    is_exact = is_exact && member == value;
+  };
+  for (const SizeRow& row : kSizes) {
+    if (row.name != model.size) continue;
+    fill("model.d_model", model.d_model, row.d_model);
+    fill("model.d_ff", model.d_ff, row.d_ff);
+    fill("model.num_layers", model.num_layers, row.num_layers);
+    fill("model.num_heads", model.num_heads, row.num_heads);
+    if (row.vocab_size > 0) fill("model.vocab_size", model.vocab_size, row.vocab_size);
+  }
+  if (!is_exact) model.size = "custom";
+}
+
+void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
+  Rules rules(sources, deck, faults);
+  check_model(settings, rules);
+  check_training(settings, rules);
+  check_files(settings, sources, rules);
+  for (const MissingCombination& missing : missing_combinations(settings))
+    rules.require(false, {missing.key}, missing.wrong, "");
+}
+
+}  // namespace tessera::config
