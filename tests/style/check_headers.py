@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Compiles every header of ours alone (-fsyntax-only): a header includes what it uses.
+
+    check_headers.py BUILD_FOLDER     needs BUILD_FOLDER/compile_commands.json (CMake writes it); exit 1 on a fault
+    check_headers.py --self-test BUILD_FOLDER
+
+Headers that include Kokkos share one precompiled Kokkos_Core.hpp, which they would pull in anyway; it makes the
+check five times faster. Each header gets the flags of a source file of its room.
+"""
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = re.compile(r"-(I|isystem|D|std=|march=|W|m)")
+
+
+def flags_by_folder(build):
+    """{folder: flags} from the compile commands: include paths, definitions, language; no optimisation, no output."""
+    flags = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        words, kept = iter(shlex.split(entry["command"])[1:]), []
+        for word in words:
+            if word in ("-isystem", "-I", "-D"):
+                kept += [word, next(words)]
+            elif KEPT.match(word):
+                kept.append(word)
+        flags.setdefault(Path(entry["file"]).parent.as_posix(), kept)
+    return flags
+
+
+def flags_for(header, flags):
+    for folder in [header.parent, *header.parents]:
+        if folder.as_posix() in flags:
+            return flags[folder.as_posix()]
+        inside = [key for key in flags if key.startswith(folder.as_posix() + "/")]
+        if inside and folder != ROOT:
+            return flags[inside[0]]
+    raise SystemExit(f"{header}: no source file of its room is in compile_commands.json")
+
+
+def uses_kokkos(header, seen):
+    if header in seen or not header.is_file():
+        return False
+    seen.add(header)
+    for line in header.read_text().splitlines():
+        match = re.match(r'\s*#\s*include\s*(["<])([^">]+)', line)
+        if match and match.group(2) == "Kokkos_Core.hpp":
+            return True
+        if match and match.group(1) == '"' and any(uses_kokkos(base / match.group(2), seen) for base in (ROOT, ROOT / "src")):
+            return True
+    return False
+
+
+def compile_alone(compiler, header, flags, precompiled):
+    source = ["-include", precompiled / "Kokkos_Core.hpp"] if precompiled else []
+    answer = subprocess.run([compiler, *flags, *map(str, source), "-fsyntax-only", "-x", "c++", "-"],
+                            input=f'#include "{header}"\n', text=True, capture_output=True)
+    return None if answer.returncode == 0 else f"{header}: does not compile alone\n{answer.stderr.strip()}"
+
+
+def check(build, headers):
+    compiler = os.environ.get("CXX") or shlex.split(json.loads((build / "compile_commands.json").read_text())[0]["command"])[0]
+    flags = flags_by_folder(build)
+    jobs = []
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        precompiled = {}
+        for header in headers:
+            mine, shared = flags_for(header, flags), None
+            if uses_kokkos(header, set()):
+                # One precompiled header per set of flags that the compiler insists on agreeing in.
+                key = tuple(f for f in mine if not f.startswith(("-I", "-D")))
+                if key not in precompiled:
+                    precompiled[key] = Path(folder) / str(len(precompiled))
+                    precompiled[key].mkdir()
+                    (precompiled[key] / "Kokkos_Core.hpp").write_text("#include <Kokkos_Core.hpp>\n")
+                    subprocess.run([compiler, *mine, "-x", "c++-header", str(precompiled[key] / "Kokkos_Core.hpp"),
+                                    "-o", str(precompiled[key] / "Kokkos_Core.hpp.gch")], check=True)
+                shared = precompiled[key]
+            jobs.append(pool.submit(compile_alone, compiler, header, mine, shared))
+        return [fault for fault in (job.result() for job in jobs) if fault]
+
+
+def all_headers():
+    return [path for room in ("kernels", "parallel", "src") for path in sorted((ROOT / room).rglob("*.hpp"))]
+
+
+def self_test(build):
+    """A header that forgets <vector> must be found, a sound one must pass."""
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        sound, faulty = Path(folder) / "sound.hpp", Path(folder) / "faulty.hpp"
+        sound.write_text("#pragma once\n#include <vector>\ninline std::vector<int> f() { return {}; }\n")
+        faulty.write_text("#pragma once\ninline std::vector<int> f() { return {}; }\n")
+        compiler = os.environ.get("CXX", "c++")
+        found = [compile_alone(compiler, header, ["-std=c++20"], None) for header in (sound, faulty)]
+    return [] if found[0] is None and found[1] is not None else [f"sound: {found[0]}; faulty: {found[1]}"]
+
+
+if __name__ == "__main__":
+    build_folder = Path(sys.argv[-1]).resolve()
+    faults = self_test(build_folder) if "--self-test" in sys.argv else check(build_folder, all_headers())
+    print("\n".join(faults) or "headers: each compiles alone")
+    sys.exit(bool(faults))

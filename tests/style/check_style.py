@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Holds the source to the rules that no compiler checks. Prints file:line: what is wrong; exit 1 if anything is.
+
+    check_style.py [ROOT]        check the checkout
+    check_style.py --self-test   plant one fault per rule in a small tree and see that each one is found
+
+Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
+`#pragma once` after a doc-comment; every file opens with a comment; no path of a particular machine; scripts parse.
+"""
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# room -> what it may include with quotes, besides itself. Longest matching room counts. The README's map, as a table.
+ROOMS = {
+    "src/errors.hpp": [],
+    "src/build_info.hpp": [],
+    "src/config": ["errors.hpp"],
+    "src/memory": ["kernels/core", "errors.hpp"],
+    "src/io": ["kernels/core", "errors.hpp"],
+    "src/data": ["io", "config/settings.hpp", "errors.hpp"],
+    "src/model": ["kernels", "memory", "config/settings.hpp", "errors.hpp", "train/hooks.hpp"],
+    "src/optim": ["kernels", "memory", "config/settings.hpp", "errors.hpp"],
+    "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", "errors.hpp"],
+    "src/jobs": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", "errors.hpp", "build_info.hpp"],
+    "src/main.cpp": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
+    "kernels/core": [],
+    "kernels": [],
+    "parallel": ["kernels/core", "config/settings.hpp", "errors.hpp"],
+}
+
+# (what, pattern, homes): the word stands nowhere in C++ code but under these paths.
+VENDORS = [
+    ("MPI", r"#include\s*<mpi\.h>|\bMPI_[A-Z]\w+", ["parallel/", "src/main.cpp", "tests/support/"]),
+    ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/nccl."]),
+    ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5."]),
+    ("toml++", r"#include\s*<toml\+\+/", ["src/config/"]),
+    ("CLI11", r"#include\s*<CLI/", ["src/config/"]),
+    ("KOKKOS_VERSION", r"\bKOKKOS_VERSION\b", ["kernels/core/compat.hpp"]),
+    ("CUDA", r"#include\s*<(cuda|cublas)\w*\.h|\b(cuda|cublas)[A-Z]\w+\(|__(global|shared)__|\b__(syncthreads|nv_bfloat16)\b",
+     ["kernels/cuda/", "kernels/gemm/cublaslt.", "parallel/nccl.", "parallel/device.", "src/train/graph.", "tuned_cuda."]),
+    ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
+]
+
+FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
+MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
+
+
+def files(root):
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".h5", ".png"}:
+                yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
+    for path in sorted(root.glob("*")):
+        if path.suffix in {".txt", ".json", ".md"} and path.is_file():
+            yield path.name, path.read_text(encoding="utf-8", errors="replace")
+
+
+def is_cpp(name):
+    return name.endswith((".hpp", ".cpp"))
+
+
+def is_script(text):
+    return text.startswith("#!")
+
+
+def without_comments(text):
+    """Blanks // and /* */ comments and keeps the line numbers; string literals stay."""
+    blank = lambda match: match.group(0) if match.group(0)[0] in "\"'" else re.sub(r"[^\n]", " ", match.group(0))
+    return re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', blank, text, flags=re.S)
+
+
+def check_includes(name, text):
+    room = max((r for r in ROOMS if name == r or name.startswith(r + "/")), key=len, default=None)
+    if not is_cpp(name) or room is None:
+        return
+    own = room.removeprefix("src/")
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+        if not match:
+            continue
+        target = match.group(1)
+        if not any(target == r or target.startswith(r + "/") for r in [own, *ROOMS[room]]):
+            yield number, f"{room} must not include {target} (allowed: {', '.join([own, *ROOMS[room]])})"
+
+
+def check_vendors(name, text):
+    if not is_cpp(name):
+        return
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        for what, pattern, homes in VENDORS:
+            word = re.search(pattern, line)
+            if word and not any(name.startswith(h) or (h[0] in ".t" and h in name) for h in homes):
+                yield number, f"{what}: '{word.group(0)}' belongs in {', '.join(homes)}"
+
+
+def check_opening(name, text):
+    if not (is_cpp(name) or is_script(text) or name.endswith((".py", ".toml", ".cmake"))):
+        return
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and is_script(text):
+        lines = lines[1:]
+    first = lines[0] if lines else ""
+    commented = first.startswith(("//", "/*", "#", '"""')) and not first.startswith("#include") and not first.startswith("#pragma")
+    # A .cpp may open with the header that is its contract instead: its own, or one with a comment beside it.
+    contract = name.endswith(".cpp") and re.match(r'#include "(?:[^"]*/)?([^"/]+)\.hpp"(\s+//)?', first)
+    if not commented and not (contract and (contract.group(1) == Path(name).stem or contract.group(2))):
+        yield 1, "open the file with a comment: what it is for"
+    if name.endswith(".hpp"):
+        code = without_comments(text).split()
+        if code[:2] != ["#pragma", "once"]:
+            yield 1, "a header starts with #pragma once, right after its doc-comment"
+
+
+def check_paths(name, text):
+    for number, line in enumerate(text.splitlines(), 1):
+        match = MACHINE_PATH.search(line)
+        if match and not line.startswith("#!"):
+            yield number, f"a path of one machine: {line[match.start():match.start() + 40].split()[0]}"
+
+
+def check_scripts(name, text):
+    if name.endswith(".py") or re.match(r"#!.*python", text):
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            yield error.lineno or 1, f"does not parse: {error.msg}"
+    elif re.match(r"#!.*\b(ba)?sh\b", text):
+        shell = "bash" if "bash" in text.splitlines()[0] else "sh"
+        answer = subprocess.run([shell, "-n"], input=text, text=True, capture_output=True)
+        if answer.returncode != 0:
+            yield 1, "does not parse: " + answer.stderr.strip().splitlines()[0]
+
+
+RULES = [check_includes, check_vendors, check_opening, check_paths, check_scripts]
+
+
+def check(root):
+    return [f"{name}:{number}: {message}" for name, text in files(root) for rule in RULES for number, message in rule(name, text)]
+
+
+# name, text, a word of the message that must come back ("" : the file is sound)
+HPP = "/// What.\n#pragma once\n"
+PLANTED = [
+    ("kernels/good.hpp", HPP + '#include "kernels/core/tensor.hpp"\n// MPI_Send and #include <mpi.h> in a comment are fine\n', ""),
+    ("parallel/good.cpp", "// What.\n#include <mpi.h>\nint x = MPI_COMM_WORLD;\n", ""),
+    ("kernels/good.cpp", '#include "kernels/good.hpp"\n', ""),
+    ("kernels/good/forward.cpp", '#include "kernels/good.hpp"  // the contract is there\n', ""),
+    ("kernels/attention/tuned_cuda.cpp", "// What.\n__global__ void f();\n", ""),
+    ("scripts/good", "#!/usr/bin/env bash\n# What.\necho a\n", ""),
+    ("kernels/up.hpp", HPP + '#include "model/params.hpp"\n', "kernels must not include"),
+    ("kernels/core/up.hpp", HPP + '#include "kernels/rope.hpp"\n', "kernels/core must not include"),
+    ("src/model/ranks.hpp", HPP + '#include "parallel/world.hpp"\n', "src/model must not include"),
+    ("src/data/step.hpp", HPP + '#include "train/step.hpp"\n', "src/data must not include"),
+    ("parallel/model.hpp", HPP + '#include "model/params.hpp"\n', "parallel must not include"),
+    ("src/train/ranks.cpp", "// What.\n#include <mpi.h>\n", "MPI"),
+    ("src/train/word.cpp", "// What.\nint x = MPI_COMM_WORLD;\n", "MPI"),
+    ("src/data/h5.cpp", "// What.\n#include <hdf5.h>\n", "HDF5"),
+    ("src/data/word.cpp", "// What.\nauto f = H5Fopen(1);\n", "HDF5"),
+    ("parallel/mpi.cpp", "// What.\n#include <nccl.h>\n", "NCCL"),
+    ("kernels/rope.cpp", "// What.\n__global__ void f();\n", "CUDA"),
+    ("kernels/version.hpp", HPP + "#if KOKKOS_VERSION > 1\n#endif\n", "KOKKOS_VERSION"),
+    ("src/io/toml.cpp", "// What.\n#include <toml++/toml.h>\n", "toml++"),
+    ("src/io/fmt.hpp", HPP + "#include <fmt/core.h>\n", "fmt in a header"),
+    ("kernels/no_pragma.hpp", "/// What.\n#include <vector>\n", "#pragma once"),
+    ("kernels/no_comment.hpp", "#pragma once\nint x;\n", "open the file"),
+    ("kernels/no_comment.cpp", '#include "kernels/good.hpp"\n', "open the file"),
+    ("src/data/no_comment.cpp", "#include <vector>\n", "open the file"),
+    ("input/path.toml", "# What.\npath = '" + "/home" + "/me/text.txt'\n", "path of one machine"),
+    ("scripts/broken", "#!/usr/bin/env bash\n# What.\nif true; then\n", "does not parse"),
+    ("tests/broken.py", '"""What."""\ndef f(:\n', "does not parse"),
+]
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, text, _ in PLANTED:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        found = check(root)
+    wrong = []
+    for name, _, expected in PLANTED:
+        mine = [line for line in found if line.startswith(name + ":")]
+        if (len(mine) != 1 or expected not in mine[0]) if expected else mine:
+            wrong.append(f"{name}: expected {[expected] if expected else 'nothing'}, found {mine}")
+    return wrong
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        faults = self_test()
+    else:
+        faults = check(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2]))
+    print("\n".join(faults) or "style: all rules hold")
+    sys.exit(bool(faults))
