@@ -31,9 +31,8 @@ void AdamwUpdate<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(grad.extent(0) == n, "adamw: grad must be [n] like master", grad.extent(0), n);
   TESSERA_REQUIRE(m.extent(0) == n && v.extent(0) == n, "adamw: m and v must be [n] like master", m.extent(0),
                   v.extent(0), n);
-  const bool param_fits = param.data() ? param.extent(0) == n : std::is_same_v<Scalar, A>;
-  TESSERA_REQUIRE(param_fits,
-                  "adamw: param must be [n] like master; only where they have one type may it be empty",
+  const bool param_fits = param.data() ? param.extent(0) == n : std::is_same_v<Scalar, Real>;
+  TESSERA_REQUIRE(param_fits, "adamw: param must be [n] like master; only where they have one type may it be empty",
                   param.extent(0), n);
   TESSERA_REQUIRE(scalars.data(), "adamw: scalars are missing");
   if (blocks.extent(0) == 0) return;
@@ -47,15 +46,15 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar>::operator()(const Member& team) c
   const AdamwBlock block = blocks(team.league_rank());
   const std::int64_t first = block.first;
   const double decayed = block.decay ? 1.0 - now.learning_rate * static_cast<double>(weight_decay) : 1.0;
-  const A keep = static_cast<A>(decayed);
-  const A step = static_cast<A>(now.learning_rate / now.bias1);
-  const A root_scale = static_cast<A>(1.0 / kernels::sqrt(now.bias2));
-  const A grad_scale = static_cast<A>(now.grad_scale);
+  const Real keep = static_cast<Real>(decayed);
+  const Real step = static_cast<Real>(now.learning_rate / now.bias1);
+  const Real root_scale = static_cast<Real>(1.0 / kernels::sqrt(now.bias2));
+  const Real grad_scale = static_cast<Real>(now.grad_scale);
 
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count), [&](int i) {
-    const A g = grad_scale * grad(first + i);
-    const A new_m = beta1 * m(first + i) + (A(1) - beta1) * g;
-    const A new_v = beta2 * v(first + i) + (A(1) - beta2) * g * g;
+    const Real g = grad_scale * grad(first + i);
+    const Real new_m = beta1 * m(first + i) + (Real(1) - beta1) * g;
+    const Real new_v = beta2 * v(first + i) + (Real(1) - beta2) * g * g;
     m(first + i) = new_m;
     v(first + i) = new_v;
     master(first + i) = keep * master(first + i) - step * new_m / (kernels::sqrt(new_v) * root_scale + eps);

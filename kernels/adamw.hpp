@@ -10,9 +10,9 @@
 /// device, so a captured step can be replayed. One team per block of at most kAdamwBlock elements.
 ///
 /// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
-/// Numerics   master, moments and arithmetic in A = Accum<Scalar>; only `param` is rounded to Scalar.
+/// Numerics   master, moments and arithmetic in Real = Accum<Scalar>; only `param` is rounded to Scalar.
 /// Order      element-wise: bitwise repeatable.
-/// Cost       moves 7 A (+ 1 Scalar) per element: the speed is that of memory.
+/// Cost       moves 7 Real (+ 1 Scalar) per element: the speed is that of memory.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when extents disagree.
 /// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks sees to the second).
@@ -36,7 +36,7 @@ struct AdamwBlock {  // what a team gets
   bool decay;
 };
 
-struct AdamwScalars {   // lives on the device
+struct AdamwScalars {  // lives on the device
   double learning_rate;
   double bias1, bias2;  // 1 - beta1^step, 1 - beta2^step; steps count from 1
   double grad_scale;    // clip factor / loss scale
@@ -51,16 +51,16 @@ inline constexpr int kAdamwBlock = 8192;  // elements per team
 
 template <class Exec, class Scalar>
 struct AdamwUpdate {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
-  Vector<const AdamwBlock, Exec> blocks;     // [blocks]  in
-  Vector<A, Exec> master;                    // [n]  in and out
-  Vector<Scalar, Exec> param;                // [n]  out: working copy; empty where master is the working copy
-  Vector<const A, Exec> grad;                // [n]  in
-  Vector<A, Exec> m;                         // [n]  in and out
-  Vector<A, Exec> v;                         // [n]  in and out
-  Value<const AdamwScalars, Exec> scalars;   // in
-  A beta1, beta2, eps, weight_decay;
+  Vector<const AdamwBlock, Exec> blocks;    // [blocks]  in
+  Vector<Real, Exec> master;                // [n]  in and out
+  Vector<Scalar, Exec> param;               // [n]  out: working copy; empty where master is the working copy
+  Vector<const Real, Exec> grad;            // [n]  in
+  Vector<Real, Exec> m;                     // [n]  in and out
+  Vector<Real, Exec> v;                     // [n]  in and out
+  Value<const AdamwScalars, Exec> scalars;  // in
+  Real beta1, beta2, eps, weight_decay;
 
   void launch(const Exec& exec) const;
 

@@ -8,9 +8,9 @@
 /// logits. A target of -1 is ignored: loss 0, gradient 0.
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
-/// Numerics   all arithmetic in A = Accum<Scalar>; a NaN logit makes its row's loss NaN.
+/// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN.
 /// Order      fixed for given V: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, A kTile.
+/// Memory     pad: level 0, Real kTile.
 /// Cost       reads the logits once for the loss; reads and writes them once more for the gradient.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
@@ -23,12 +23,12 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 struct CrossEntropy {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
-  Matrix<Scalar, Exec> logits;       // [n,V]  in; out: d_logits when write_gradient
-  Vector<const int, Exec> targets;   // [n]    in
-  Vector<A, Exec> row_loss;          // [n]    out
-  Value<const A, Exec> grad_scale;   // in: d_loss / d_row_loss (1 / tokens, times the loss scale); read when write_gradient
+  Matrix<Scalar, Exec> logits;         // [n,V]  in; out: d_logits when write_gradient
+  Vector<const int, Exec> targets;     // [n]    in
+  Vector<Real, Exec> row_loss;         // [n]    out
+  Value<const Real, Exec> grad_scale;  // in: 1 / tokens, times the loss scale; read when write_gradient
   bool write_gradient;
 
   static constexpr int kTile = 1024;  // columns staged at a time
@@ -43,10 +43,10 @@ struct CrossEntropy {
 /// total += sum_i row_loss[i], in double, by one team: fixed order, and the total stays on the device.
 template <class Exec, class Scalar>
 struct LossSum {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
-  Vector<const A, Exec> row_loss;  // [n]  in
-  Value<double, Exec> total;       // in and out: added to
+  Vector<const Real, Exec> row_loss;  // [n]  in
+  Value<double, Exec> total;          // in and out: added to
 
   void launch(const Exec& exec) const;
 

@@ -44,7 +44,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(const Member& t
     KOKKOS_ASSERT(0 <= token && token < d_weight.extent_int(0));
     // No barrier between rows: a column stays with one thread, whatever the token.
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                         [&](int c) { d_weight(token, first + c) += static_cast<A>(d_out(n, first + c)); });
+                         [&](int c) { d_weight(token, first + c) += static_cast<Real>(d_out(n, first + c)); });
   }
 }
 

@@ -33,11 +33,11 @@ struct EmbeddingForward {
 
 template <class Exec, class Scalar>
 struct EmbeddingBackward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Vector<const int, Exec> tokens;    // [N]    in
   Matrix<const Scalar, Exec> d_out;  // [N,C]  in
-  Matrix<A, Exec> d_weight;          // [V,C]  in and out: added to
+  Matrix<Real, Exec> d_weight;       // [V,C]  in and out: added to
 
   static constexpr int kColumns = 32;  // columns per team
 

@@ -22,10 +22,13 @@ KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(Blocks, const Member& 
   const std::size_t first = team.league_rank() * kBlock, n = x.extent(0);
   const int count = static_cast<int>(n - first < kBlock ? n - first : kBlock);
   double block_sum = 0;
-  Kokkos::parallel_reduce(Kokkos::TeamVectorRange(team, count), [&](int i, double& sum) {
-    const double value = static_cast<double>(x(first + i));
-    sum += value * value;
-  }, block_sum);
+  Kokkos::parallel_reduce(
+      Kokkos::TeamVectorRange(team, count),
+      [&](int i, double& sum) {
+        const double value = static_cast<double>(x(first + i));
+        sum += value * value;
+      },
+      block_sum);
   Kokkos::single(Kokkos::PerTeam(team), [&] { partial(team.league_rank()) = block_sum; });
 }
 
@@ -33,12 +36,12 @@ template <class Exec, class Scalar>
 KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(Total, const Member& team) const {
   const int count = static_cast<int>(blocks(x.extent(0)));
   double all = 0;
-  Kokkos::parallel_reduce(Kokkos::TeamVectorRange(team, count), [&](int i, double& sum) { sum += partial(i); }, all);
+  Kokkos::parallel_reduce(
+      Kokkos::TeamVectorRange(team, count), [&](int i, double& sum) { sum += partial(i); }, all);
   Kokkos::single(Kokkos::PerTeam(team), [&] { total() = all; });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) \
-  template struct SquareNorm<Exec, Scalar>;
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct SquareNorm<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
 

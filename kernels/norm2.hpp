@@ -15,12 +15,12 @@
 
 namespace tessera::kernels {
 
-/// Scalar is usually float: gradients are accumulated in Accum of the compute type.
+/// Scalar is the type that gradients are accumulated in, Accum of the compute type: float or double.
 template <class Exec, class Scalar>
 struct SquareNorm {
-  Vector<const Scalar, Exec> x;   // [n]  in
-  Vector<double, Exec> partial;   // [blocks(n)]  workspace
-  Value<double, Exec> total;      // out
+  Vector<const Scalar, Exec> x;  // [n]  in
+  Vector<double, Exec> partial;  // [blocks(n)]  workspace
+  Value<double, Exec> total;     // out
 
   static constexpr std::size_t kBlock = 16384;  // elements per team
   static constexpr std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }

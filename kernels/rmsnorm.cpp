@@ -13,39 +13,45 @@ template <class Exec, class Scalar>
 void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
   TESSERA_REQUIRE(gain.extent_int(0) == C, "rmsnorm forward: gain must be [C]", gain.extent(0), C);
-  TESSERA_REQUIRE(y.extent_int(0) == N && y.extent_int(1) == C, "rmsnorm forward: y must be [N,C] like x",
-                  y.extent(0), y.extent(1), N, C);
+  TESSERA_REQUIRE(y.extent_int(0) == N && y.extent_int(1) == C, "rmsnorm forward: y must be [N,C] like x", y.extent(0),
+                  y.extent(1), N, C);
   TESSERA_REQUIRE(rrms.extent_int(0) == N, "rmsnorm forward: rrms must be [N]", rrms.extent(0), N);
   TESSERA_REQUIRE(!delta.data() || (delta.extent_int(0) == N && delta.extent_int(1) == C),
                   "rmsnorm forward: delta must be [N,C] like x, or empty", delta.extent(0), delta.extent(1), N, C);
   TESSERA_REQUIRE(!residual.data() || (residual.extent_int(0) == N && residual.extent_int(1) == C),
-                  "rmsnorm forward: residual must be [N,C] like x, or empty", residual.extent(0), residual.extent(1),
-                  N, C);
+                  "rmsnorm forward: residual must be [N,C] like x, or empty", residual.extent(0), residual.extent(1), N,
+                  C);
   if (N == 0) return;
   Kokkos::parallel_for(
       "tessera::rmsnorm::forward",
-      Policy(exec, N, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<A, Exec>::shmem_size(C))), *this);
+      Policy(exec, N, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))), *this);
 }
 
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(const Member& team) const {
   const int n = team.league_rank(), C = x.extent_int(1);
-  Pad<A, Exec> row(team.team_scratch(0), C);
+  Pad<Real, Exec> row(team.team_scratch(0), C);
 
   // 1. stage the row once, as it will be stored, squaring on the way in
-  A sum_sq = 0;
+  Real sum_sq = 0;
   if (delta.data()) {
-    Kokkos::parallel_reduce(Kokkos::TeamVectorRange(team, C), [&](int c, A& sum) {
-      row(c) = static_cast<A>(static_cast<Scalar>(static_cast<A>(x(n, c)) + static_cast<A>(delta(n, c))));
-      sum += row(c) * row(c);
-    }, sum_sq);
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, C),
+        [&](int c, Real& sum) {
+          row(c) = static_cast<Real>(static_cast<Scalar>(static_cast<Real>(x(n, c)) + static_cast<Real>(delta(n, c))));
+          sum += row(c) * row(c);
+        },
+        sum_sq);
   } else {
-    Kokkos::parallel_reduce(Kokkos::TeamVectorRange(team, C), [&](int c, A& sum) {
-      row(c) = static_cast<A>(x(n, c));
-      sum += row(c) * row(c);
-    }, sum_sq);
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, C),
+        [&](int c, Real& sum) {
+          row(c) = static_cast<Real>(x(n, c));
+          sum += row(c) * row(c);
+        },
+        sum_sq);
   }
-  const A r = A(1) / kernels::sqrt(sum_sq / static_cast<A>(C) + eps);
+  const Real r = Real(1) / kernels::sqrt(sum_sq / static_cast<Real>(C) + eps);
   team.team_barrier();  // the pad is complete before any lane reads it
 
   // 2. scale and write; the pad, not x, is read, so residual may overwrite x
@@ -54,7 +60,7 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(const Member& team
                          [&](int c) { residual(n, c) = static_cast<Scalar>(row(c)); });
   }
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C),
-                       [&](int c) { y(n, c) = static_cast<Scalar>(row(c) * r * static_cast<A>(gain(c))); });
+                       [&](int c) { y(n, c) = static_cast<Scalar>(row(c) * r * static_cast<Real>(gain(c))); });
   Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
 }
 
@@ -77,8 +83,9 @@ void RmsnormBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int groups = std::min(kPartials, (N + kMinGroupRows - 1) / kMinGroupRows);
   Kokkos::parallel_for(
       "tessera::rmsnorm::backward::rows",
-      Policy(exec, groups, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(3 * Pad<A, Exec>::shmem_size(C))), *this);
-  ColumnSum<Exec, A>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
+      Policy(exec, groups, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(C))),
+      *this);
+  ColumnSum<Exec, Real>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
       exec, "tessera::rmsnorm::backward::d_gain");
 }
 
@@ -87,29 +94,33 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(const Member& tea
   const int C = x.extent_int(1), group = team.league_rank();
   const std::int64_t N = x.extent_int(0), groups = team.league_size();
   const int first = static_cast<int>(N * group / groups), last = static_cast<int>(N * (group + 1) / groups);
-  Pad<A, Exec> z(team.team_scratch(0), C);     // the normalised row
-  Pad<A, Exec> g(team.team_scratch(0), C);     // d_y * gain, then d_x
-  Pad<A, Exec> dg(team.team_scratch(0), C);    // d_gain of this group
+  Pad<Real, Exec> z(team.team_scratch(0), C);   // the normalised row
+  Pad<Real, Exec> g(team.team_scratch(0), C);   // d_y * gain, then d_x
+  Pad<Real, Exec> dg(team.team_scratch(0), C);  // d_gain of this group
 
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { dg(c) = A(0); });
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { dg(c) = Real(0); });
   for (int n = first; n < last; ++n) {
     // 1. stage the row; a column keeps its thread in every loop, so the reduction is the only synchronisation
-    const A r = rrms(n);
-    A sum_gz = 0;
-    Kokkos::parallel_reduce(Kokkos::TeamVectorRange(team, C), [&](int c, A& sum) {
-      const A dy = static_cast<A>(d_y(n, c));
-      z(c) = static_cast<A>(x(n, c)) * r;
-      g(c) = dy * static_cast<A>(gain(c));
-      dg(c) += dy * z(c);
-      sum += g(c) * z(c);
-    }, sum_gz);
-    const A mean_gz = sum_gz / static_cast<A>(C);
+    //    (two loops: a compiler stops checking for overlap, and vectorising, at three outputs and three inputs)
+    const Real r = rrms(n);
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) {
+      z(c) = static_cast<Real>(x(n, c)) * r;
+      dg(c) += static_cast<Real>(d_y(n, c)) * z(c);
+    });
+    Real sum_gz = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, C),
+        [&](int c, Real& sum) {
+          g(c) = static_cast<Real>(d_y(n, c)) * static_cast<Real>(gain(c));
+          sum += g(c) * z(c);
+        },
+        sum_gz);
+    const Real mean_gz = sum_gz / static_cast<Real>(C);
 
     // 2. d_x, completed in the pad: d_x may be d_residual, and a loop that might overlap itself does not vectorise
     if (d_residual.data()) {
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) {
-        g(c) = r * (g(c) - z(c) * mean_gz) + static_cast<A>(d_residual(n, c));
-      });
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C),
+                           [&](int c) { g(c) = r * (g(c) - z(c) * mean_gz) + static_cast<Real>(d_residual(n, c)); });
     } else {
       Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { g(c) = r * (g(c) - z(c) * mean_gz); });
     }

@@ -12,10 +12,10 @@
 /// `partial`, and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr).
 ///
 /// Source     Zhang & Sennrich 2019, arXiv:1910.07467.
-/// Numerics   all arithmetic in A = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
+/// Numerics   all arithmetic in Real = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
 ///            backward reads again.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, A C (forward), A 3*C (backward).
+/// Memory     pad: level 0, Real C (forward), Real 3*C (backward).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once
@@ -26,15 +26,15 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 struct RmsnormForward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> x;      // [N,C]  in
   Matrix<const Scalar, Exec> delta;  // [N,C]  in, optional: added to x
   Matrix<Scalar, Exec> residual;     // [N,C]  out, optional: x + delta; may be x or delta
   Vector<const Scalar, Exec> gain;   // [C]    in
   Matrix<Scalar, Exec> y;            // [N,C]  out
-  Vector<A, Exec> rrms;              // [N]    out: reciprocal root mean square, kept for backward
-  A eps;                             // added to the mean square
+  Vector<Real, Exec> rrms;           // [N]    out: reciprocal root mean square, kept for backward
+  Real eps;                          // added to the mean square
 
   void launch(const Exec& exec) const;
 
@@ -45,18 +45,18 @@ struct RmsnormForward {
 
 template <class Exec, class Scalar>
 struct RmsnormBackward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> x;           // [N,C]  in: what forward normalised (its residual, or its x)
   Vector<const Scalar, Exec> gain;        // [C]    in
-  Vector<const A, Exec> rrms;             // [N]    in
+  Vector<const Real, Exec> rrms;          // [N]    in
   Matrix<const Scalar, Exec> d_y;         // [N,C]  in; may be d_x
   Matrix<const Scalar, Exec> d_residual;  // [N,C]  in, optional: gradient that reaches x past the norm; may be d_x
   Matrix<Scalar, Exec> d_x;               // [N,C]  out
-  Vector<A, Exec> d_gain;                 // [C]    in and out: added to
-  Matrix<A, Exec> partial;                // [kPartials,C]  workspace
+  Vector<Real, Exec> d_gain;              // [C]    in and out: added to
+  Matrix<Real, Exec> partial;             // [kPartials,C]  workspace
 
-  static constexpr int kPartials = 128;    // row groups at most
+  static constexpr int kPartials = 128;     // row groups at most
   static constexpr int kMinGroupRows = 16;  // fewer groups when rows are few
 
   void launch(const Exec& exec) const;

@@ -7,15 +7,15 @@
 
 namespace tessera::kernels {
 
-template <class A>
-void fill_rope_table(A* table, int T, int D, double theta) {
+template <class Real>
+void fill_rope_table(Real* table, int T, int D, double theta) {
   const int pairs = D / 2;
   for (int t = 0; t < T; ++t) {
     for (int i = 0; i < pairs; ++i) {
       const double angle = t * std::pow(theta, -2.0 * i / D);
-      A* entry = table + 2 * (static_cast<std::size_t>(t) * pairs + i);
-      entry[0] = static_cast<A>(std::cos(angle));
-      entry[1] = static_cast<A>(std::sin(angle));
+      Real* entry = table + 2 * (static_cast<std::size_t>(t) * pairs + i);
+      entry[0] = static_cast<Real>(std::cos(angle));
+      entry[1] = static_cast<Real>(std::sin(angle));
     }
   }
 }
@@ -33,22 +33,21 @@ void Rope<Exec, Scalar>::launch(const Exec& exec) const {
                   "rope: the table must reach the last position", first_position, T, table.extent(0));
   if (B == 0 || T == 0 || D == 0) return;
   constexpr int kLanes = 8;  // vector lanes per head on GPUs; the pairs of a head are few
-  Kokkos::parallel_for(
-      direction == RopeDirection::forward ? "tessera::rope::forward" : "tessera::rope::backward",
-      Policy(exec, B * T, Kokkos::AUTO, kLanes), *this);
+  Kokkos::parallel_for(direction == RopeDirection::forward ? "tessera::rope::forward" : "tessera::rope::backward",
+                       Policy(exec, B * T, Kokkos::AUTO, kLanes), *this);
 }
 
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void Rope<Exec, Scalar>::operator()(const Member& team) const {
   const int H = x.extent_int(1), T = x.extent_int(2), D = x.extent_int(3);
   const int b = team.league_rank() / T, t = team.league_rank() % T;
-  const A* angles = &table(first_position + t, 0, 0);
-  const A sign = direction == RopeDirection::forward ? A(1) : A(-1);
+  const Real* angles = &table(first_position + t, 0, 0);
+  const Real sign = direction == RopeDirection::forward ? Real(1) : Real(-1);
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, H), [&](int h) {
     Scalar* head = &x(b, h, t, 0);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D / 2), [&](int i) {
-      const A cos = angles[2 * i], sin = sign * angles[2 * i + 1];
-      const A even = static_cast<A>(head[2 * i]), odd = static_cast<A>(head[2 * i + 1]);
+      const Real cos = angles[2 * i], sin = sign * angles[2 * i + 1];
+      const Real even = static_cast<Real>(head[2 * i]), odd = static_cast<Real>(head[2 * i + 1]);
       head[2 * i] = static_cast<Scalar>(even * cos - odd * sin);
       head[2 * i + 1] = static_cast<Scalar>(even * sin + odd * cos);
     });

@@ -7,7 +7,7 @@
 /// serve all its heads.
 ///
 /// Source     Su et al. 2021, arXiv:2104.09864, eq. 34.
-/// Numerics   angles, sines and cosines in double, rounded once to A = Accum<Scalar>; the rotation in A.
+/// Numerics   angles, sines and cosines in double, rounded once to Real = Accum<Scalar>; the rotation in Real.
 /// Order      element-wise: bitwise repeatable.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when D is odd, shapes disagree, or the table is too short.
@@ -17,19 +17,19 @@
 
 namespace tessera::kernels {
 
-/// Fills a host array [T, D/2, 2] with (cos, sin) of position * theta^(-2i/D). A is float or double.
-template <class A>
-void fill_rope_table(A* table, int T, int D, double theta);
+/// Fills a host array [T, D/2, 2] with (cos, sin) of position * theta^(-2i/D). Real is float or double.
+template <class Real>
+void fill_rope_table(Real* table, int T, int D, double theta);
 
 enum class RopeDirection { forward, backward };
 
 template <class Exec, class Scalar>
 struct Rope {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
-  HeadTensor<Scalar, Exec> x;       // [B,H,T,D]  in and out
-  HeadRows<const A, Exec> table;    // [>= first_position + T, D/2, 2]  in: cos, sin
-  int first_position = 0;           // position of x's token 0 (not 0 when a KV cache holds earlier ones)
+  HeadTensor<Scalar, Exec> x;        // [B,H,T,D]  in and out
+  HeadRows<const Real, Exec> table;  // [>= first_position + T, D/2, 2]  in: cos, sin
+  int first_position = 0;            // position of x's token 0 (not 0 when a KV cache holds earlier ones)
   RopeDirection direction = RopeDirection::forward;
 
   void launch(const Exec& exec) const;

@@ -7,9 +7,9 @@
 /// One team per row, which walks its row in tiles of kTile columns.
 ///
 /// Source     Shazeer 2020, arXiv:2002.05202.
-/// Numerics   all arithmetic in A = Accum<Scalar>; exp by fast_exp (2 ulp).
+/// Numerics   all arithmetic in Real = Accum<Scalar>; exp by fast_exp (2 ulp).
 /// Order      element-wise: bitwise repeatable.
-/// Memory     backward: pad, level 0, A 2*kTile, so that d_gate_up may be gate_up.
+/// Memory     backward: pad, level 0, Real 2*kTile, so that d_gate_up may be gate_up.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once
@@ -20,26 +20,26 @@
 namespace tessera::kernels {
 
 /// 1 / (1 + exp(-x)); 0 and 1 in the far tails, never NaN for a number.
-template <class A>
-KOKKOS_INLINE_FUNCTION A sigmoid(A x) {
-  return A(1) / (A(1) + fast_exp(-x));
+template <class Real>
+KOKKOS_INLINE_FUNCTION Real sigmoid(Real x) {
+  return Real(1) / (Real(1) + fast_exp(-x));
 }
 
-template <class A>
+template <class Real>
 struct SiluGradient {
-  A value;       // silu(x)
-  A derivative;  // silu'(x) = s + silu(x) (1 - s), s = sigmoid(x)
+  Real value;       // silu(x)
+  Real derivative;  // silu'(x) = s + silu(x) (1 - s), s = sigmoid(x)
 };
 
-template <class A>
-KOKKOS_INLINE_FUNCTION SiluGradient<A> silu_gradient(A x) {
-  const A s = sigmoid(x), value = x * s;
-  return {value, s + value * (A(1) - s)};
+template <class Real>
+KOKKOS_INLINE_FUNCTION SiluGradient<Real> silu_gradient(Real x) {
+  const Real s = sigmoid(x), value = x * s;
+  return {value, s + value * (Real(1) - s)};
 }
 
 template <class Exec, class Scalar>
 struct SwigluForward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> gate_up;  // [N,2F]  in
   Matrix<Scalar, Exec> out;            // [N,F]   out
@@ -53,7 +53,7 @@ struct SwigluForward {
 
 template <class Exec, class Scalar>
 struct SwigluBackward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> gate_up;  // [N,2F]  in
   Matrix<const Scalar, Exec> d_out;    // [N,F]   in

@@ -13,7 +13,7 @@ void WeightedSumForward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(w.extent_int(0) == D, "weighted sum forward: w must be [D], as wide as x", w.extent(0), D);
   TESSERA_REQUIRE(y.extent_int(0) == N, "weighted sum forward: y must be [N], one per row of x", y.extent(0), N);
   if (N == 0) return;
-  const auto pad_bytes = Pad<A, Exec>::shmem_size(kColumns) + Pad<A, Exec>::shmem_size(kRows);
+  const auto pad_bytes = Pad<Real, Exec>::shmem_size(kColumns) + Pad<Real, Exec>::shmem_size(kRows);
   constexpr int kLanes = 32;  // on GPUs: vector lanes that share a row; a CPU team is one thread that vectorises
   Kokkos::parallel_for(
       "tessera::weighted_sum::forward",
@@ -27,24 +27,24 @@ template <class Exec, class Scalar>
 KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(const Member& team) const {
   const int N = x.extent_int(0), D = x.extent_int(1), first_row = team.league_rank() * kRows;
   const int rows = N - first_row < kRows ? N - first_row : kRows;  // the last tile may be ragged
-  Pad<A, Exec> pad_w(team.team_scratch(0), kColumns);
-  Pad<A, Exec> pad_sum(team.team_scratch(0), kRows);
+  Pad<Real, Exec> pad_w(team.team_scratch(0), kColumns);
+  Pad<Real, Exec> pad_sum(team.team_scratch(0), kRows);
 
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows), [&](int row) { pad_sum(row) = A(0); });
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows), [&](int row) { pad_sum(row) = Real(0); });
   for (int first = 0; first < D; first += kColumns) {
     const int columns = D - first < kColumns ? D - first : kColumns;
 
     // 1. stage the tile of w: read and converted once, used by every row
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                         [&](int d) { pad_w(d) = static_cast<A>(w(first + d)); });
+                         [&](int d) { pad_w(d) = static_cast<Real>(w(first + d)); });
     team.team_barrier();  // the pad is complete before any thread reads it
 
     // 2. each row adds its dot product with the tile
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int row) {
-      A dot = 0;
-      Kokkos::parallel_reduce(Kokkos::ThreadVectorRange(team, columns), [&](int d, A& sum) {
-        sum += pad_w(d) * static_cast<A>(x(first_row + row, first + d));
-      }, dot);
+      Real dot = 0;
+      Kokkos::parallel_reduce(
+          Kokkos::ThreadVectorRange(team, columns),
+          [&](int d, Real& sum) { sum += pad_w(d) * static_cast<Real>(x(first_row + row, first + d)); }, dot);
       Kokkos::single(Kokkos::PerThread(team), [&] { pad_sum(row) += dot; });
     });
     team.team_barrier();  // every thread is done with pad_w before the next tile overwrites it
@@ -59,8 +59,7 @@ template <class Exec, class Scalar>
 void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), D = x.extent_int(1);
   TESSERA_REQUIRE(w.extent_int(0) == D, "weighted sum backward: w must be [D], as wide as x", w.extent(0), D);
-  TESSERA_REQUIRE(d_y.extent_int(0) == N, "weighted sum backward: d_y must be [N], one per row of x", d_y.extent(0),
-                  N);
+  TESSERA_REQUIRE(d_y.extent_int(0) == N, "weighted sum backward: d_y must be [N], one per row of x", d_y.extent(0), N);
   TESSERA_REQUIRE(d_x.extent_int(0) == N && d_x.extent_int(1) == D, "weighted sum backward: d_x must be [N,D] like x",
                   d_x.extent(0), d_x.extent(1), N, D);
   TESSERA_REQUIRE(d_w.extent_int(0) == D, "weighted sum backward: d_w must be [D], as wide as x", d_w.extent(0), D);
@@ -68,13 +67,12 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
                   "weighted sum backward: partial must be [tiles(N),D]", partial.extent(0), partial.extent(1), tiles(N),
                   D);
   if (N > 0) {
-    const auto pad_bytes = 2 * Pad<A, Exec>::shmem_size(kColumns);
-    Kokkos::parallel_for(
-        "tessera::weighted_sum::backward::rows",
-        Policy(exec, tiles(N), Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(pad_bytes)), *this);
+    const auto pad_bytes = 2 * Pad<Real, Exec>::shmem_size(kColumns);
+    Kokkos::parallel_for("tessera::weighted_sum::backward::rows",
+                         Policy(exec, tiles(N), Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(pad_bytes)), *this);
   }
   // With no rows d_w is a sum of nothing, which is zero.
-  ColumnSum<Exec, A>{.partial = partial, .rows = tiles(N), .out = d_w, .accumulate = false}.launch(
+  ColumnSum<Exec, Real>{.partial = partial, .rows = tiles(N), .out = d_w, .accumulate = false}.launch(
       exec, "tessera::weighted_sum::backward::d_w");
 }
 
@@ -84,25 +82,25 @@ template <class Exec, class Scalar>
 KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(const Member& team) const {
   const int N = x.extent_int(0), D = x.extent_int(1), tile = team.league_rank(), first_row = tile * kRows;
   const int rows = N - first_row < kRows ? N - first_row : kRows;
-  Pad<A, Exec> pad_w(team.team_scratch(0), kColumns);
-  Pad<A, Exec> pad_dw(team.team_scratch(0), kColumns);
+  Pad<Real, Exec> pad_w(team.team_scratch(0), kColumns);
+  Pad<Real, Exec> pad_dw(team.team_scratch(0), kColumns);
 
   for (int first = 0; first < D; first += kColumns) {
     const int columns = D - first < kColumns ? D - first : kColumns;
 
     // 1. stage the tile of w and clear its gradient
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int d) {
-      pad_w(d) = static_cast<A>(w(first + d));
-      pad_dw(d) = A(0);
+      pad_w(d) = static_cast<Real>(w(first + d));
+      pad_dw(d) = Real(0);
     });
 
-    // 2. row by row: write d_x, collect d_w
+    // 2. row by row: collect d_w, write d_x; two loops with one output each, which vectorise better than one with two
     for (int row = first_row; row < first_row + rows; ++row) {
-      const A dy = static_cast<A>(d_y(row));
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int d) {
-        d_x(row, first + d) = static_cast<Scalar>(dy * pad_w(d));
-        pad_dw(d) += dy * static_cast<A>(x(row, first + d));
-      });
+      const Real dy = static_cast<Real>(d_y(row));
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
+                           [&](int d) { pad_dw(d) += dy * static_cast<Real>(x(row, first + d)); });
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
+                           [&](int d) { d_x(row, first + d) = static_cast<Scalar>(dy * pad_w(d)); });
     }
 
     // 3. hand over this team's share of d_w

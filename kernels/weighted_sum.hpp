@@ -18,9 +18,9 @@
 ///   kRows  |  tile  |  next  |      one team;  pad: w[tile] (forward), w[tile] and d_w[tile] (backward)
 ///          +--------+--------+--
 ///
-/// Numerics   products and sums in A = Accum<Scalar>; results rounded once.
+/// Numerics   products and sums in Real = Accum<Scalar>; results rounded once.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, A kColumns + kRows (forward), A 2*kColumns (backward).
+/// Memory     pad: level 0, Real kColumns + kRows (forward), Real 2*kColumns (backward).
 /// Cost       2*N*D flop forward; moves N*D elements forward, 2*N*D backward: the speed is that of memory.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
@@ -32,7 +32,7 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 struct WeightedSumForward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> x;  // [N,D]  in
   Vector<const Scalar, Exec> w;  // [D]    in
@@ -50,14 +50,14 @@ struct WeightedSumForward {
 
 template <class Exec, class Scalar>
 struct WeightedSumBackward {
-  using A = Accum<Scalar>;
+  using Real = Accum<Scalar>;
 
   Matrix<const Scalar, Exec> x;    // [N,D]  in
   Vector<const Scalar, Exec> w;    // [D]    in
   Vector<const Scalar, Exec> d_y;  // [N]    in
   Matrix<Scalar, Exec> d_x;        // [N,D]  out
-  Vector<A, Exec> d_w;             // [D]    out
-  Matrix<A, Exec> partial;         // [tiles(N),D]  workspace: d_w of each tile of rows
+  Vector<Real, Exec> d_w;          // [D]    out
+  Matrix<Real, Exec> partial;      // [tiles(N),D]  workspace: d_w of each tile of rows
 
   static constexpr int kRows = 16;       // rows per team
   static constexpr int kColumns = 1024;  // columns staged at a time

@@ -18,7 +18,7 @@ namespace tessera::kernels {
 template <class Exec, class Real>
 struct ColumnSum {
   Matrix<const Real, Exec> partial;  // [>= rows, C]  in
-  int rows;                       // rows of partial that hold something
+  int rows;                          // rows of partial that hold something
   Vector<Real, Exec> out;            // [C]  out, or in and out when accumulate
   bool accumulate;
 

@@ -22,7 +22,7 @@ struct KernelTimerSession {
 
   Kokkos::Tools::Experimental::EventSet before;  // the tool that was there, or empty slots
   std::map<std::string, KernelTimer::Row, std::less<>> rows;
-  std::vector<Running> running;                  // a stack: a kernel's launch may launch another
+  std::vector<Running> running;  // a stack: a kernel's launch may launch another
   StepCounts counts;
   bool is_own_fence = false;
 };
