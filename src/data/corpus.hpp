@@ -1,9 +1,9 @@
 /// One stream of tokens, whatever it is stored as, with random access.
 ///
 ///   text       any file, token = byte, 0..255; token 256 ends the stream. Bytes are bytes: nothing is decoded.
-///   tokens     NAME.bin  llm.c: header of 256 int32 (magic 20240520, version 1, count), then uint16;
-///                        anything else ending in .bin: nanoGPT, raw little-endian uint16
-///              NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens
+///   tokens     NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens
+///              any other file that starts with llm.c's header of 256 int32 (magic, version, count): uint16 tokens
+///              (magic 20240520, version 1) or uint32 tokens (magic 20240801, version 7); else nanoGPT's raw uint16
 ///   synthetic  made from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is a
 ///              loss to learn and a floor below which it cannot fall
 ///
@@ -28,7 +28,7 @@ class Corpus {
 
   std::int64_t size() const;  // tokens
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
-  /// "bytes", "uint16", "uint32", "synthetic/257": what a checkpoint must agree on.
+  /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
   std::string tokenisation() const;
   /// For messages: the path, or "synthetic data".
   std::string name() const;

@@ -18,7 +18,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,7 +55,9 @@ class Trace final : public events::Listener {
 
   void add(const StepRecord&);
   void set_kernels(std::vector<KernelRow>);  // replaces /kernels
-  void record_events(bool is_recording) { is_recording_ = is_recording; }  // off at first; peaks are kept either way
+  /// Whether reports become rows of /events, /memory/events and /comm; off at first. Live bytes and peaks are followed
+  /// either way; what changed meanwhile enters the memory rows as one "(not recorded)" row per category.
+  void record_events(bool is_recording);
   void flush_if_due();
   void flush();
 
@@ -67,12 +68,29 @@ class Trace final : public events::Listener {
   void on(const events::Communication&) override;
 
  private:
-  struct RegionRow { std::string label, stream; double start_s, end_s; std::int32_t attempt; };
-  struct MemoryRow { std::string label, phase, category; double time_s; std::int64_t bytes, live_bytes; bool is_begin; std::int32_t attempt; };
-  struct CommRow { std::string operation, label; std::int64_t bytes; double start_s, end_s, exposed_s; std::int32_t attempt; };
+  struct RegionRow {
+    std::string label, stream;
+    double start_s, end_s;
+    std::int32_t attempt;
+  };
+  struct MemoryRow {
+    std::string label, phase, category;
+    double time_s;
+    std::int64_t bytes, live_bytes;
+    std::uint8_t is_begin;
+    std::int32_t attempt;
+  };
+  struct CommRow {
+    std::string operation, label;
+    std::int64_t bytes;
+    double start_s, end_s, exposed_s;
+    std::int32_t attempt;
+  };
 
   void load(std::int64_t resumed_step);
   void write(const std::filesystem::path&) const;
+  std::size_t category_index(std::string_view category);
+  std::size_t phase_index(std::string_view phase);
 
   std::filesystem::path path_;
   RunInfo info_;
@@ -80,7 +98,7 @@ class Trace final : public events::Listener {
   double flush_s_;
   double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
   std::int32_t attempt_ = 0;
-  bool is_recording_ = false;
+  bool is_recording_ = false, has_unwritten_ = false;
 
   std::vector<StepRecord> steps_;
   std::vector<KernelRow> kernels_;
@@ -90,6 +108,7 @@ class Trace final : public events::Listener {
 
   std::vector<std::string> categories_, phases_;     // in order of appearance; categories_[0] is "total"
   std::vector<std::int64_t> live_;                   // [category] bytes live now
+  std::vector<std::int64_t> recorded_live_;          // [category] bytes live after the last memory row
   std::vector<std::vector<std::int64_t>> peaks_;     // [phase][category] bytes
 };
 

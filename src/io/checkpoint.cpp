@@ -1,0 +1,356 @@
+#include "io/checkpoint.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "io/files.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::io {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kFormat = "tessera checkpoint";
+constexpr std::string_view kTemporary = ".tmp_";  // prefix of everything that a killed run may leave behind
+
+fs::path checkpoints_of(const fs::path& run_directory) { return run_directory / "checkpoints"; }
+std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
+std::string rank_name(int rank) { return fmt::format("rank_{:05d}.h5", rank); }
+
+/// The step of a folder named step_NNNNNNNN; empty for any other name.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with("step_") || name.size() < 13 || name.size() > 23) return {};
+  if (!std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; })) return {};
+  return std::stoll(name.substr(5));
+}
+
+/// Steps of the complete checkpoints in `folder`, ascending; none where the folder cannot be read.
+std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Runs `work` on every rank; when it failed on any, all ranks throw the same Failure, which names the first that did.
+/// Returns what `work` returned on each rank. A collective: no rank leaves before all have arrived.
+template <class Work>
+std::vector<std::string> together(const Peers& peers, Work work) {
+  std::string report;
+  try {
+    report = "+" + work();
+  } catch (const std::exception& fault) {
+    report = std::string("-") + fault.what();
+  }
+  auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].starts_with('+')) continue;
+    const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
+    throw Failure(Exit::files, who + reports[rank].substr(1));
+  }
+  for (std::string& text : reports) text.erase(0, 1);
+  return reports;
+}
+
+/// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
+std::string checksum(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw file_failure(path, "opening", errno);
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<char> buffer(std::size_t{1} << 20);
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
+    XXH3_64bits_update(state.get(), buffer.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (file.bad()) throw file_failure(path, "reading", EIO);
+  return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
+}
+
+// --- writing --------------------------------------------------------------------------------------------------------
+
+/// Rank 0, first: a clean temporary folder; what a killed run left is removed.
+void prepare(const fs::path& checkpoints, const fs::path& temporary) {
+  make_folder(checkpoints);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), ignored);
+  }
+  make_folder(temporary);
+}
+
+/// Every rank: its file, on the disk. Returns its manifest: "bytes checksum", then "group label extents..." per tensor.
+std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, std::span<const CheckpointTensor> tensors) {
+  auto file = h5::File::create(path);
+  file.set_attribute("format", kFormat);
+  file.set_attribute("format_version", kVersion);
+  file.set_attribute("step", step);
+  file.set_attribute("rank", std::int64_t{rank});
+  std::string manifest;
+  for (const CheckpointTensor& tensor : tensors) {
+    file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data, {"1", tensor.group + " of " + tensor.label});
+    manifest += fmt::format("{} {}", tensor.group, tensor.label);
+    for (const std::int64_t extent : tensor.shape) manifest += fmt::format(" {}", extent);
+    manifest += '\n';
+  }
+  file.close();
+  sync_file(path);
+  return fmt::format("{} {}\n{}", fs::file_size(path), checksum(path), manifest);
+}
+
+void write_state(h5::Object& root, const CheckpointState& s) {
+  root.set_attribute("format", kFormat);
+  root.set_attribute("format_version", kVersion);
+  root.set_attribute("step", s.step);
+  root.set_attribute("sample_index", s.sample_index);
+  root.set_attribute("seed", s.seed);
+  root.set_attribute("loss_scale", s.loss_scale);
+  root.set_attribute("good_steps", s.good_steps);
+  root.set_attribute("optimizer_steps", s.optimizer_steps);
+  root.set_attribute("ranks", s.ranks);
+  root.set_attribute("deck", s.deck);
+  root.set_attribute("tokenisation", s.tokenisation);
+  root.set_attribute("gemm", s.gemm);
+  root.set_attribute("git_hash", s.git_hash);
+}
+
+CheckpointState read_state(const h5::Object& root) {
+  return {.step = root.integer("step"),
+          .sample_index = root.integer("sample_index"),
+          .seed = root.natural("seed"),
+          .loss_scale = root.number("loss_scale"),
+          .good_steps = root.integer("good_steps"),
+          .optimizer_steps = root.integer("optimizer_steps"),
+          .ranks = root.integer("ranks"),
+          .deck = root.text("deck"),
+          .tokenisation = root.text("tokenisation"),
+          .gemm = root.text("gemm"),
+          .git_hash = root.text("git_hash")};
+}
+
+/// Rank 0: the index over all rank files, made of their manifests.
+void write_index(const fs::path& path, const CheckpointState& state, const std::vector<std::string>& manifests) {
+  auto file = h5::File::create(path);
+  write_state(file, state);
+  std::vector<std::string> names, checksums;
+  std::vector<std::int64_t> bytes;
+  for (std::size_t rank = 0; rank < manifests.size(); ++rank) {
+    names.push_back(rank_name(static_cast<int>(rank)));
+    std::istringstream lines(manifests[rank]);
+    std::string line;
+    std::getline(lines, line);
+    std::istringstream(line) >> bytes.emplace_back() >> checksums.emplace_back();
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::string group, label;
+      h5::Shape shape;
+      words >> group >> label;
+      for (std::int64_t extent; words >> extent;) shape.push_back(extent);
+      const std::string tensor = group + "/" + label;
+      if (file.has(tensor)) {
+        throw std::logic_error(fmt::format("checkpoint: {} is written by rank {} and by one before it", tensor, rank));
+      }
+      file.write_virtual(tensor, h5::Type::float32, shape, names.back(), "/" + tensor, {"1", group + " of " + label});
+    }
+  }
+  auto name = file.write("files/name", names, {"1", "rank files of this checkpoint"});
+  name.make_scale("name");
+  file.write("files/bytes", bytes, {"byte", "size of the rank file"}).attach_scale(name, 0);
+  file.write("files/xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"}).attach_scale(name, 0);
+  file.close();
+  sync_file(path);
+}
+
+/// Moves the finished folder to its name. One of the same step is swapped out in one step where the file system can;
+/// where it cannot there is a moment in which only older checkpoints exist.
+void publish_folder(const fs::path& temporary, const fs::path& folder) {
+  sync_folder(temporary);
+  if (!fs::exists(folder)) return publish(temporary, folder);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw file_failure(folder, "replacing the checkpoint", errno);
+    publish(folder, folder.parent_path() / (std::string(kTemporary) + "old_" + folder.filename().string()));
+    publish(temporary, folder);
+  }
+  sync_folder(folder.parent_path());
+}
+
+/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later steps, of a future that this
+/// run has left, stay until it overwrites them. What cannot be deleted stays: the next write tries again.
+void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
+  std::error_code ignored;
+  auto steps = steps_in(checkpoints);
+  std::erase_if(steps, [&](std::int64_t s) { return s > step; });
+  const auto kept = std::min(steps.size(), static_cast<std::size_t>(std::max(keep, 1)));
+  steps.resize(steps.size() - kept);
+  for (const std::int64_t old : steps) {
+    // under a temporary name first: a kill in the middle of deleting leaves no half checkpoint with a good name
+    const fs::path dying = checkpoints / (std::string(kTemporary) + "old_" + step_name(old));
+    fs::rename(checkpoints / step_name(old), dying, ignored);
+  }
+  for (fs::directory_iterator entry(checkpoints, ignored), end; entry != end; entry.increment(ignored)) {
+    if (entry->path().filename().string().starts_with(kTemporary)) fs::remove_all(entry->path(), ignored);
+  }
+}
+
+}  // namespace
+
+void write_checkpoint(const fs::path& run_directory, const CheckpointState& state, std::span<const CheckpointTensor> mine,
+                      const Peers& peers, int keep) {
+  const fs::path checkpoints = checkpoints_of(run_directory);
+  const fs::path folder = checkpoints / step_name(state.step);
+  const fs::path temporary = checkpoints / (std::string(kTemporary) + step_name(state.step));
+  const bool is_first = peers.rank == 0;
+  try {
+    together(peers, [&] {
+      if (is_first) prepare(checkpoints, temporary);
+      return std::string();
+    });
+    const auto manifests = together(peers, [&] { return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, mine); });
+    together(peers, [&] {
+      if (!is_first) return std::string();
+      CheckpointState complete = state;
+      complete.ranks = peers.ranks;
+      write_index(temporary / "index.h5", complete, manifests);
+      write_text(temporary / "index.xxh3", checksum(temporary / "index.h5") + "  index.h5\n");
+      publish_folder(temporary, folder);
+      write_text(checkpoints / "latest", step_name(state.step) + "\n");
+      prune(checkpoints, state.step, keep);
+      return std::string();
+    });
+  } catch (const Failure&) {
+    std::error_code ignored;
+    if (is_first) fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+// --- reading --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// What to do when `folder` cannot be used.
+std::string instead_of(const fs::path& folder) {
+  const auto step = step_of(folder.filename().string());
+  auto steps = steps_in(folder.parent_path());
+  std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
+  if (steps.empty()) return "There is no older checkpoint beside it: use another run's, or start anew with job.overwrite=true";
+  return fmt::format("Use the one before: --resume {}", (folder.parent_path() / step_name(steps.back())).string());
+}
+
+Failure damaged(const fs::path& file, const std::string& what) {
+  return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path())));
+}
+
+/// The index, checked before HDF5 trusts its contents.
+h5::File open_index(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Failure(Exit::files, fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder)));
+  }
+  const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
+  for (const fs::path& file : {path, sum_path}) {
+    if (!fs::exists(file)) throw damaged(file, "missing");
+  }
+  const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
+  std::optional<h5::File> index;
+  std::int64_t version = kVersion;
+  try {
+    index = h5::File::open(path);
+    version = index->integer("format_version");
+  } catch (const Failure&) {
+    if (found == expected) throw;  // else the checksum says more than HDF5 does
+  }
+  if (version != kVersion) {
+    throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion));
+  }
+  if (found != expected) throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected));
+  return std::move(*index);
+}
+
+void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected) {
+  std::error_code error;
+  const auto found_bytes = fs::file_size(path, error);
+  if (error) throw damaged(path, fmt::format("cannot be read: {}", error.message()));
+  if (found_bytes != static_cast<std::uintmax_t>(bytes)) {
+    throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes));
+  }
+  const std::string found = checksum(path);
+  if (found != expected) throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected));
+}
+
+}  // namespace
+
+struct CheckpointReader::Opened {
+  fs::path folder;
+  h5::File index;
+  CheckpointState state;
+};
+
+CheckpointReader::CheckpointReader(std::unique_ptr<Opened> opened) : opened_(std::move(opened)) {}
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+CheckpointReader::~CheckpointReader() = default;
+
+const CheckpointState& CheckpointReader::state() const { return opened_->state; }
+const fs::path& CheckpointReader::folder() const { return opened_->folder; }
+
+std::vector<std::string> CheckpointReader::labels(const std::string& group) const {
+  return opened_->index.has(group) ? opened_->index.group(group).names() : std::vector<std::string>();
+}
+
+bool CheckpointReader::has(const std::string& group, const std::string& label) const {
+  return opened_->index.has(group + "/" + label);
+}
+
+std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, const std::string& label) const {
+  return opened_->index.dataset(group + "/" + label).shape();
+}
+
+void CheckpointReader::read(const std::string& group, const std::string& label, std::span<float> out) const {
+  opened_->index.dataset(group + "/" + label).read(out);
+}
+
+CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers) {
+  // "x/step_00000010/" and relative paths get the same name and neighbours as the plain one
+  fs::path folder = fs::absolute(step_folder).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::unique_ptr<CheckpointReader::Opened> opened;
+  together(peers, [&] {
+    h5::File index = open_index(folder);
+    const CheckpointState state = read_state(index);
+    const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
+    const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
+    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size(); file += static_cast<std::size_t>(peers.ranks)) {
+      verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file));
+    }
+    opened.reset(new CheckpointReader::Opened{folder, std::move(index), state});
+    return std::string();
+  });
+  return CheckpointReader(std::move(opened));
+}
+
+std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
+  const fs::path checkpoints = checkpoints_of(run_directory);
+  std::error_code error;
+  if (fs::exists(checkpoints / "latest", error)) {
+    std::string name = read_text(checkpoints / "latest");
+    name.erase(name.find_last_not_of(" \n") + 1);
+    if (step_of(name) && fs::is_directory(checkpoints / name, error)) return checkpoints / name;
+  }
+  const auto steps = steps_in(checkpoints);
+  if (steps.empty()) return {};
+  return checkpoints / step_name(steps.back());
+}
+
+}  // namespace tessera::io

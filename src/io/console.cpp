@@ -1,0 +1,174 @@
+#include "io/console.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+namespace tessera::io {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+constexpr Seconds kRedrawEvery{0.1};  // a bar that moves more often costs more than it tells
+
+/// "-" where not measured, else in the given format.
+std::string number(double value, fmt::format_string<double&> format) {
+  return std::isfinite(value) ? fmt::format(format, value) : std::isnan(value) ? "-" : fmt::format("{}", value);
+}
+
+/// 812, 80.0k, 1.25M, 3.10G
+std::string short_number(double value) {
+  if (!std::isfinite(value)) return number(value, "{}");
+  if (value < 1e3) return fmt::format("{:.0f}", value);
+  if (value < 1e6) return fmt::format("{:.1f}k", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.2f}M", value / 1e6);
+  return fmt::format("{:.2f}G", value / 1e9);
+}
+
+std::string short_bytes(double value) {
+  if (!std::isfinite(value)) return number(value, "{}");
+  if (value < 1024.0 * 1024) return fmt::format("{:.0f} KiB", value / 1024);
+  if (value < 1024.0 * 1024 * 1024) return fmt::format("{:.0f} MiB", value / 1024 / 1024);
+  return fmt::format("{:.1f} GiB", value / 1024 / 1024 / 1024);
+}
+
+std::string clock(double seconds) {
+  if (!std::isfinite(seconds)) return "--:--";
+  const auto s = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
+  return s < 3600 ? fmt::format("{:02d}:{:02d}", s / 60, s % 60) : fmt::format("{}:{:02d}:{:02d}", s / 3600, s / 60 % 60, s % 60);
+}
+
+/// Columns of the terminal behind `stream`; COLUMNS, then 80, where it does not say.
+int terminal_width(std::FILE* stream) {
+  winsize size{};
+  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  const int width = columns != nullptr ? std::atoi(columns) : 0;
+  return width > 0 ? width : 80;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+bool is_utf8_locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string value = variable(name);
+    if (!value.empty()) return value.find("UTF-8") != std::string::npos || value.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+constexpr std::string_view kLine = "{:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n";
+
+}  // namespace
+
+Console::Console(Style style, std::int64_t every_steps, std::FILE* stream)
+    : style_(style), every_steps_(std::max<std::int64_t>(every_steps, 1)), stream_(stream) {
+  const bool is_terminal = ::isatty(::fileno(stream_)) == 1;
+  const bool is_dumb = variable("TERM") == "dumb";
+  if (style_ == Style::automatic) style_ = is_terminal && !is_dumb ? Style::bar : Style::line;
+  has_colour_ = is_terminal && !is_dumb && variable("NO_COLOR").empty();
+  has_unicode_ = is_utf8_locale();
+}
+
+Console::~Console() { erase_bar(); }
+
+void Console::begin(std::int64_t first_step, std::int64_t last_step) {
+  first_step_ = first_step;
+  last_step_ = last_step;
+  latest_ = StepRecord{.step = first_step};
+  is_running_ = true;
+  begin_time_ = std::chrono::steady_clock::now();
+  last_draw_ = {};
+  if (style_ == Style::bar) draw_bar();
+}
+
+void Console::step(const StepRecord& record) {
+  latest_ = record;
+  const bool is_validated = !std::isnan(record.validation_loss), is_last = record.step >= last_step_;
+  if (is_validated) latest_validation_loss_ = record.validation_loss;
+  if (style_ == Style::line && (record.step % every_steps_ == 0 || is_validated || is_last)) print_line(record);
+  if (style_ == Style::bar) {
+    const bool is_due = std::chrono::steady_clock::now() - last_draw_ >= kRedrawEvery;
+    if (is_due || is_last) draw_bar();
+  }
+}
+
+void Console::note(std::string_view line) {
+  if (style_ == Style::silent) return;
+  const bool had_bar = is_bar_drawn_;
+  erase_bar();
+  fmt::print(stream_, "{}\n", line);
+  if (had_bar) draw_bar();
+  std::fflush(stream_);
+}
+
+void Console::end() {
+  if (!is_running_) return;
+  is_running_ = false;
+  erase_bar();
+  StepRecord last = latest_;
+  last.validation_loss = latest_validation_loss_;
+  if (style_ != Style::silent && last.step > first_step_ && last.step != last_printed_) print_line(last);
+}
+
+void Console::print_line(const StepRecord& r) {
+  if (!std::exchange(has_header_, true)) {
+    fmt::print(stream_, kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s", "peak mem");
+  }
+  fmt::print(stream_, kLine, r.step, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
+             number(r.validation_loss, "{:.4f}"), number(r.grad_norm, "{:.3g}"), number(r.learning_rate, "{:.2e}"),
+             number(1e3 * r.step_time_s, "{:.1f}"), short_number(r.tokens_per_second), short_bytes(r.peak_bytes));
+  std::fflush(stream_);
+  last_printed_ = r.step;
+}
+
+/// "step 120/400 [######----------] 30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s": parts that do not fit
+/// the terminal fall off from the right, the bar takes what is left.
+void Console::draw_bar() {
+  const auto now = std::chrono::steady_clock::now();
+  last_draw_ = now;
+  const auto all = std::max<std::int64_t>(last_step_ - first_step_, 1), done = std::clamp<std::int64_t>(latest_.step - first_step_, 0, all);
+  const double elapsed_s = Seconds(now - begin_time_).count();
+  const double left_s = done > 0 ? elapsed_s / static_cast<double>(done) * static_cast<double>(all - done) : kNotMeasured;
+  const double fraction = last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
+
+  const auto width = static_cast<std::size_t>(std::max(terminal_width(stream_) - 1, 1));  // the last column makes some wrap
+  std::string head = fmt::format("step {}/{} ", latest_.step, last_step_);
+  std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
+  if (head.size() + tail.size() > width) {
+    head = head.substr(0, width);
+    tail = tail.substr(0, width - head.size());
+  }
+  constexpr std::size_t kSmallestBar = 12;
+  for (const std::string& part : {"  loss " + number(latest_.loss, "{:.4f}"), "  val " + number(latest_validation_loss_, "{:.4f}"),
+                                  "  " + short_number(latest_.tokens_per_second) + " tokens/s"}) {
+    if (head.size() + tail.size() + part.size() + kSmallestBar > width) break;
+    tail += part;
+  }
+  const std::size_t room = width - head.size() - tail.size();
+  std::string bar;
+  if (room >= 5) {
+    const std::size_t cells = std::min<std::size_t>(room, 40) - 2;
+    const auto full = static_cast<std::size_t>(fraction * static_cast<double>(cells));
+    for (std::size_t i = 0; i < cells; ++i) bar += i < full ? (has_unicode_ ? "█" : "#") : (has_unicode_ ? "░" : "-");
+    bar = has_colour_ ? "[\033[32m" + bar + "\033[0m]" : "[" + bar + "]";
+  }
+  fmt::print(stream_, "\r\033[K{}{}{}", head, bar, tail);
+  std::fflush(stream_);
+  is_bar_drawn_ = true;
+}
+
+void Console::erase_bar() {
+  if (!std::exchange(is_bar_drawn_, false)) return;
+  fmt::print(stream_, "\r\033[K");
+  std::fflush(stream_);
+}
+
+}  // namespace tessera::io

@@ -1,0 +1,119 @@
+#include "io/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace tessera::io {
+namespace {
+
+/// A file descriptor that is closed at the end of its scope, or checked by close().
+class Descriptor {
+ public:
+  Descriptor(const std::filesystem::path& path, int flags, mode_t mode = 0666)
+      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
+    if (fd_ < 0) throw file_failure(path, "opening", errno);
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int fd() const { return fd_; }
+  void sync() {
+    if (::fsync(fd_) != 0) throw file_failure(path_, "writing to the disk (fsync)", errno);
+  }
+  void close() {
+    if (::close(std::exchange(fd_, -1)) != 0) throw file_failure(path_, "closing", errno);
+  }
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+};
+
+}  // namespace
+
+std::string next_action(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return "Free some space there, raise the quota or file size limit, or set job.directory to another file system";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "Check who owns it and its permissions, or set job.directory to a folder you may write";
+    case ENOENT:
+    case ENOTDIR: return "Check the path";
+    case EISDIR: return "It is a folder: give the path of a file";
+    case EMFILE:
+    case ENFILE: return "Raise the limit of open files (ulimit -n)";
+    case EIO: return "The disk or the network file system has a fault: look at the system log, and use another file system";
+    default: return "Check the file system it is on";
+  }
+}
+
+Failure file_failure(const std::filesystem::path& path, std::string_view doing, int error) {
+  return Failure(Exit::files,
+                 fmt::format("{}: {} failed: {}. {}.", path.string(), doing, std::strerror(error), next_action(error)));
+}
+
+void sync_file(const std::filesystem::path& path) {
+  Descriptor file(path, O_RDONLY);
+  file.sync();
+  file.close();
+}
+
+void sync_folder(const std::filesystem::path& path) {
+  Descriptor folder(path, O_RDONLY | O_DIRECTORY);
+  // Some network file systems cannot sync a folder and order renames by themselves: that is no fault.
+  if (::fsync(folder.fd()) != 0 && errno != EINVAL && errno != EBADF) throw file_failure(path, "syncing the folder", errno);
+  folder.close();
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw file_failure(path, "making the folder", error.value());
+}
+
+void publish(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    throw file_failure(to, fmt::format("renaming {} to it", from.filename().string()), errno);
+  }
+  sync_folder(to.has_parent_path() ? to.parent_path() : ".");
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  Descriptor file(path, O_RDONLY);
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = ::read(file.fd(), buffer, sizeof buffer);
+    if (got == 0) return text;
+    if (got < 0 && errno != EINTR) throw file_failure(path, "reading", errno);
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  const auto temporary = std::filesystem::path(path) += ".tmp";
+  Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+  while (!text.empty()) {
+    const ssize_t put = ::write(file.fd(), text.data(), text.size());
+    if (put < 0 && errno != EINTR) throw file_failure(temporary, "writing", errno);
+    if (put > 0) text.remove_prefix(static_cast<std::size_t>(put));
+  }
+  file.sync();
+  file.close();
+  publish(temporary, path);
+}
+
+}  // namespace tessera::io

@@ -1,0 +1,470 @@
+#include "io/h5.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <hdf5.h>
+#include <hdf5_hl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+
+#include "io/files.hpp"
+
+namespace tessera::io::h5 {
+namespace {
+
+static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that hdf5.h stays in this file");
+
+// --- errors ---------------------------------------------------------------------------------------------------------
+
+/// The innermost entry of HDF5's error stack: the one that knows what happened.
+std::string innermost_reason() {
+  std::string reason;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD,
+           [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
+             *static_cast<std::string*>(out) = entry->desc != nullptr ? entry->desc : "";
+             return 1;  // one is enough
+           },
+           &reason);
+  H5Eclear2(H5E_DEFAULT);
+  return reason;
+}
+
+/// The errno inside a reason such as "file write failed: ..., errno = 28, error message = '...'"; 0: none.
+int errno_in(const std::string& reason) {
+  const auto at = reason.find("errno = ");
+  return at == std::string::npos ? 0 : std::atoi(reason.c_str() + at + 8);
+}
+
+[[noreturn]] void fail(const std::string& where, std::string_view doing) {
+  const std::string reason = innermost_reason();
+  const int error = errno_in(reason);
+  if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
+    throw Failure(Exit::files,
+                  fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; where the "
+                              "file system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
+                              where, doing, reason));
+  }
+  if (error != 0) throw file_failure(where, doing, error);
+  throw Failure(Exit::files, fmt::format("{}: {} failed: {}. The file is damaged or not what is expected there: look at "
+                                         "it with h5dump -H, or use another copy.",
+                                         where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
+}
+
+template <class Result>
+Result check(Result result, const std::string& where, std::string_view doing) {
+  if (result < 0) fail(where, doing);
+  return result;
+}
+#define H5_CHECK(call, where, doing) check((call), (where), (doing))
+
+/// Before the first call: no printing of error stacks, and no clean-up at exit, which in 1.10 crashes once a file could
+/// not be flushed because the disk was full. Everything is closed by handles instead.
+void start_library() {
+  static const bool is_started = [] {
+    H5dont_atexit();
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    return true;
+  }();
+  (void)is_started;
+}
+
+// --- types and spaces -----------------------------------------------------------------------------------------------
+
+Handle text_type() {
+  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.id(), H5T_VARIABLE);
+  H5Tset_cset(type.id(), H5T_CSET_UTF8);
+  return type;
+}
+
+/// The type in memory, or with `is_stored` the one in files: little-endian everywhere.
+Handle make_type(Type type, bool is_stored) {
+  const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
+  switch (type) {
+    case Type::float32: return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
+    case Type::float64: return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
+    case Type::int32: return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
+    case Type::int64: return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
+    case Type::uint8: return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
+    case Type::uint16: return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
+    case Type::uint32: return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
+    case Type::uint64: return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
+    case Type::text: return text_type();
+  }
+  throw std::logic_error("unknown h5::Type");
+}
+
+std::int64_t product(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Handle make_space(const Shape& shape) {
+  if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};
+}
+
+/// Transfers that stop where a number does not fit its new type, instead of clipping it.
+Handle strict_transfer() {
+  Handle plist(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
+  H5Pset_type_conv_cb(plist.id(),
+                      [](H5T_conv_except_t kind, hid_t, hid_t, void*, void*, void*) {
+                        const bool is_range = kind == H5T_CONV_EXCEPT_RANGE_HI || kind == H5T_CONV_EXCEPT_RANGE_LOW;
+                        return is_range ? H5T_CONV_ABORT : H5T_CONV_UNHANDLED;
+                      },
+                      nullptr);
+  return plist;
+}
+
+bool is_float(Type type) { return type == Type::float32 || type == Type::float64; }
+
+/// Strings of either kind, read and freed; `read` fills the buffer it is given in the memory type it is given.
+template <class Read>
+std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std::string& where, Read read) {
+  std::vector<std::string> out;
+  if (H5Tget_class(stored) != H5T_STRING) {
+    throw Failure(Exit::files, fmt::format("{}: holds no text. Write it as a UTF-8 string.", where));
+  }
+  if (H5Tis_variable_str(stored) > 0) {
+    Handle type(H5Tcopy(stored), H5Tclose);
+    std::vector<char*> pointers(count, nullptr);
+    H5_CHECK(read(type.id(), pointers.data()), where, "reading text");
+    for (char* pointer : pointers) {
+      out.emplace_back(pointer != nullptr ? pointer : "");
+      H5free_memory(pointer);
+    }
+  } else {
+    const std::size_t width = H5Tget_size(stored);
+    std::string buffer(count * width, '\0');
+    Handle type(H5Tcopy(stored), H5Tclose);
+    H5_CHECK(read(type.id(), buffer.data()), where, "reading text");
+    for (std::size_t i = 0; i < count; ++i) {
+      std::string entry = buffer.substr(i * width, width);
+      entry.resize(std::min(entry.find_last_not_of(H5Tget_strpad(stored) == H5T_STR_SPACEPAD ? ' ' : '\0') + 1, width));
+      out.push_back(std::move(entry));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+// --- handles --------------------------------------------------------------------------------------------------------
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    close();
+    id_ = std::exchange(other.id_, -1);
+    closer_ = other.closer_;
+  }
+  return *this;
+}
+
+Handle::~Handle() { close(); }
+
+int Handle::close() { return id_ >= 0 ? closer_(std::exchange(id_, -1)) : 0; }
+
+// --- attributes -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+void write_attribute(const Object& object, const std::string& name, Type type, const void* value) {
+  const std::string where = fmt::format("{}@{}", object.where(), name);
+  if (H5Aexists(object.id(), name.c_str()) > 0) H5_CHECK(H5Adelete(object.id(), name.c_str()), where, "replacing the attribute");
+  const Handle space = make_space({});
+  const Handle stored = make_type(type, true), native = make_type(type, false);
+  Handle attribute(H5_CHECK(H5Acreate2(object.id(), name.c_str(), stored.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
+                            where, "making the attribute"), H5Aclose);
+  H5_CHECK(H5Awrite(attribute.id(), native.id(), value), where, "writing the attribute");
+  H5_CHECK(attribute.close(), where, "closing the attribute");
+}
+
+Handle open_attribute(const Object& object, const std::string& name, const std::string& where) {
+  if (H5Aexists(object.id(), name.c_str()) <= 0) {
+    throw Failure(Exit::files, fmt::format("{}: the attribute is missing. Give a file that has it.", where));
+  }
+  Handle attribute(H5_CHECK(H5Aopen(object.id(), name.c_str(), H5P_DEFAULT), where, "opening the attribute"), H5Aclose);
+  const Handle space(H5_CHECK(H5Aget_space(attribute.id()), where, "reading the attribute's shape"), H5Sclose);
+  if (H5Sget_simple_extent_npoints(space.id()) != 1) {
+    throw Failure(Exit::files, fmt::format("{}: the attribute is an array. Write one value.", where));
+  }
+  return attribute;
+}
+
+/// Reads one number; h5py writes booleans as enums over int8, so those count as integers.
+template <class T>
+T read_number(const Object& object, const std::string& name) {
+  const std::string where = fmt::format("{}@{}", object.where(), name);
+  const Handle attribute = open_attribute(object, name, where);
+  Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
+  const bool is_enum = H5Tget_class(stored.id()) == H5T_ENUM;
+  if (is_enum) {
+    std::int64_t wide = 0;
+    std::vector<char> raw(H5Tget_size(stored.id()));
+    H5_CHECK(H5Aread(attribute.id(), stored.id(), raw.data()), where, "reading the attribute");
+    const Handle base(H5Tget_super(stored.id()), H5Tclose);
+    raw.resize(std::max(raw.size(), sizeof wide));
+    H5_CHECK(H5Tconvert(base.id(), H5T_NATIVE_INT64, 1, raw.data(), nullptr, H5P_DEFAULT), where, "reading the attribute");
+    std::copy_n(raw.data(), sizeof wide, reinterpret_cast<char*>(&wide));
+    return static_cast<T>(wide);
+  }
+  const H5T_class_t kind = H5Tget_class(stored.id());
+  if (kind != H5T_INTEGER && !(kind == H5T_FLOAT && std::is_floating_point_v<T>)) {
+    throw Failure(Exit::files, fmt::format("{}: not {}. Write the attribute as one.", where,
+                                           std::is_floating_point_v<T> ? "a number" : "an integer"));
+  }
+  T value{};
+  H5_CHECK(H5Aread(attribute.id(), make_type(type_of<T>(), false).id(), &value), where, "reading the attribute");
+  return value;
+}
+
+}  // namespace
+
+void Object::set_attribute(const std::string& name, std::string_view value) {
+  const std::string text(value);
+  const char* pointer = text.c_str();
+  write_attribute(*this, name, Type::text, &pointer);
+}
+void Object::set_attribute(const std::string& name, std::int64_t value) { write_attribute(*this, name, Type::int64, &value); }
+void Object::set_attribute(const std::string& name, std::uint64_t value) { write_attribute(*this, name, Type::uint64, &value); }
+void Object::set_attribute(const std::string& name, double value) { write_attribute(*this, name, Type::float64, &value); }
+
+bool Object::has_attribute(const std::string& name) const { return H5Aexists(id(), name.c_str()) > 0; }
+
+std::string Object::text(const std::string& name) const {
+  const std::string where = fmt::format("{}@{}", where_, name);
+  const Handle attribute = open_attribute(*this, name, where);
+  const Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
+  return read_strings(stored.id(), 1, where, [&](hid_t type, void* out) { return H5Aread(attribute.id(), type, out); }).front();
+}
+std::int64_t Object::integer(const std::string& name) const { return read_number<std::int64_t>(*this, name); }
+std::uint64_t Object::natural(const std::string& name) const { return read_number<std::uint64_t>(*this, name); }
+double Object::number(const std::string& name) const { return read_number<double>(*this, name); }
+
+// --- datasets -------------------------------------------------------------------------------------------------------
+
+Type Dataset::type() const {
+  const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
+  const std::size_t bytes = H5Tget_size(stored.id());
+  switch (H5Tget_class(stored.id())) {
+    case H5T_STRING: return Type::text;
+    case H5T_FLOAT:
+      if (bytes == 4) return Type::float32;
+      if (bytes == 8) return Type::float64;
+      break;
+    case H5T_INTEGER:
+      if (H5Tget_sign(stored.id()) == H5T_SGN_2) {
+        if (bytes <= 4) return Type::int32;
+        if (bytes == 8) return Type::int64;
+      } else {
+        if (bytes == 1) return Type::uint8;
+        if (bytes == 2) return Type::uint16;
+        if (bytes == 4) return Type::uint32;
+        if (bytes == 8) return Type::uint64;
+      }
+      break;
+    default: break;
+  }
+  throw Failure(Exit::files, fmt::format("{}: neither numbers of a common type nor text. Write it as one of float32, "
+                                         "float64, integers or UTF-8 strings.", where_));
+}
+
+Shape Dataset::shape() const {
+  const Handle space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose);
+  std::vector<hsize_t> extents(static_cast<std::size_t>(H5_CHECK(H5Sget_simple_extent_ndims(space.id()), where_, "reading the shape")));
+  H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr);
+  return {extents.begin(), extents.end()};
+}
+
+std::int64_t Dataset::size() const { return product(shape()); }
+
+namespace {
+
+void require_kind(const Dataset& dataset, Type wanted) {
+  const Type stored = dataset.type();
+  if (stored == Type::text || is_float(stored) != is_float(wanted)) {
+    throw Failure(Exit::files, fmt::format("{}: holds {} where {} are expected. Write it as {}.", dataset.where(),
+                                           stored == Type::text ? "text" : is_float(stored) ? "floats" : "integers",
+                                           is_float(wanted) ? "floats" : "integers", is_float(wanted) ? "float32" : "int32"));
+  }
+}
+
+}  // namespace
+
+void Dataset::read_as(Type type, void* out, std::int64_t count) const {
+  require_kind(*this, type);
+  if (size() != count) {
+    throw Failure(Exit::files, fmt::format("{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
+                                           where_, fmt::join(shape(), ", "), size(), count));
+  }
+  if (count == 0) return;
+  const Handle native = make_type(type, false), transfer = strict_transfer();
+  H5_CHECK(H5Dread(id(), native.id(), H5S_ALL, H5S_ALL, transfer.id(), out), where_, "reading");
+}
+
+void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64_t count) const {
+  require_kind(*this, type);
+  const Shape extents = shape();
+  if (extents.size() != 1 || first < 0 || count < 0 || first + count > extents[0]) {
+    throw Failure(Exit::files, fmt::format("{}: shape [{}] has no entries {}..{}. Give a longer 1-D dataset.", where_,
+                                           fmt::join(extents, ", "), first, first + count - 1));
+  }
+  if (count == 0) return;
+  const hsize_t start = static_cast<hsize_t>(first), length = static_cast<hsize_t>(count);
+  const Handle file_space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose), memory_space = make_space({count});
+  H5_CHECK(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_, "choosing a range");
+  const Handle native = make_type(type, false), transfer = strict_transfer();
+  H5_CHECK(H5Dread(id(), native.id(), memory_space.id(), file_space.id(), transfer.id(), out), where_, "reading");
+}
+
+std::vector<std::string> Dataset::strings() const {
+  const auto count = static_cast<std::size_t>(size());
+  const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
+  if (count == 0) return {};
+  return read_strings(stored.id(), count, where_,
+                      [&](hid_t type, void* out) { return H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out); });
+}
+
+void Dataset::make_scale(const std::string& name) { H5_CHECK(H5DSset_scale(id(), name.c_str()), where_, "making a dimension scale"); }
+
+void Dataset::attach_scale(const Dataset& scale, int axis) {
+  H5_CHECK(H5DSattach_scale(id(), scale.id(), static_cast<unsigned>(axis)), where_, "attaching a dimension scale");
+}
+
+// --- groups ---------------------------------------------------------------------------------------------------------
+
+bool Group::has(const std::string& path) const {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string part = path.substr(0, end);
+    if (part.empty() || part == "/") continue;
+    if (H5Lexists(id(), part.c_str(), H5P_DEFAULT) <= 0) return false;
+  }
+  return true;
+}
+
+std::vector<std::string> Group::names() const {
+  H5G_info_t info;
+  H5_CHECK(H5Gget_info(id(), &info), where_, "listing the group");
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const auto length = H5_CHECK(H5Lget_name_by_idx(id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT), where_, "listing the group");
+    std::string name(static_cast<std::size_t>(length), '\0');
+    H5Lget_name_by_idx(id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size() + 1, H5P_DEFAULT);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::vector<std::string> Group::dataset_paths() const {
+  std::vector<std::string> paths;
+  for (const std::string& name : names()) {
+    const Handle member(H5_CHECK(H5Oopen(id(), name.c_str(), H5P_DEFAULT), where_, "opening a member of the group"), H5Oclose);
+    const H5I_type_t kind = H5Iget_type(member.id());
+    if (kind == H5I_DATASET) paths.push_back(name);
+    if (kind != H5I_GROUP) continue;
+    for (const std::string& below : group(name).dataset_paths()) paths.push_back(name + "/" + below);
+  }
+  return paths;
+}
+
+Group Group::group(const std::string& path) const {
+  const std::string where = fmt::format("{}/{}", where_, path);
+  if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the group is missing. Give a file that has it.", where));
+  return {Handle(H5_CHECK(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the group"), H5Gclose), where};
+}
+
+Group Group::make_group(const std::string& path) {
+  if (has(path)) return group(path);
+  const std::string where = fmt::format("{}/{}", where_, path);
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+  H5Pset_create_intermediate_group(links.id(), 1);
+  return {Handle(H5_CHECK(H5Gcreate2(id(), path.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT), where, "making the group"), H5Gclose), where};
+}
+
+Dataset Group::dataset(const std::string& path) const {
+  const std::string where = fmt::format("{}/{}", where_, path);
+  if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the dataset is missing. Give a file that has it.", where));
+  return {Handle(H5_CHECK(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the dataset"), H5Dclose), where};
+}
+
+namespace {
+
+Handle make_dataset(const Group& group, const std::string& path, const std::string& where, Type type, const Shape& shape, hid_t creation) {
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+  H5Pset_create_intermediate_group(links.id(), 1);
+  const Handle stored = make_type(type, true), space = make_space(shape);
+  return {H5_CHECK(H5Dcreate2(group.id(), path.c_str(), stored.id(), space.id(), links.id(), creation, H5P_DEFAULT), where, "making the dataset"), H5Dclose};
+}
+
+void set_meaning(Object& object, const Meaning& meaning) {
+  object.set_attribute("units", meaning.units);
+  object.set_attribute("description", meaning.description);
+}
+
+}  // namespace
+
+Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, const void* values, std::int64_t count, const Meaning& meaning) {
+  const std::string where = fmt::format("{}/{}", where_, path);
+  if (product(shape) != count) throw std::logic_error(fmt::format("{}: {} values for shape [{}]", where, count, fmt::join(shape, ", ")));
+  Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
+  const Handle native = make_type(type, false);
+  if (count > 0) H5_CHECK(H5Dwrite(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where, "writing");
+  set_meaning(dataset, meaning);
+  return dataset;
+}
+
+Dataset Group::write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : column) pointers.push_back(text.c_str());
+  const auto count = static_cast<std::int64_t>(column.size());
+  return write_as(path, Type::text, {count}, pointers.data(), count, meaning);
+}
+
+Dataset Group::write_virtual(const std::string& path, Type type, const Shape& shape, const std::string& source_file,
+                             const std::string& source_path, const Meaning& meaning) {
+  const std::string where = fmt::format("{}/{}", where_, path);
+  const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose), space = make_space(shape);
+  H5_CHECK(H5Pset_virtual(creation.id(), space.id(), source_file.c_str(), source_path.c_str(), space.id()), where, "making the virtual dataset");
+  Dataset dataset(make_dataset(*this, path, where, type, shape, creation.id()), where);
+  set_meaning(dataset, meaning);
+  return dataset;
+}
+
+// --- files ----------------------------------------------------------------------------------------------------------
+
+File::File(Handle file, Handle root, std::filesystem::path path, bool is_writing)
+    : Group(std::move(root), path.string() + ":"), file_(std::move(file)), path_(std::move(path)), is_writing_(is_writing) {}
+
+File File::create(const std::filesystem::path& path) {
+  start_library();
+  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);  // datasets still open do not keep the file from closing
+  H5Pset_sieve_buf_size(access.id(), 0);                // no held-back data: a full disk shows in the write that met it
+  Handle file(H5_CHECK(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), path.string(), "making the HDF5 file"), H5Fclose);
+  Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
+  return {std::move(file), std::move(root), path, true};
+}
+
+File File::open(const std::filesystem::path& path) {
+  start_library();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) throw file_failure(path, "opening", error ? error.value() : ENOENT);
+  if (std::filesystem::is_directory(path, error)) throw file_failure(path, "opening", EISDIR);
+  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);
+  Handle file(H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5"), H5Fclose);
+  Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
+  return {std::move(file), std::move(root), path, false};
+}
+
+void File::close() {
+  if (!file_.is_open()) return;
+  if (is_writing_) H5_CHECK(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), path_.string(), "writing");
+  handle_.close();
+  H5_CHECK(file_.close(), path_.string(), "closing");
+}
+
+}  // namespace tessera::io::h5

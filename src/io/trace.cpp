@@ -1,0 +1,336 @@
+#include "io/trace.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "io/files.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::io {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kFormat = "tessera run";
+constexpr double kFlushShare = 100;  // a flush comes at most every 100 times its own duration
+
+/// The columns of /steps besides `step`; the one list that writing and loading share.
+struct StepColumn {
+  const char* name;
+  h5::Meaning meaning;
+  double StepRecord::*member;
+};
+const StepColumn kStepColumns[] = {
+    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss},
+    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss},
+    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm},
+    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
+    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
+    {"step_time", {"s", "wall time of the step"}, &StepRecord::step_time_s},
+    {"forward", {"s", "time of the forward pass"}, &StepRecord::forward_s},
+    {"backward", {"s", "time of the backward pass"}, &StepRecord::backward_s},
+    {"exposed_comm", {"s", "time spent waiting for communication and nothing else"}, &StepRecord::exposed_comm_s},
+    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
+    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
+    {"mfu", {"1", "model flop rate as a fraction of the dense peak"}, &StepRecord::mfu},
+    {"peak_bytes", {"byte", "largest live bytes on rank 0"}, &StepRecord::peak_bytes},
+    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
+};
+
+template <class Row, class Member>
+auto column(const std::vector<Row>& rows, Member member) {
+  using Value = std::remove_cvref_t<decltype(std::declval<Row>().*member)>;
+  std::vector<Value> values;
+  values.reserve(rows.size());
+  for (const Row& row : rows) values.push_back(row.*member);
+  return values;
+}
+
+/// A group of equally long columns along one axis, whose scale is written first.
+class Table {
+ public:
+  template <class T>
+  Table(h5::Group& parent, const std::string& path, const std::string& axis, const std::vector<T>& scale, const h5::Meaning& meaning)
+      : group_(parent.make_group(path)), scale_(group_.write(axis, scale, meaning)) {
+    scale_.make_scale(axis);
+  }
+  template <class T>
+  void add(const std::string& name, const std::vector<T>& values, const h5::Meaning& meaning) {
+    group_.write(name, values, meaning).attach_scale(scale_, 0);
+  }
+
+ private:
+  h5::Group group_;
+  h5::Dataset scale_;
+};
+
+std::vector<std::int64_t> numbers_up_to(std::size_t count) {
+  std::vector<std::int64_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
+
+/// The column of an older file, or `count` times `missing` where that file had none.
+template <class T>
+std::vector<T> load_column(const h5::Group& group, const std::string& path, std::size_t count, T missing) {
+  return group.has(path) ? group.dataset(path).values<T>() : std::vector<T>(count, missing);
+}
+
+std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at == names.end()) return names.emplace_back(name), names.size() - 1;
+  return static_cast<std::size_t>(at - names.begin());
+}
+
+}  // namespace
+
+Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step)
+    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s) {
+  created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  category_index("total");
+  if (resumed_step && std::filesystem::exists(path_)) {
+    try {
+      load(*resumed_step);
+    } catch (const std::out_of_range&) {
+      throw Failure(Exit::files, fmt::format("{}: its columns are not equally long. Move the file away to resume without "
+                                             "its rows.", path_.string()));
+    }
+    last_flush_s_ = events::now_s();
+  } else {
+    flush();  // a place that cannot be written to is reported before the first step
+  }
+  events::add_listener(*this);
+}
+
+Trace::~Trace() {
+  events::remove_listener(*this);
+  try {
+    if (has_unwritten_) flush();  // a job that ends by an exception keeps its last rows
+  } catch (const Failure&) {
+    // that exception is what the user has to hear about
+  }
+}
+
+void Trace::add(const StepRecord& record) {
+  steps_.push_back(record);
+  has_unwritten_ = true;
+}
+
+void Trace::set_kernels(std::vector<KernelRow> kernels) {
+  kernels_ = std::move(kernels);
+  has_unwritten_ = true;
+}
+
+void Trace::flush_if_due() {
+  if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_)) flush();
+}
+
+void Trace::flush() {
+  const double start_s = events::now_s();
+  const auto temporary = std::filesystem::path(path_) += ".tmp";
+  try {
+    write(temporary);
+    sync_file(temporary);
+    publish(temporary, path_);
+  } catch (const Failure&) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+  last_flush_s_ = events::now_s();
+  last_flush_took_s_ = last_flush_s_ - start_s;
+  has_unwritten_ = false;
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------
+
+std::size_t Trace::category_index(std::string_view category) {
+  const std::size_t index = index_of(categories_, category);
+  if (index == live_.size()) {
+    live_.push_back(0);
+    recorded_live_.push_back(0);
+    for (auto& peaks : peaks_) peaks.push_back(0);
+  }
+  return index;
+}
+
+std::size_t Trace::phase_index(std::string_view phase) {
+  const std::size_t index = index_of(phases_, phase);
+  if (index == peaks_.size()) peaks_.emplace_back(categories_.size(), 0);
+  return index;
+}
+
+void Trace::record_events(bool is_recording) {
+  if (is_recording && !is_recording_) {
+    std::int64_t total = recorded_live_[0];
+    for (std::size_t c = 1; c < categories_.size(); ++c) {
+      const std::int64_t change = live_[c] - std::exchange(recorded_live_[c], live_[c]);
+      if (change == 0) continue;
+      total += change;
+      memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], events::now_s(), std::abs(change), total,
+                         change > 0, attempt_});
+    }
+    recorded_live_[0] = total;
+  }
+  is_recording_ = is_recording;
+}
+
+void Trace::on(const events::Region& region) {
+  if (!is_recording_) return;
+  regions_.push_back({std::string(region.label), std::string(region.stream), region.start_s, region.end_s, attempt_});
+  has_unwritten_ = true;
+}
+
+void Trace::on(const events::MemoryChange& change) {
+  const std::size_t category = category_index(change.category), phase = phase_index(change.phase);
+  const std::int64_t bytes = change.is_begin ? change.bytes : -change.bytes;
+  live_[0] += bytes;
+  live_[category] += bytes;
+  for (std::size_t c = 0; c < live_.size(); ++c) peaks_[phase][c] = std::max(peaks_[phase][c], live_[c]);
+  if (!is_recording_) return;
+  recorded_live_ = live_;
+  memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category), change.time_s,
+                     change.bytes, live_[0], change.is_begin, attempt_});
+  has_unwritten_ = true;
+}
+
+void Trace::on(const events::Communication& call) {
+  if (!is_recording_) return;
+  comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s, call.exposed_s, attempt_});
+  has_unwritten_ = true;
+}
+
+// --- the file -------------------------------------------------------------------------------------------------------
+
+void Trace::write(const std::filesystem::path& path) const {
+  auto file = h5::File::create(path);
+
+  auto info = file.make_group("info");
+  info.set_attribute("format", kFormat);
+  info.set_attribute("format_version", kVersion);
+  info.set_attribute("version", info_.version);
+  info.set_attribute("git_hash", info_.git_hash);
+  info.set_attribute("build", info_.build);
+  info.set_attribute("hosts", info_.hosts);
+  info.set_attribute("command", info_.command);
+  info.set_attribute("deck", info_.deck);
+  info.set_attribute("created", created_);
+  info.set_attribute("attempts", std::int64_t{attempt_} + 1);
+
+  Table steps(file, "steps", "step", column(steps_, &StepRecord::step), {"1", "optimizer steps done, over all resumes"});
+  for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
+
+  Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
+  kernels.add("calls", column(kernels_, &KernelRow::calls), {"1", "launches during the profiled steps"});
+  kernels.add("total", column(kernels_, &KernelRow::total_s), {"s", "time of all launches"});
+  kernels.add("min", column(kernels_, &KernelRow::min_s), {"s", "shortest launch"});
+  kernels.add("max", column(kernels_, &KernelRow::max_s), {"s", "longest launch"});
+
+  Table regions(file, "events", "event", numbers_up_to(regions_.size()), {"1", "row number"});
+  regions.add("label", column(regions_, &RegionRow::label), {"1", "phase, unit or kernel"});
+  regions.add("start", column(regions_, &RegionRow::start_s), {"s", "begin, since the program started"});
+  regions.add("end", column(regions_, &RegionRow::end_s), {"s", "end, since the program started"});
+  regions.add("rank", std::vector<std::int32_t>(regions_.size(), 0), {"1", "MPI rank that reported it"});
+  regions.add("stream", column(regions_, &RegionRow::stream), {"1", "compute or communication"});
+  regions.add("attempt", column(regions_, &RegionRow::attempt), kAttempt);
+
+  Table memory(file, "memory/events", "event", numbers_up_to(memory_.size()), {"1", "row number"});
+  memory.add("time", column(memory_, &MemoryRow::time_s), {"s", "since the program started"});
+  memory.add("label", column(memory_, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
+  memory.add("bytes", column(memory_, &MemoryRow::bytes), {"byte", "its size"});
+  memory.add("begin", column(memory_, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});
+  memory.add("live_bytes", column(memory_, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
+  memory.add("phase", column(memory_, &MemoryRow::phase), {"1", "phase of the step"});
+  memory.add("category", column(memory_, &MemoryRow::category), {"1", "parameters, gradients, activations, ..."});
+  memory.add("attempt", column(memory_, &MemoryRow::attempt), kAttempt);
+
+  std::vector<std::int64_t> peaks;
+  for (const auto& row : peaks_) peaks.insert(peaks.end(), row.begin(), row.end());
+  auto group = file.group("memory");
+  auto phase = group.write("phase", phases_, {"1", "phase of the step"});
+  auto category = group.write("category", categories_, {"1", "category; total is the peak of the sum"});
+  phase.make_scale("phase");
+  category.make_scale("category");
+  const h5::Shape shape = {static_cast<std::int64_t>(phases_.size()), static_cast<std::int64_t>(categories_.size())};
+  auto peak = group.write("peaks", shape, std::span<const std::int64_t>(peaks), {"byte", "largest live bytes by phase and category, rank 0"});
+  peak.attach_scale(phase, 0);
+  peak.attach_scale(category, 1);
+
+  Table comm(file, "comm", "call", numbers_up_to(comm_.size()), {"1", "row number"});
+  comm.add("operation", column(comm_, &CommRow::operation), {"1", "collective"});
+  comm.add("label", column(comm_, &CommRow::label), {"1", "what it moved"});
+  comm.add("bytes", column(comm_, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
+  comm.add("start", column(comm_, &CommRow::start_s), {"s", "enqueued, since the program started"});
+  comm.add("end", column(comm_, &CommRow::end_s), {"s", "complete, since the program started"});
+  comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time spent waiting for it and nothing else"});
+  comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
+
+  file.close();
+}
+
+void Trace::load(std::int64_t resumed_step) {
+  const auto file = h5::File::open(path_);
+  const auto info = file.group("info");
+  const auto version = info.has_attribute("format_version") ? info.integer("format_version") : 0;
+  if (version != kVersion) {
+    throw Failure(Exit::files, fmt::format("{}: format version {} where {} is expected. Move the file away to resume without "
+                                           "its rows, or use the program that wrote it.", path_.string(), version, kVersion));
+  }
+  created_ = info.text("created");
+  attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
+
+  const auto steps = file.group("steps");
+  const auto step = steps.dataset("step").values<std::int64_t>();
+  steps_.resize(step.size());
+  for (std::size_t i = 0; i < step.size(); ++i) steps_[i].step = step[i];
+  for (const StepColumn& c : kStepColumns) {
+    const auto values = load_column<double>(steps, c.name, step.size(), kNotMeasured);
+    for (std::size_t i = 0; i < step.size(); ++i) steps_[i].*c.member = values.at(i);
+  }
+  std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
+
+  const auto kernels = file.group("kernels");
+  const auto kernel = kernels.dataset("label").strings();
+  const auto calls = kernels.dataset("calls").values<std::int64_t>();
+  const auto total = kernels.dataset("total").values<double>(), min = kernels.dataset("min").values<double>(), max = kernels.dataset("max").values<double>();
+  for (std::size_t i = 0; i < kernel.size(); ++i) kernels_.push_back({kernel[i], calls.at(i), total.at(i), min.at(i), max.at(i)});
+
+  const auto regions = file.group("events");
+  const auto label = regions.dataset("label").strings(), stream = regions.dataset("stream").strings();
+  const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
+  const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
+  for (std::size_t i = 0; i < label.size(); ++i) regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), attempt.at(i)});
+
+  const auto memory = file.group("memory/events");
+  const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(), category = memory.dataset("category").strings();
+  const auto time = memory.dataset("time").values<double>();
+  const auto bytes = memory.dataset("bytes").values<std::int64_t>(), live = memory.dataset("live_bytes").values<std::int64_t>();
+  const auto begin = memory.dataset("begin").values<std::uint8_t>();
+  const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
+  for (std::size_t i = 0; i < tensor.size(); ++i) {
+    memory_.push_back({tensor[i], phase.at(i), category.at(i), time.at(i), bytes.at(i), live.at(i), begin.at(i), memory_attempt.at(i)});
+  }
+
+  for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
+  for (const auto& name : file.dataset("memory/phase").strings()) phase_index(name);
+  const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
+  for (std::size_t i = 0; i < peaks.size(); ++i) peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
+
+  const auto comm = file.group("comm");
+  const auto operation = comm.dataset("operation").strings(), moved = comm.dataset("label").strings();
+  const auto comm_bytes = comm.dataset("bytes").values<std::int64_t>();
+  const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(), exposed = comm.dataset("exposed").values<double>();
+  const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
+  for (std::size_t i = 0; i < operation.size(); ++i) {
+    comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i), comm_attempt.at(i)});
+  }
+}
+
+}  // namespace tessera::io
