@@ -1,0 +1,183 @@
+"""Starts the real program the way a user does, and looks at what it left. Shared by the run tests.
+
+ctest sets TESSERA_PROGRAM (the binary) and TESSERA_SOURCE_DIR (the checkout). Every test works in a folder of its own,
+with a space in its name, and ends every process that it started.
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
+PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
+TINY = SOURCE / "input/tiny.toml"
+EPS32 = 2.0**-24  # unit roundoff of float
+LIMIT_S = 120     # a run that takes longer hangs
+
+FINISHED, USAGE, ENVIRONMENT, OUT_OF_MEMORY, NUMBERS, FILES, STOPPED = 0, 2, 3, 4, 5, 6, 75
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __str__(self):
+        return f"exit {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+def descendants(pid):
+    """Every living process below `pid`, which mpirun's process groups do not tell."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2:].split()
+        if fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def end_all(pids, how=signal.SIGKILL):
+    for pid in pids:
+        try:
+            os.kill(pid, how)
+        except ProcessLookupError:
+            pass
+
+
+class Job:
+    """A running program; `ranks=None` starts it without mpirun."""
+
+    def __init__(self, arguments, ranks, cwd, env=None, **popen):
+        start = [str(PROGRAM)] if ranks is None else [str(SOURCE / "scripts/run"), "--quiet", "-n", str(ranks), str(PROGRAM)]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(env or {})}
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(start + [str(a) for a in arguments], stdout=self.out, stderr=self.err, cwd=cwd,
+                                        env=environment, stdin=subprocess.DEVNULL, **popen)
+
+    def ranks(self):
+        """Process ids of the ranks (the program itself where there is no mpirun)."""
+        own = [p for p in [self.process.pid, *descendants(self.process.pid)] if self._runs_program(p)]
+        return own
+
+    @staticmethod
+    def _runs_program(pid):
+        try:
+            return os.path.samefile(f"/proc/{pid}/exe", PROGRAM)
+        except OSError:
+            return False
+
+    def kill_everything(self):
+        end_all([*descendants(self.process.pid), self.process.pid])
+        self.process.wait()
+
+    def wait(self, limit_s=LIMIT_S):
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill_everything()
+            code = "none: it hung"
+        self.out.seek(0)
+        self.err.seek(0)
+        return Result(code, self.out.read(), self.err.read())
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="tessera run "))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.jobs = []
+        self.addCleanup(lambda: [job.kill_everything() for job in self.jobs if job.process.poll() is None])
+
+    def start(self, deck, *arguments, ranks=None, **more):
+        job = Job([deck, *arguments], ranks, self.folder, **more)
+        self.jobs.append(job)
+        return job
+
+    def run_deck(self, deck, *arguments, ranks=None, code=FINISHED, says=(), **more):
+        """Runs to the end; the exit code and the words in the message must be as expected."""
+        result = self.start(deck, *arguments, ranks=ranks, **more).wait()
+        self.assertEqual(result.code, code, str(result))
+        for words in [says] if isinstance(says, str) else says:
+            self.assertIn(words, result.err if code else result.out + result.err, str(result))
+        return result
+
+    def train(self, name, *arguments, deck=TINY, **more):
+        """Trains in the folder `name`; returns that folder."""
+        self.run_deck(deck, f"job.directory={self.folder / name}", *arguments, **more)
+        return self.folder / name
+
+    def wait_until(self, condition, what, job, limit_s=LIMIT_S):
+        end = time.monotonic() + limit_s
+        while not condition():
+            self.assertIsNone(job.process.poll(), f"ended before {what}: {job.wait() if job.process.poll() is not None else ''}")
+            self.assertLess(time.monotonic(), end, f"never saw {what}")
+            time.sleep(0.001)
+
+    def deck(self, text, name="deck.toml"):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def assert_close(self, made, expected, bound, what):
+        """max |made - expected| <= bound * max |expected|; infinities must agree."""
+        made, expected = np.asarray(made, np.float64), np.asarray(expected, np.float64)
+        self.assertEqual(made.shape, expected.shape, what)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(made[~finite], expected[~finite], what)
+        if not finite.any():
+            return
+        scale = np.abs(expected[finite]).max()
+        difference = np.abs(made[finite] - expected[finite])
+        self.assertLessEqual(difference.max(), bound * scale if scale > 0 else bound,
+                             f"{what}: largest difference {difference.max():.3g}, of values up to {scale:.3g}")
+
+
+def latest_step(directory):
+    """Optimizer steps of the newest published checkpoint; 0 where there is none yet."""
+    try:
+        return int(re.search(r"step_(\d+)", (directory / "checkpoints/latest").read_text()).group(1))
+    except (OSError, AttributeError):
+        return 0
+
+
+def tensors(directory, step=None):
+    """{path: array} of every tensor in the newest (or the named) checkpoint, read as any HDF5 program would."""
+    found = {}
+    with h5py.File(directory / f"checkpoints/step_{step or latest_step(directory):08d}/index.h5", "r") as file:
+        for group in ("params", "moments"):
+            file[group].visititems(lambda name, item, group=group: found.__setitem__(f"{group}/{name}", item[()])
+                                   if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def column(directory, name):
+    with h5py.File(directory / "run.h5", "r") as file:
+        return file[f"steps/{name}"][()]
+
+
+if __name__ == "__main__":
+    sys.exit("this is no test; run the test_*.py beside it")

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Disks that are full or read-only: exit 6, one message, all ranks end, and nothing that existed is lost."""
+import resource
+import signal
+import unittest
+
+import numpy as np
+
+from harness import FILES, FINISHED, TINY, USAGE, RunTest, latest_step, tensors
+
+# 1.5 MB of checkpoint per rank, a few KB of everything else.
+HEAVY = ("model.d_model=128", "model.d_ff=512", "train.batch_size=2", "train.steps=20", "train.validate_every=0", "checkpoint.every=10")
+
+
+def small_files(limit_bytes):
+    """Files cannot grow beyond the limit, as on a full disk; the signal that would come first is ignored."""
+    def before_exec():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+    return {"preexec_fn": before_exec, "restore_signals": False}
+
+
+class Disk(RunTest):
+    def test_full_disk_keeps_the_checkpoint_before(self):
+        directory = self.train("run", *HEAVY, "train.steps=10", ranks=2)
+        before = tensors(directory, 10)
+        self.run_deck(TINY, f"job.directory={directory}", *HEAVY, "--resume", "auto", ranks=2, code=FILES,
+                      says=str(directory.name), **small_files(400_000))
+        self.assertEqual(latest_step(directory), 10)
+        after = tensors(directory, 10)
+        for label in before:
+            np.testing.assert_array_equal(after[label], before[label], label)
+        self.run_deck(TINY, f"job.directory={directory}", *HEAVY, "--resume", "auto", ranks=2)
+        self.assertEqual(latest_step(directory), 20)
+
+    def test_a_directory_that_cannot_be_made(self):
+        (self.folder / "file").write_text("in the way")
+        for name in (self.folder / "file" / "run", "/proc/tessera"):
+            with self.subTest(directory=str(name)):
+                self.run_deck(TINY, f"job.directory={name}", code=FILES, says=str(name))
+        self.run_deck(TINY, f"job.directory={self.folder / 'file' / 'run'}", ranks=2, code=FILES)
+
+    def test_two_runs_of_one_directory_do_not_mix(self):
+        arguments = (f"job.directory={self.folder / 'run'}", "train.steps=100")
+        jobs = [self.start(TINY, *arguments) for _ in range(2)]
+        codes = sorted(job.wait().code for job in jobs)
+        self.assertEqual(codes[0], FINISHED, codes)
+        self.assertIn(codes[1], (USAGE, FILES), codes)
+        self.assertEqual(latest_step(self.folder / "run"), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""run.h5 of a real run opens in h5py and xarray as it is, and scripts/plot_run draws it."""
+import subprocess
+import unittest
+
+import h5py
+import xarray
+
+from harness import SOURCE, RunTest
+
+
+class RunFile(RunTest):
+    def test_opens_everywhere_and_plots(self):
+        directory = self.train("run", ranks=2)
+        groups, scales = ["/"], {}
+
+        def visit(name, item):
+            if isinstance(item, h5py.Group):
+                groups.append("/" + name)
+                return
+            for key in ("units", "description"):
+                self.assertIn(key, item.attrs, f"{name} has no {key}")
+            for axis in item.dims:
+                scales[name] = len(axis) > 0 or item.is_scale
+                self.assertTrue(scales[name], f"{name}: axis without a scale")
+
+        with h5py.File(directory / "run.h5", "r") as file:
+            file.visititems(visit)
+            for key in ("format", "version", "git_hash", "build", "hosts", "command", "deck"):
+                self.assertIn(key, file["info"].attrs)
+        self.assertGreaterEqual(set(groups), {"/info", "/steps", "/kernels", "/events", "/memory/events", "/memory/peaks", "/comm"})
+        for group in groups:
+            with self.subTest(group=group), xarray.open_dataset(directory / "run.h5", engine="h5netcdf", group=group) as data:
+                data.load()
+        with xarray.open_dataset(directory / "run.h5", engine="h5netcdf", group="/steps") as steps:
+            self.assertEqual(steps["loss"].dims, ("step",))
+            self.assertLess(float(steps["loss"][-1]), float(steps["loss"][0]))
+
+        picture = self.folder / "loss.png"
+        answer = subprocess.run([SOURCE / "scripts/plot_run", directory / "run.h5", "-o", picture], text=True, capture_output=True)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertGreater(picture.stat().st_size, 20_000)
+
+    def test_plot_run_says_what_it_cannot_read(self):
+        answer = subprocess.run([SOURCE / "scripts/plot_run", self.folder / "nowhere.h5"], text=True, capture_output=True)
+        self.assertNotEqual(answer.returncode, 0)
+        self.assertIn("nowhere.h5", answer.stderr)
+        self.assertNotIn("Traceback", answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Data parallel on 1, 2 and 3 ranks trains the same model, and resumes from one count to another."""
+import os
+import signal
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import STOPPED, TINY, RunTest, column, is_alive, latest_step, tensors
+
+STEADY = ("optimizer.eps=1e-3", "checkpoint.keep=10")
+# Sums over ranks in another order: some roundings per gradient and step, 30 steps, not amplified where eps is large.
+LOSS_BOUND, WEIGHT_BOUND = 2e-5, 2e-4
+
+
+class Ranks(RunTest):
+    def assert_same_training(self, a, b):
+        self.assert_close(column(a, "loss"), column(b, "loss"), LOSS_BOUND, "loss")
+        self.assert_close(column(a, "grad_norm"), column(b, "grad_norm"), 10 * LOSS_BOUND, "grad_norm")
+        made, expected = tensors(a), tensors(b)
+        self.assertEqual(sorted(made), sorted(expected))
+        for label in expected:
+            if label.startswith("params/"):
+                self.assert_close(made[label], expected[label], WEIGHT_BOUND, label)
+
+    def test_two_and_three_ranks_equal_one(self):
+        one = self.train("one", *STEADY)
+        for ranks in (2, 3):
+            many = self.train(f"of {ranks}", *STEADY, ranks=ranks)
+            with self.subTest(ranks=ranks):
+                self.assert_same_training(many, one)
+                files = sorted(path.name for path in (many / "checkpoints/step_00000030").glob("rank_*.h5"))
+                self.assertEqual(files, [f"rank_{r:05d}.h5" for r in range(ranks)])
+        with self.subTest("accumulation and small buckets on two ranks"):
+            self.assert_same_training(
+                self.train("accumulated", *STEADY, "train.micro_batch_size=2", "parallel.bucket_mbyte=0.02", ranks=2), one)
+
+    def test_a_batch_that_does_not_divide_counts_every_token_once(self):
+        one = self.train("one", *STEADY, "train.batch_size=7")
+        self.assert_same_training(self.train("uneven", *STEADY, "train.batch_size=7", "parallel.allow_uneven=true", ranks=2), one)
+
+    def test_the_same_ranks_give_the_same_bits(self):
+        a, b = (tensors(self.train(name, ranks=2)) for name in ("a", "b"))
+        for label in a:
+            np.testing.assert_array_equal(a[label], b[label], label)
+
+    def test_another_count_resumes_within_bounds(self):
+        whole = self.train("whole", *STEADY, ranks=2)
+        for ranks in (1, 3):
+            directory = self.folder / f"to {ranks}"
+            self.run_deck(TINY, f"job.directory={directory}", *STEADY, "--resume", whole / "checkpoints/step_00000010", ranks=ranks)
+            with self.subTest(ranks=ranks):
+                self.assertEqual(latest_step(directory), 30)
+                made = dict(zip(column(directory, "step"), column(directory, "loss")))
+                expected = dict(zip(column(whole, "step"), column(whole, "loss")))
+                self.assert_close([made[s] for s in range(11, 31)], [expected[s] for s in range(11, 31)], LOSS_BOUND, "loss")
+                a, b = tensors(directory), tensors(whole)
+                for label in b:
+                    if label.startswith("params/"):
+                        self.assert_close(a[label], b[label], WEIGHT_BOUND, label)
+
+    def test_gradients_travel_while_backward_runs(self):
+        directory = self.train("overlap", "parallel.bucket_mbyte=0.02", "trace.profile_steps=[3]", ranks=2)
+        with h5py.File(directory / "run.h5", "r") as file:
+            self.assertGreater(len(file["comm/start"]), 1)
+            self.assertTrue((file["comm/end"][()] >= file["comm/start"][()]).all())
+            operations = {text.decode() for text in file["comm/operation"][()]}
+        self.assertTrue(any("all_reduce" in operation for operation in operations), operations)
+
+
+class LostRank(RunTest):
+    def test_a_killed_rank_ends_the_job(self):
+        job = self.start(TINY, f"job.directory={self.folder / 'run'}", "train.steps=1000000", "train.validate_every=0", ranks=2)
+        self.wait_until(lambda: latest_step(self.folder / "run") >= 10, "a checkpoint", job)
+        ranks = job.ranks()
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGKILL)
+        result = job.wait(60)
+        self.assertNotIn(result.code, (0, STOPPED, "none: it hung"), str(result))
+        self.assertFalse([pid for pid in ranks if is_alive(pid)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Every fault of a user gives its exit code and one clear message, and all ranks end."""
+import struct
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import ENVIRONMENT, FILES, TINY, USAGE, RunTest, latest_step
+
+
+class Decks(RunTest):
+    def refuse(self, deck, *arguments, says, code=USAGE):
+        return self.run_deck(deck, *arguments, code=code, says=says)
+
+    def test_faulty_decks(self):
+        faults = {
+            "unknown key": ("[model]\nnum_layer = 2\n", ["deck.toml:2", "num_layers"]),
+            "unknown section": ("[modle]\nd_model = 2\n", ["modle", "model"]),
+            "wrong type": ("[train]\nsteps = \"many\"\n", ["deck.toml:2", "train.steps"]),
+            "out of range": ("[train]\nsteps = -1\n", ["train.steps"]),
+            "contradiction": ("[model]\nd_model = 30\nnum_heads = 4\n", ["model.d_model", "model.num_heads"]),
+            "not TOML": ("this is no deck\n", ["deck.toml:1"]),
+            "empty": ("", ["deck.toml", "empty"]),
+            "binary": (b"\x7fELF\x00\x01\x02" * 50, ["deck.toml"]),
+        }
+        for name, (text, says) in faults.items():
+            with self.subTest(fault=name):
+                self.refuse(self.deck(text), says=says)
+
+    def test_all_faults_at_once(self):
+        self.refuse(self.deck("[train]\nsteps = -1\nstep = 3\n[model]\nd_model = true\n"), says=["train.steps", "train.step ", "model.d_model"])
+
+    def test_missing_deck(self):
+        self.refuse(self.folder / "nowhere.toml", says="nowhere.toml")
+
+    def test_command_line(self):
+        self.refuse(TINY, "--chek", says="--chek")
+        self.refuse(TINY, "train.stepz=3", says="train.steps")
+
+    def test_batch_that_ranks_do_not_divide(self):
+        result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "train.batch_size=7", ranks=2, code=USAGE,
+                               says="train.batch_size")
+        self.assertEqual(result.err.count("train.batch_size = 7") + result.err.count("train.batch_size=7"), 1, str(result))
+
+    def test_what_this_build_cannot_do(self):
+        self.refuse(TINY, "train.graph=true", f"job.directory={self.folder / 'run'}", code=ENVIRONMENT, says="train.graph")
+        self.refuse(TINY, "parallel.collectives=nccl", f"job.directory={self.folder / 'run'}", code=ENVIRONMENT, says="nccl")
+
+    def test_words_of_later_versions(self):
+        self.refuse(TINY, "parallel.shard=parameters", says="parallel.shard")
+        self.refuse(TINY, "attention.implementation=flash1", says="flash2")
+
+    def test_questions_are_answered_without_training(self):
+        self.run_deck(TINY, "--check")
+        for flag in ("--version", "--show-config"):
+            self.run_deck(flag)
+        self.assertIn("OpenBLAS", self.run_deck("--show-config").out)
+        self.assertIn("job.kind", self.run_deck("--explain", "job.kind").out)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), [])
+
+
+class Data(RunTest):
+    def refuse(self, path, says, *more, source="tokens", ranks=None):
+        return self.run_deck(TINY, f"job.directory={self.folder / 'run'}", f"data.source={source}", f"data.path={path}", *more,
+                             ranks=ranks, code=FILES, says=says)
+
+    def file(self, name, content):
+        (self.folder / name).write_bytes(content)
+        return self.folder / name
+
+    def test_faulty_data(self):
+        header = lambda count: struct.pack("<256i", 20240520, 1, count, *[0] * 253)
+        array = self.folder / "array.h5"
+        with h5py.File(array, "w") as file:
+            file["tokens"] = np.full(5000, 64, np.uint16)
+        faults = {
+            "missing": (self.folder / "nowhere.bin", "nowhere.bin"),
+            "a folder": (self.folder, self.folder.name),
+            "empty": (self.file("empty.bin", b""), "empty"),
+            "shorter than a context": (self.file("short.bin", np.zeros(20, np.uint16).tobytes()), "short.bin"),
+            "above the vocabulary": (self.file("above.bin", np.array([1] * 4000 + [64], np.uint16).tobytes()), "64"),
+            "half a token": (self.file("odd.bin", b"\x01" * 4001), "odd.bin"),
+            "truncated header": (self.file("header.bin", header(100)[:600]), "header.bin"),
+            "header longer than the file": (self.file("count.bin", header(5000) + bytes(2000)), "count.bin"),
+            "HDF5 above the vocabulary": (array, "64"),
+            "HDF5 without the dataset": (f"{array}:/nothing", "nothing"),
+        }
+        for name, (path, says) in faults.items():
+            with self.subTest(fault=name):
+                self.refuse(path, says)
+
+    def test_two_ranks_say_it_once(self):
+        result = self.refuse(self.folder / "nowhere.bin", "nowhere.bin", ranks=2)
+        self.assertEqual(result.err.count("nowhere.bin"), 1, str(result))
+
+
+class Checkpoints(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.directory = self.train("run", "train.steps=20")
+        self.newest = self.directory / "checkpoints/step_00000020"
+        self.assertEqual(latest_step(self.directory), 20)
+
+    def resume(self, *more, code=FILES, says=(), ranks=None):
+        return self.run_deck(TINY, f"job.directory={self.directory}", "--resume", "auto", *more, code=code, says=says, ranks=ranks)
+
+    def test_truncated_rank_file_names_it_and_the_one_before(self):
+        victim = self.newest / "rank_00000.h5"
+        victim.write_bytes(victim.read_bytes()[:-100])
+        self.resume(says=["rank_00000.h5", "step_00000010"])
+        self.run_deck(TINY, f"job.directory={self.directory}", "--resume", self.directory / "checkpoints/step_00000010")
+
+    def test_flipped_byte(self):
+        victim = self.newest / "rank_00000.h5"
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+        self.resume(says="rank_00000.h5")
+
+    def test_missing_rank_file(self):
+        (self.newest / "rank_00000.h5").unlink()
+        self.resume(says="rank_00000.h5", ranks=2)
+
+    def test_damaged_index(self):
+        (self.newest / "index.h5").write_bytes(b"not HDF5")
+        self.resume(says="index.h5")
+
+    def test_another_model_is_refused_by_name(self):
+        self.resume("model.d_ff=100", code=USAGE, says="model.d_ff")
+
+    def test_other_tokens_are_refused(self):
+        tokens = self.folder / "tokens.bin"
+        np.random.default_rng(1).integers(0, 64, 5000).astype(np.uint16).tofile(tokens)
+        self.resume("data.source=tokens", f"data.path={tokens}", code=USAGE, says="uint16")
+
+    def test_a_folder_without_a_checkpoint(self):
+        self.run_deck(TINY, f"job.directory={self.directory}", "--resume", self.folder / "nowhere", code=FILES, says="nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""The scripts themselves on machines that lack something: no mpirun, no apt-get, no sudo, no text, no program."""
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
+TOOLS = ("bash", "dirname", "sed", "grep", "awk", "nproc", "id", "cat", "lscpu", "sort", "wc", "env", "mktemp", "mkdir", "rm", "mv",
+         "stat", "chmod", "realpath", "echo", "true", "false", "sh")
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        """A checkout in a path with a space, and a PATH that holds basic tools and what a test puts there."""
+        self.folder = Path(tempfile.mkdtemp(prefix="a checkout "))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
+        self.tools = self.folder / "tools"
+        self.tools.mkdir()
+        for tool in TOOLS:
+            where = shutil.which(tool)
+            if where:
+                (self.tools / tool).symlink_to(where)
+
+    def tool(self, name, text):
+        path = self.tools / name
+        path.write_text("#!/bin/sh\n" + text + "\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+    def call(self, script, *arguments, code, says="", env=None):
+        environment = {"PATH": str(self.tools), "HOME": str(self.folder), **(env or {})}
+        result = subprocess.run([shutil.which("bash"), self.folder / "scripts" / script, *arguments], env=environment,
+                                text=True, capture_output=True, cwd="/", timeout=60)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertIn(says, result.stderr)
+        return result
+
+    def test_run_without_mpirun(self):
+        self.call("run", "-n", "2", "true", code=3, says="no mpirun")
+        self.call("run", "-n", "1", "true", code=0, says="directly")
+        self.call("run", "sh", "-c", "exit 75", code=75)
+
+    def test_run_says_what_it_set_unless_quiet(self):
+        self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else printf "%s " "$@"; exit 75; fi')
+        loud = self.call("run", "-n", "3", "true", "a b", code=75, says="mpirun -n 3")
+        self.assertTrue(loud.stdout.endswith("true a b "), loud.stdout)
+        self.assertEqual(self.call("run", "--quiet", "-n", "3", "true", code=75).stderr, "")
+
+    def test_run_without_a_program(self):
+        self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
+        self.call("run", "-n", "none", "true", code=2, says="-n wants")
+        self.call("run", code=2, says="nothing to run")
+        self.call("run", "--loud", "true", code=2, says="--loud")
+
+    def test_setup_where_all_is_there(self):
+        self.tool("dpkg-query", "printf installed")
+        self.tool("apt-get", "echo apt-get was called >&2; exit 1")
+        result = self.call("setup", code=0, says="all packages are there")
+        self.assertNotIn("apt-get was called", result.stderr)
+
+    def test_setup_without_apt(self):
+        self.tool("dpkg-query", "exit 1")
+        self.call("setup", code=3, says="libhdf5-dev")
+
+    def test_setup_without_root_and_without_sudo(self):
+        self.tool("dpkg-query", "exit 1")
+        self.tool("apt-get", "echo apt-get was called >&2; exit 1")
+        (self.tools / "id").unlink()
+        self.tool("id", "echo 1000")
+        result = self.call("setup", code=3, says="apt-get install --no-install-recommends")
+        self.assertNotIn("apt-get was called", result.stderr)
+        self.tool("sudo", 'echo "sudo $*" >&2; exec "$@"')
+        self.assertIn("sudo env DEBIAN_FRONTEND=noninteractive apt-get", self.call("setup", code=3, says="could not install").stderr)
+
+    def test_setup_without_a_network(self):
+        self.tool("dpkg-query", "exit 1")
+        self.tool("apt-get", "echo could not resolve >&2; exit 100")
+        (self.tools / "id").unlink()
+        self.tool("id", "echo 0")
+        self.call("setup", code=3, says="Check the network")
+
+    def test_fetch_text(self):
+        self.call("fetch_text", code=3, says="TESSERA_TEXT")
+        self.call("fetch_text", code=3, says="nowhere.txt", env={"TESSERA_TEXT": "nowhere.txt"})
+        own = self.folder / "own.txt"
+        own.write_text("text")
+        self.assertEqual(self.call("fetch_text", code=0, env={"TESSERA_TEXT": str(own)}).stdout, f"{own}\n")
+        self.tool("bible", "i=0; while [ $i -lt 45000 ]; do i=$((i+1)); echo '1Sa1:1 "
+                  + "In the beginning God created the heaven and the earth. " * 2 + "'; done")
+        result = self.call("fetch_text", code=0)
+        text = (self.folder / "data/text.txt").read_text()
+        self.assertEqual(result.stdout, f"{self.folder / 'data/text.txt'}\n")
+        self.assertTrue(text.startswith("In the beginning") and len(text) >= 4_000_000 and "1Sa" not in text)
+        self.tool("bible", "exit 1")
+        self.call("fetch_text", code=0)  # once is enough
+        self.assertEqual([path.name for path in (self.folder / "data").iterdir()], ["text.txt"])
+
+    def test_fetch_text_that_is_cut_short_leaves_nothing(self):
+        self.tool("bible", "echo 'Ge1:1 In the beginning'")
+        self.call("fetch_text", code=3, says="4 MB")
+        self.assertEqual(list((self.folder / "data").iterdir()), [])
+
+    def test_build_refuses_an_unknown_preset(self):
+        shutil.copy(SOURCE / "CMakePresets.json", self.folder)
+        (self.tools / "tr").symlink_to(shutil.which("tr"))
+        self.call("build", "gpu", code=2, says="cpu-debug")
+
+
+if __name__ == "__main__":
+    unittest.main()

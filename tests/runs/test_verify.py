@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""verify.attention and verify.model through the program, against float64 goldens made by plain PyTorch arithmetic."""
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import EPS32, FILES, SOURCE, TINY, RunTest, latest_step, tensors
+
+GOLDEN = SOURCE / "tests/golden"
+UNIT_ROUNDOFF = {"fp32": EPS32, "bf16": 2.0**-8, "fp16": 2.0**-11}
+
+
+class VerifyAttention(RunTest):
+    def verify(self, name, case, *overrides):
+        source, result = self.folder / f"{name}.h5", self.folder / f"{name}.out.h5"
+        with h5py.File(source, "w") as file:
+            for key in ("q", "k", "v", "d_out"):
+                file[key] = case[key][()]
+            file.attrs["causal"] = case.attrs["causal"]
+        deck = self.deck('[job]\nkind = "verify.attention"\n')
+        self.run_deck(deck, f"job.input={source}", f"job.output={result}", f"job.directory={self.folder / (name + ' run')}",
+                      "job.overwrite=true", *overrides)
+        return h5py.File(result, "r")
+
+    def compare(self, implementation, precision):
+        with h5py.File(GOLDEN / "attention.h5", "r") as golden:
+            for name, case in golden.items():
+                D = case["q"].shape[-1]
+                scores = case["q"][()].astype(np.float64) @ case["k"][()].astype(np.float64).swapaxes(-1, -2) / np.sqrt(D)
+                # A rounding error in a score of size s changes exp(s) by s * eps; the sums over T and D add some more.
+                bound = UNIT_ROUNDOFF[precision] * (32 + 8 * np.abs(scores).max())
+                with self.subTest(case=name), self.verify(
+                        name, case, f"attention.implementation={implementation}", f"precision.compute={precision}") as made:
+                    for key in ("out", "lse", "d_q", "d_k", "d_v"):
+                        self.assert_close(made[key][()], case[key][()], bound, f"{name} {key}")
+
+    def test_flash2_equals_the_golden(self):
+        self.compare("flash2", "fp32")
+
+    def test_standard_equals_the_golden(self):
+        self.compare("standard", "fp32")
+
+    def test_flash2_in_bf16_stays_within_its_rounding(self):
+        with h5py.File(GOLDEN / "attention.h5", "r") as golden, self.verify(
+                "bf16", golden["square_causal"], "precision.compute=bf16") as made:
+            for key in ("out", "d_q", "d_k", "d_v"):
+                self.assert_close(made[key][()], golden["square_causal"][key][()], 16 * UNIT_ROUNDOFF["bf16"], key)
+
+    def test_refuses_tensors_that_do_not_fit_together(self):
+        source = self.folder / "in.h5"
+        with h5py.File(source, "w") as file:
+            file["q"], file["d_out"] = np.zeros((1, 2, 5, 8), np.float32), np.zeros((1, 2, 5, 8), np.float32)
+            file["k"], file["v"] = np.zeros((1, 2, 5, 16), np.float32), np.zeros((1, 2, 5, 16), np.float32)
+            file.attrs["causal"] = 1
+        deck = self.deck('[job]\nkind = "verify.attention"\n')
+        self.run_deck(deck, f"job.input={source}", code=FILES, says="k")
+
+    def test_refuses_a_file_without_the_tensors(self):
+        source = self.folder / "in.h5"
+        h5py.File(source, "w").close()
+        self.run_deck(self.deck('[job]\nkind = "verify.attention"\n'), f"job.input={source}", code=FILES, says="in.h5")
+
+
+class VerifyModel(RunTest):
+    def golden_deck(self, golden):
+        keys = ("vocab_size", "context_length", "d_model", "num_heads", "num_layers", "d_ff", "rope_theta", "norm_eps")
+        numbers = "\n".join(f"{key} = {golden.attrs[key]}" for key in keys)
+        return self.deck(f'[job]\nkind = "verify.model"\n[model]\n{numbers}\n')
+
+    def verify(self, deck, source, name, *overrides, **more):
+        result = self.folder / f"{name}.out.h5"
+        self.run_deck(deck, f"job.input={source}", f"job.output={result}", f"job.directory={self.folder / (name + ' run')}",
+                      *overrides, **more)
+        return h5py.File(result, "r")
+
+    def compare(self, bound, name, *overrides):
+        with h5py.File(GOLDEN / "model.h5", "r") as golden, self.verify(
+                self.golden_deck(golden), GOLDEN / "model.h5", name, *overrides) as made:
+            self.assertEqual(sorted(made["grads"]), sorted(golden["grads"]))
+            self.assert_close(made["loss"][()], golden["loss"][()], bound, "loss")
+            self.assert_close(made["logits"][()], golden["logits"][()], bound, "logits")
+            for label in golden["grads"]:
+                self.assert_close(made["grads"][label][()], golden["grads"][label][()], bound, label)
+
+    # A chain of about 20 layers of sums over up to 96 terms each: some hundred roundings, partly cancelling.
+    FP32 = 200 * EPS32
+
+    def test_logits_loss_and_every_gradient_equal_the_golden(self):
+        self.compare(self.FP32, "flash2")
+
+    def test_standard_attention_too(self):
+        self.compare(self.FP32, "standard", "attention.implementation=standard")
+
+    def test_recomputed_activations_too(self):
+        self.compare(self.FP32, "recomputed", "train.checkpoint_activations=1")
+
+    def test_bf16_stays_within_its_rounding(self):
+        self.compare(24 * UNIT_ROUNDOFF["bf16"], "bf16", "precision.compute=bf16")
+
+    def test_fp16_stays_within_its_rounding(self):
+        self.compare(24 * UNIT_ROUNDOFF["fp16"], "fp16", "precision.compute=fp16")
+
+    def test_a_checkpoint_gives_the_same_as_its_tensors(self):
+        directory = self.train("trained", "train.steps=10")
+        deck = self.deck(TINY.read_text().replace('"train"', '"verify.model"'))
+        tokens = np.random.default_rng(1).integers(0, 64, (2, 33)).astype(np.int32)
+        by_path, by_value = self.folder / "path.h5", self.folder / "value.h5"
+        with h5py.File(by_path, "w") as file:
+            file["tokens"] = tokens
+            file.attrs["checkpoint"] = str(directory / f"checkpoints/step_{latest_step(directory):08d}")
+        with h5py.File(by_value, "w") as file:
+            file["tokens"] = tokens
+            for label, value in tensors(directory).items():
+                if label.startswith("params/"):
+                    file[label] = value
+        with self.verify(deck, by_path, "path") as a, self.verify(deck, by_value, "value") as b:
+            np.testing.assert_array_equal(a["logits"][()], b["logits"][()])
+            self.assertLess(a["loss"][()], np.log(64))
+
+    def test_names_the_parameter_that_is_missing(self):
+        with h5py.File(GOLDEN / "model.h5", "r") as golden:
+            deck, source = self.golden_deck(golden), self.folder / "in.h5"
+            with h5py.File(source, "w") as file:
+                golden.copy("tokens", file)
+                golden.copy("params", file)
+                del file["params/block.01.mlp.down.weight"]
+        self.run_deck(deck, f"job.input={source}", code=FILES, says="block.01.mlp.down.weight")
+
+    def test_names_the_parameter_of_another_shape(self):
+        with h5py.File(GOLDEN / "model.h5", "r") as golden:
+            deck, source = self.golden_deck(golden), self.folder / "in.h5"
+            with h5py.File(source, "w") as file:
+                golden.copy("tokens", file)
+                golden.copy("params", file)
+                del file["params/head.weight"]
+                file["params/head.weight"] = np.zeros((61, 31), np.float32)
+        self.run_deck(deck, f"job.input={source}", code=FILES, says="head.weight")
+
+    def test_refuses_a_token_above_the_vocabulary(self):
+        with h5py.File(GOLDEN / "model.h5", "r") as golden:
+            deck, source = self.golden_deck(golden), self.folder / "in.h5"
+            with h5py.File(source, "w") as file:
+                golden.copy("params", file)
+                file["tokens"] = np.full((1, 25), 61, np.int32)
+        self.run_deck(deck, f"job.input={source}", code=FILES, says="61")
+
+
+if __name__ == "__main__":
+    unittest.main()
