@@ -128,8 +128,8 @@ std::vector<Key> make_table() {
        "Sequences per optimizer step over all ranks. micro_batch_size x accumulation x ranks has to divide it, unless "
        "parallel.allow_uneven is true."},
       {"train.micro_batch_size", at<&S::train, &Train::micro_batch_size>(), between(0, 1 << 24), "sequences",
-       "Sequences in one forward and backward on one rank. 0: all of a rank's share at once. Smaller needs less memory and "
-       "gives the same gradients."},
+       "Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole share. Smaller "
+       "needs less memory and gives the same gradients."},
       {"train.validate_every", at<&S::train, &Train::validate_every>(), between(0, kMaxSteps), "steps",
        "Steps between validations. 0: only after the last step."},
       {"train.validation_sequences", at<&S::train, &Train::validation_sequences>(), between(0, kMaxSteps), "sequences",

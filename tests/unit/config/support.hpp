@@ -1,0 +1,44 @@
+/// What the config tests share: read a deck from text, or get the words with which it is refused.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "config/deck.hpp"
+#include "errors.hpp"
+
+namespace tessera::config {
+
+/// The message of the Failure that `action` throws, which has to carry `code`; "" with a test failure where it does not.
+template <class Action>
+std::string refusal(Exit code, const Action& action) {
+  try {
+    action();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(static_cast<int>(failure.code()), static_cast<int>(code)) << failure.what();
+    return failure.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+/// How the deck `text`, named deck.toml, is refused. "[train]" alone is a deck without a key of its own.
+inline std::string deck_refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return refusal(Exit::usage, [&] { parse_deck(text, "deck.toml", overrides); });
+}
+
+inline Settings read(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return parse_deck(text, "deck.toml", overrides).settings;
+}
+
+inline int count(std::string_view text, std::string_view part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,56 @@
+/// What a build without CUDA or NCCL refuses, and that nothing is refused twice or by mistake.
+#include "config/availability.hpp"
+
+#include "config/keys.hpp"
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr BuildFeatures kCpu{};
+constexpr BuildFeatures kGpu{.cuda = true, .nccl = true};
+
+TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) {
+  for (const auto& [text, way_out] : {std::pair{"precision.compute=tf32", "precision.compute = \"fp32\""},
+                                      {"train.graph=true", "train.graph = false"},
+                                      {"train.fused=false", "train.fused = true"},
+                                      {"attention.tuned=true", "attention.tuned = false"},
+                                      {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""}}) {
+    const Settings settings = read("train.steps = 1", {text});
+    EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));
+    EXPECT_NO_THROW(check_build(settings, kGpu)) << text;
+  }
+}
+
+TEST(Availability, all_refusals_of_a_build_come_at_once) {
+  const Settings settings = read("train.graph = true\nattention.tuned = true");
+  const std::string message = refusal(Exit::environment, [&] { check_build(settings, kCpu); });
+  EXPECT_THAT(message, HasSubstr("train.graph"));
+  EXPECT_THAT(message, HasSubstr("attention.tuned"));
+}
+
+TEST(Availability, the_defaults_run_on_every_build) {
+  EXPECT_NO_THROW(check_build(Settings{}, kCpu));
+  EXPECT_NO_THROW(check_build(Settings{}, kGpu));
+}
+
+TEST(Availability, missing_words_belong_to_keys_and_say_what_to_use) {
+  int keys = 0;
+  for (const Key& key : all_keys())
+    for (const std::string_view word : missing_words(key.name)) {
+      ++keys;
+      EXPECT_THAT(missing_word(key.name, word).value_or(""), HasSubstr("is not in this version; use "));
+    }
+  EXPECT_EQ(keys, 15);
+  EXPECT_EQ(missing_word("job.kind", "train"), std::nullopt);
+  EXPECT_EQ(missing_word("job.kind", "experimental"), std::nullopt);
+}
+
+TEST(Availability, without_a_16_bit_copy_no_master_weights_is_no_contradiction) {
+  EXPECT_NO_THROW(read("precision.master = 'none'"));
+}
+
+}  // namespace
+}  // namespace tessera::config

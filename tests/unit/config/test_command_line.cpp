@@ -1,0 +1,114 @@
+/// The command line, --help and --explain.
+#include "config/command_line.hpp"
+
+#include <vector>
+
+#include "config/keys.hpp"
+#include "config/text.hpp"
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "tessera");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string refused(const std::vector<const char*>& arguments) {
+  return refusal(Exit::usage, [&] { parse(arguments); });
+}
+
+TEST(CommandLine, deck_overrides_and_flags_in_any_order) {
+  const CommandLine line = parse({"--check", "a b.toml", "train.steps=5", "--print", "trace.profile_steps=[1, 2]", "--plan"});
+  EXPECT_EQ(line.deck, "a b.toml");
+  EXPECT_THAT(line.overrides, ElementsAre("train.steps=5", "trace.profile_steps=[1, 2]"));
+  EXPECT_TRUE(line.check && line.print && line.plan);
+  EXPECT_FALSE(line.help || line.version || line.show_config || line.explain || line.resume);
+}
+
+TEST(CommandLine, values_reach_the_deck_as_they_were_typed) {
+  const CommandLine line = parse({"a.toml", "generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"});
+  EXPECT_THAT(line.overrides, ElementsAre("generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"));
+}
+
+TEST(CommandLine, resume_takes_auto_or_a_path) {
+  EXPECT_EQ(parse({"a.toml"}).resume, std::nullopt);
+  EXPECT_EQ(parse({"a.toml", "--resume", "auto"}).resume, "auto");
+  EXPECT_EQ(parse({"--resume=runs/a/checkpoints/step_00000010", "a.toml"}).resume, "runs/a/checkpoints/step_00000010");
+  EXPECT_THAT(refused({"a.toml", "--resume"}), HasSubstr("--resume"));
+  EXPECT_THAT(refused({"a.toml", "--resume", "train.steps=5"}), HasSubstr("--resume takes 'auto' or the path"));
+}
+
+TEST(CommandLine, kokkos_arguments_pass_through) {
+  const CommandLine line = parse({"--kokkos-num-threads=2", "a.toml", "--kokkos-device-id=0"});
+  EXPECT_THAT(line.kokkos_arguments, ElementsAre("--kokkos-num-threads=2", "--kokkos-device-id=0"));
+  EXPECT_EQ(line.deck, "a.toml");
+}
+
+TEST(CommandLine, what_ends_at_once_needs_no_deck) {
+  EXPECT_TRUE(parse({"--help"}).help);
+  EXPECT_TRUE(parse({"-h"}).help);
+  EXPECT_TRUE(parse({"--version"}).version);
+  EXPECT_TRUE(parse({"--show-config"}).show_config);
+  EXPECT_EQ(parse({"--explain", "train.steps"}).explain, "train.steps");
+}
+
+TEST(CommandLine, faults_say_what_and_how) {
+  EXPECT_THAT(refused({}), HasSubstr("no deck is named"));
+  EXPECT_THAT(refused({"train.steps=5"}), HasSubstr("'train.steps=5' is an override, and no deck is named before it"));
+  EXPECT_THAT(refused({"a.toml", "b.toml"}), HasSubstr("'b.toml' is a second deck"));
+  EXPECT_THAT(refused({"a.toml", "stray"}), HasSubstr("'stray' is not section.key=value"));
+  EXPECT_THAT(refused({"a.toml", "steps=5"}), HasSubstr("the nearest key is train.steps"));
+  EXPECT_THAT(refused({"a.toml", "--chek"}), HasSubstr("unknown option --chek"));
+  EXPECT_THAT(refused({"a.toml", "--chek"}), HasSubstr("the nearest is --check"));
+  EXPECT_THAT(refused({"a.toml", "-x"}), HasSubstr("-x"));
+  EXPECT_THAT(refused({"a.toml", ""}), HasSubstr("an argument is empty"));
+  EXPECT_THAT(refused({"--explain"}), HasSubstr("--explain"));
+  EXPECT_THAT(refused({"a.toml", "-x"}), HasSubstr("usage: tessera DECK.toml [section.key=value ...]"));
+}
+
+TEST(CommandLine, help_lists_the_options_and_every_exit_code) {
+  const std::string help = help_text();
+  for (const char* part : {"--check", "--plan", "--print", "--resume", "--version", "--show-config", "--explain", "--kokkos-",
+                           "DECK.toml", "section.key=value", "\n   0 ", "\n   2 ", "\n   3 ", "\n   4 ", "\n   5 ",
+                           "\n   6 ", "\n   7 ", "\n  75 "})
+    EXPECT_THAT(help, HasSubstr(part));
+}
+
+TEST(Explain, tells_all_about_a_key) {
+  EXPECT_EQ(explain("train.micro_batch_size"),
+            "train.micro_batch_size\n"
+            "  type     integer\n"
+            "  default  0\n"
+            "  legal    0 to 16777216\n"
+            "  unit     sequences\n"
+            "  Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole\n"
+            "  share. Smaller needs less memory and gives the same gradients.\n");
+  EXPECT_THAT(explain("attention.implementation"), HasSubstr("not yet  flash1 (not in this version)"));
+}
+
+TEST(Explain, covers_every_key_alone_in_its_section_and_in_the_whole_list) {
+  const std::string all = explain("all");
+  for (const Key& key : all_keys()) {
+    const std::string text = explain(key.name), name(key.name);
+    EXPECT_THAT(text, testing::StartsWith(name + "\n"));
+    EXPECT_THAT(text, HasSubstr("\n  default  " + value_text(key, Settings{}) + "\n"));
+    EXPECT_EQ(count(all, "\n" + name + " ") + all.starts_with(name + " "), 1) << name;
+    EXPECT_THAT(explain(key.section()), HasSubstr(name + " "));
+    for (std::size_t start = 0; start < text.size(); start = text.find('\n', start) + 1)
+      EXPECT_LE(text.find('\n', start) - start, 120u) << text;
+  }
+}
+
+TEST(Explain, an_unknown_name_gets_the_nearest) {
+  EXPECT_THAT(refusal(Exit::usage, [] { explain("train.stpes"); }), HasSubstr("the nearest is train.steps"));
+  EXPECT_THAT(refusal(Exit::usage, [] { explain("trian"); }), HasSubstr("the nearest is train"));
+  EXPECT_THAT(refusal(Exit::usage, [] { explain("xyzzy"); }), HasSubstr("there is no key or section 'xyzzy'; "));
+}
+
+}  // namespace
+}  // namespace tessera::config

@@ -1,0 +1,165 @@
+/// Every way in which the values of a deck can be wrong: the place, the key, the words, the way out.
+#include <string>
+#include <vector>
+
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Case {
+  const char* title;
+  const char* deck;
+  const char* fault;  // the line that has to be in the message, from its beginning
+};
+
+class Fault : public testing::TestWithParam<Case> {};
+
+TEST_P(Fault, is_told_with_its_place_and_is_the_only_one) {
+  const std::string message = deck_refusal(GetParam().deck);
+  EXPECT_THAT(message, HasSubstr(std::string("\n") + GetParam().fault));
+  EXPECT_THAT(message, HasSubstr("1 fault in deck deck.toml:\n"));
+  EXPECT_EQ(count(message, "\n"), 2) << message;
+}
+
+const Case kCases[] = {
+    // unknown names
+    {"unknown_key", "[train]\nstpes = 5\n", "deck.toml:2:1  train.stpes  unknown key  legal: steps batch_size"},
+    {"unknown_section", "\n[trian]\nsteps = 5\n", "deck.toml:2:2  trian  unknown section  legal: job model data train"},
+    {"key_without_section", "steps = 5\n", "deck.toml:1:1  steps  unknown key  legal: section.key  nearest: train.steps"},
+    {"wrong_section", "[train]\nnum_heads = 4\n", "deck.toml:2:1  train.num_heads  unknown key"},
+    {"section_as_value", "train = 5\n", "deck.toml:1:1  train  is a section, given the integer 5  legal: [train] with"},
+    {"section_as_list", "[[train]]\nsteps = 1\n", "deck.toml:1:"},
+    // types
+    {"text_for_integer", "[train]\nsteps = \"5\"\n", "deck.toml:2:9  train.steps  is the string \"5\"  legal: integer, 1 to"},
+    {"float_for_integer", "[train]\nsteps = 5.0\n", "deck.toml:2:9  train.steps  is the float 5.0  legal: integer"},
+    {"bool_for_integer", "train.steps = true\n", "deck.toml:1:15  train.steps  is the boolean true  legal: integer"},
+    {"table_for_integer", "[train.steps]\na = 1\n", "deck.toml:1:1  train.steps  is a table  legal: integer"},
+    {"date_for_integer", "train.steps = 2024-01-01\n", "deck.toml:1:15  train.steps  is a date or time  legal: integer"},
+    {"integer_for_bool", "train.graph = 1\n", "deck.toml:1:15  train.graph  is the integer 1  legal: boolean, true false"},
+    {"text_for_number", "optimizer.eps = 'x'\n", "deck.toml:1:17  optimizer.eps  is the string \"x\"  legal: number, 1e-30"},
+    {"integer_for_word", "precision.compute = 32\n", "deck.toml:1:21  precision.compute  is the integer 32  legal: word"},
+    {"integer_for_path", "job.output = 5\n", "deck.toml:1:14  job.output  is the integer 5  legal: a path"},
+    {"scalar_for_list", "trace.profile_steps = 5\n", "deck.toml:1:23  trace.profile_steps  is the integer 5  legal: list of"},
+    {"wrong_element", "bench.lengths = [64, 'a']\n", "deck.toml:1:17  bench.lengths  element 2 is the string \"a\"  legal: list"},
+    {"negative_seed", "job.seed = -1\n", "deck.toml:1:12  job.seed  is the integer -1  legal: integer, 0 or more"},
+    // ranges and words
+    {"too_small", "train.steps = 0\n", "deck.toml:1:15  train.steps  0 is out of range  legal: 1 to 1e+12"},
+    {"too_large", "optimizer.beta1 = 1.0\n", "deck.toml:1:19  optimizer.beta1  1 is out of range  legal: 0 to 1 (not included)"},
+    {"at_open_minimum", "model.rope_theta = 0\n", "deck.toml:1:20  model.rope_theta  0 is out of range  legal: above 0 to"},
+    {"not_a_number", "optimizer.eps = nan\n", "deck.toml:1:17  optimizer.eps  is nan, not a finite number"},
+    {"infinite", "train.time_limit_s = inf\n", "deck.toml:1:22  train.time_limit_s  is inf, not a finite number"},
+    {"minus_infinite", "train.time_limit_s = -inf\n", "deck.toml:1:22  train.time_limit_s  is -inf, not a finite number"},
+    {"element_out_of_range", "bench.head_widths = [64, 4]\n", "deck.toml:1:21  bench.head_widths  element 2: 4 is out of"},
+    {"empty_list", "bench.lengths = []\n", "deck.toml:1:17  bench.lengths  is an empty list"},
+    {"empty_text", "generate.prompt = ''\n", "deck.toml:1:19  generate.prompt  is empty"},
+    {"nul_in_path", "job.output = \"a\\u0000\"\n", "deck.toml:1:14  job.output  holds a NUL character"},
+    {"bad_word", "precision.compute = 'fp23'\n",
+     "deck.toml:1:21  precision.compute  \"fp23\" is not a word of this key  legal: fp32 tf32 bf16 fp16  nearest: fp32"},
+    {"bad_word_with_line_break", "data.source = \"te\\nxt\"\n", "deck.toml:1:15  data.source  \"te\\nxt\" is not a word"},
+    {"bad_size", "model.size = 'smal'\n", "deck.toml:1:14  model.size  \"smal\" is not a word of this key  legal: custom small"},
+    {"bad_word_in_list", "bench.dtypes = ['fp32', 'fp8']\n", "deck.toml:1:16  bench.dtypes  \"fp8\" is not a word"},
+    // contradictions
+    {"heads_do_not_divide", "[model]\nd_model = 100\nnum_heads = 3\n",
+     "deck.toml:2:11  model.d_model  100 is not a multiple of model.num_heads = 3"},
+    {"heads_do_not_divide_the_default", "model.num_heads = 3\n",
+     "deck.toml:1:19  model.d_model  128 is not a multiple of model.num_heads = 3"},
+    {"odd_head", "[model]\nd_model = 36\nnum_heads = 4\n", "deck.toml:2:11  model.d_model  gives the odd head width 9"},
+    {"narrow_head", "[model]\nd_model = 24\nnum_heads = 4\n", "deck.toml:2:11  model.d_model  gives head width 6 (24 / 4"},
+    {"wide_head", "[model]\nd_model = 1032\nnum_heads = 4\n", "deck.toml:2:11  model.d_model  gives head width 258"},
+    {"learning_rates", "[optimizer]\nlearning_rate = 1e-4\nmin_learning_rate = 1e-3\n",
+     "deck.toml:3:21  optimizer.min_learning_rate  0.001 is above optimizer.learning_rate = 0.0001"},
+    {"warmup", "train.steps = 5\noptimizer.warmup_steps = 6\n",
+     "deck.toml:2:26  optimizer.warmup_steps  6 is more than train.steps = 5"},
+    {"validation", "train.validate_every = 5\ndata.validation_fraction = 0\n",
+     "deck.toml:1:24  train.validate_every  5 asks for validation, but data.validation_fraction = 0"},
+    {"micro_batch_above_batch", "[train]\nbatch_size = 4\nmicro_batch_size = 8\n",
+     "deck.toml:3:20  train.micro_batch_size  8 is more than train.batch_size = 4"},
+    {"micro_batch_does_not_divide", "[train]\nbatch_size = 8\nmicro_batch_size = 3\n",
+     "deck.toml:3:20  train.micro_batch_size  3 does not divide train.batch_size = 8"},
+    {"profile_after_the_end", "train.steps = 5\ntrace.profile_steps = [2, 6]\n",
+     "deck.toml:2:23  trace.profile_steps  names step 6, after the last one (train.steps = 5)"},
+    {"text_vocabulary", "data = {source = 'text', path = 'a'}\nmodel.vocab_size = 256\n",
+     "deck.toml:2:20  model.vocab_size  256 is too small for data.source = \"text\""},
+    {"text_without_path", "data.source = 'text'\n", "deck.toml:1:15  data.path  is not given, and data.source names a file"},
+    {"tokens_without_path", "data.source = 'tokens'\n", "deck.toml:1:15  data.path  is not given"},
+    {"path_without_source", "data.path = 'a'\n", "deck.toml:1:13  data.path  would be ignored: data.source is not given"},
+    {"generate_without_input", "job.kind = 'generate'\n", "deck.toml:1:12  job.input  is not given, and this job.kind reads it"},
+    {"verify_without_input", "job.kind = 'verify.model'\n", "deck.toml:1:12  job.input  is not given"},
+    // legal words that this version does not have
+    {"missing_job", "job.kind = 'bench.comm'\n", "deck.toml:1:12  job.kind  \"bench.comm\" is not in this version; use bench.step"},
+    {"missing_experiment", "job.kind = 'experiment.x'\n", "deck.toml:1:12  job.kind  \"experiment.*\" is not in this version; use"},
+    {"missing_attention", "attention.implementation = 'flash1'\n",
+     "deck.toml:1:28  attention.implementation  \"flash1\" is not in this version; use flash2 or standard"},
+    {"missing_bench_attention", "bench.implementations = ['flash2', 'flash1']\n",
+     "deck.toml:1:25  bench.implementations  \"flash1\" is not in this version"},
+    {"missing_shard", "parallel.shard = 'optimizer'\n", "deck.toml:1:18  parallel.shard  \"optimizer\" is not in this version"},
+    {"missing_offload", "parallel.offload = 'parameters'\n", "deck.toml:1:20  parallel.offload  \"parameters\" is not in this"},
+    {"missing_moments", "precision.moments = 'bf16'\n", "deck.toml:1:21  precision.moments  \"bf16\" is not in this version"},
+    {"missing_reduce", "precision.reduce = 'bf16'\n", "deck.toml:1:20  precision.reduce  \"bf16\" is not in this version"},
+    {"missing_sync", "parallel.gradient_sync = 'flat'\n", "deck.toml:1:26  parallel.gradient_sync  \"flat\" is not in this"},
+    {"missing_master", "precision.compute = 'bf16'\nprecision.master = 'none'\n",
+     "deck.toml:2:20  precision.master  \"none\" with a 16-bit precision.compute is not in this version"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Deck, Fault, testing::ValuesIn(kCases), [](const auto& info) { return info.param.title; });
+
+TEST(Faults, nearest_names_are_offered) {
+  EXPECT_THAT(deck_refusal("[train]\nstpes = 5\n"), HasSubstr("  nearest: train.steps\n"));
+  EXPECT_THAT(deck_refusal("[trian]\nsteps = 5\n"), HasSubstr("  nearest: train\n"));
+  EXPECT_THAT(deck_refusal("[train]\nlearning_rate = 5\n"), HasSubstr("  nearest: optimizer.learning_rate\n"));
+  EXPECT_THAT(deck_refusal("[train]\nxyzzy = 5\n"), Not(HasSubstr("nearest")));
+}
+
+TEST(Faults, an_integer_may_stand_for_a_number_but_not_the_other_way_round) {
+  EXPECT_EQ(read("optimizer.clip_norm = 2\n").optimizer.clip_norm, 2.0);
+  EXPECT_THAT(deck_refusal("train.steps = 2.0\n"), HasSubstr("is the float 2.0"));
+}
+
+TEST(Faults, all_are_told_at_once_in_the_order_of_the_deck) {
+  const std::string message = deck_refusal(
+      "[train]\nsteps = 0\nstpes = 1\n[model]\nd_model = 'a'\nnum_heads = 3\n[optimizer]\nmin_learning_rate = 2\n",
+      {"job.kind=trian", "nowhere.to=5"});
+  EXPECT_THAT(message, HasSubstr("6 faults in deck deck.toml:"));
+  const char* order[] = {"deck.toml:2:9  train.steps", "deck.toml:3:1  train.stpes",
+                         "deck.toml:5:11  model.d_model  is the string", "deck.toml:8:21  optimizer.min_learning_rate",
+                         "command line  job.kind  \"trian\" is not a word", "command line  nowhere.to  unknown key"};
+  std::size_t last = 0;
+  for (const char* part : order) {
+    const std::size_t at = message.find(part);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << message;
+    EXPECT_GT(at, last) << part;
+    last = at;
+  }
+  EXPECT_THAT(message, Not(HasSubstr("multiple of"))) << "a rule on a key that is faulty already is noise";
+  EXPECT_THAT(message, testing::EndsWith("`tessera --explain KEY` says what a key means."));
+}
+
+TEST(Faults, of_overrides_stand_at_the_command_line) {
+  const std::string deck = "train.steps = 9\n";
+  EXPECT_THAT(deck_refusal(deck, {"train.steps=many"}), HasSubstr("command line  train.steps  is the string \"many\""));
+  EXPECT_THAT(deck_refusal(deck, {"train.stepz=1"}), HasSubstr("command line  train.stepz  unknown key"));
+  EXPECT_THAT(deck_refusal(deck, {"steps=1"}), HasSubstr("nearest: train.steps"));
+  EXPECT_THAT(deck_refusal(deck, {"train.steps"}), HasSubstr("is not an override  legal: section.key=value"));
+  EXPECT_THAT(deck_refusal(deck, {"job.output=5"}), HasSubstr("quote it for TOML as well: 'job.output=\"...\"'"));
+  EXPECT_THAT(deck_refusal(deck, {"job.output=a\xFF"}), HasSubstr("command line  job.output  is not UTF-8 text"));
+  EXPECT_THAT(deck_refusal(deck, {"optimizer.warmup_steps=10"}),
+              HasSubstr("command line  optimizer.warmup_steps  10 is more than train.steps = 9"));
+}
+
+TEST(Faults, an_override_mends_a_contradiction_of_the_deck) {
+  EXPECT_EQ(read("train.steps = 5\noptimizer.warmup_steps = 6\n", {"train.steps=6"}).train.steps, 6);
+}
+
+TEST(Faults, text_is_bounded_and_what_is_accepted_can_be_read_again) {
+  EXPECT_THAT(deck_refusal("train.steps = 1", {"generate.prompt=" + std::string(4000, 'x')}), HasSubstr("is longer than"));
+  const Deck deck = parse_deck("train.steps = 1", "deck.toml", {"generate.prompt=" + std::string(3990, 'x')});
+  EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings);
+}
+
+}  // namespace
+}  // namespace tessera::config

@@ -1,0 +1,43 @@
+/// The decks we ship: each reads, and reads back from its resolved form to the same settings.
+#include <filesystem>
+#include <set>
+
+#include "config/availability.hpp"
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<fs::path> shipped_decks() {
+  std::set<fs::path> decks;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input"))
+    if (entry.path().extension() == ".toml") decks.insert(entry.path());
+  return decks;
+}
+
+TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build) {
+  const auto decks = shipped_decks();
+  EXPECT_GE(decks.size(), 11u);
+  for (const fs::path& file : decks) {
+    SCOPED_TRACE(file.string());
+    Deck deck;
+    ASSERT_NO_THROW(deck = load_deck(file));
+    EXPECT_TRUE(parse_deck(deck.resolved, "resolved.toml").settings == deck.settings);
+    EXPECT_NO_THROW(check_build(deck.settings, {}));
+  }
+}
+
+TEST(Input, a_size_deck_has_the_size_it_is_named_after) {
+  for (const char* name : {"small", "medium", "large", "xl", "2.7b", "8b"})
+    EXPECT_EQ(load_deck(fs::path(TESSERA_SOURCE_DIR) / "input/sizes" / (std::string(name) + ".toml")).settings.model.size, name);
+}
+
+TEST(Input, the_quickstart_reads_the_text_that_is_fetched_beside_input) {
+  const Settings settings = load_deck(fs::path(TESSERA_SOURCE_DIR) / "input/quickstart.toml").settings;
+  EXPECT_EQ(settings.data.path, (fs::path(TESSERA_SOURCE_DIR) / "data/text.txt").lexically_normal().string());
+}
+
+}  // namespace
+}  // namespace tessera::config

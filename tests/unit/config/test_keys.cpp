@@ -1,0 +1,150 @@
+/// The key table: complete, consistent, and reaching a different member with every row.
+#include "config/keys.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "config/availability.hpp"
+#include "config/text.hpp"
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+using testing::HasSubstr;
+
+/// Another legal value than the default, written as TOML; "" where this version has a single one.
+std::string other_value(const Key& key) {
+  const std::string before = value_text(key, Settings{});
+  const Legal& legal = key.legal;
+  for (const Word& word : legal.words) {
+    if (missing_word(key.name, word.text)) continue;
+    const std::string text = toml_string(word.text);
+    const bool is_list = std::holds_alternative<Access<std::vector<std::string>>>(key.field);
+    const std::string written = is_list ? "[" + text + "]" : text;
+    if (written != before) return written;
+  }
+  if (!legal.words.empty()) return "";
+  if (std::holds_alternative<Access<bool>>(key.field)) return before == "true" ? "false" : "true";
+  if (std::holds_alternative<Access<std::vector<bool>>>(key.field)) return "[true, false]";
+  if (std::holds_alternative<Access<std::string>>(key.field)) return legal.is_path ? "\"/other/place\"" : "\"o \\\"t\\u0001\\n\"";
+  if (std::holds_alternative<Access<std::vector<std::int64_t>>>(key.field)) return "[8, 9, 10]";
+  if (std::holds_alternative<Access<double>>(key.field)) {
+    const double high = std::isfinite(legal.max) ? legal.max : legal.min + 10;
+    return toml_number(legal.min + (high - legal.min) / 3);
+  }
+  const std::int64_t number = static_cast<std::int64_t>(legal.min) + 11;
+  return std::to_string(std::to_string(number) == before ? number + 1 : number);
+}
+
+TEST(Keys, names_are_section_dot_key_unique_and_grouped) {
+  std::set<std::string_view> names;
+  std::set<std::string_view> sections;
+  std::string_view section;
+  for (const Key& key : all_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name << " stands twice";
+    EXPECT_EQ(std::count(key.name.begin(), key.name.end(), '.'), 1) << key.name;
+    EXPECT_EQ(key.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_."), std::string_view::npos) << key.name;
+    if (key.section() == section) continue;
+    section = key.section();
+    EXPECT_TRUE(sections.insert(section).second) << section << " is split";
+  }
+}
+
+TEST(Keys, the_names_other_programs_rely_on_are_there) {
+  for (const std::string_view name :
+       {"job.kind", "job.seed", "job.input", "job.output", "job.directory", "job.overwrite", "model.size",
+        "model.vocab_size", "model.context_length", "model.d_model", "model.num_layers", "model.num_heads", "model.d_ff",
+        "model.rope_theta", "data.source", "data.path", "data.validation_fraction", "train.steps", "train.batch_size",
+        "train.micro_batch_size", "train.validate_every", "train.time_limit_s", "train.graph", "train.fused",
+        "train.checkpoint_activations", "optimizer.learning_rate", "optimizer.min_learning_rate", "optimizer.warmup_steps",
+        "optimizer.beta1", "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip_norm",
+        "precision.compute", "precision.master", "precision.moments", "precision.reduce", "attention.implementation",
+        "attention.tuned", "attention.deterministic", "parallel.collectives", "parallel.gradient_sync",
+        "parallel.bucket_mbyte", "parallel.shard", "parallel.offload", "parallel.prefetch_blocks", "parallel.allow_uneven",
+        "parallel.allow_shared_device", "parallel.ranks", "checkpoint.every", "checkpoint.keep", "trace.every_steps",
+        "trace.profile_steps", "trace.memory", "bench.warmup", "bench.repeats", "bench.memory_limit_gib"})
+    EXPECT_NE(find_key(name), nullptr) << name;
+}
+
+TEST(Keys, each_is_explained_and_has_a_unit) {
+  for (const Key& key : all_keys()) {
+    EXPECT_GE(key.meaning.size(), 15u) << key.name;
+    EXPECT_TRUE(key.meaning.ends_with('.')) << key.name;
+    EXPECT_FALSE(key.unit.empty()) << key.name;
+    EXPECT_FALSE(legal_text(key).empty()) << key.name;
+  }
+}
+
+TEST(Keys, defaults_are_legal_and_in_this_version) {
+  const Settings defaults;
+  for (const Key& key : all_keys()) {
+    EXPECT_EQ(violation(key, defaults), std::nullopt) << key.name;
+    EXPECT_THAT(value_text(key, defaults), testing::Not(HasSubstr("?"))) << key.name << " has a default without a word";
+    for (const std::string_view word : missing_words(key.name)) EXPECT_NE(value_text(key, defaults), toml_string(word));
+  }
+}
+
+TEST(Keys, every_row_reaches_a_member_of_its_own) {
+  for (const Key& key : all_keys()) {
+    Settings changed;
+    std::visit(
+        [&](const auto& access) {
+          using AccessType = std::decay_t<decltype(access)>;
+          if constexpr (std::is_same_v<AccessType, EnumAccess>) {
+            access.edit(changed, key.legal.words.back().value == access.read(changed) ? key.legal.words.front().value
+                                                                                       : key.legal.words.back().value);
+          } else if constexpr (std::is_same_v<AccessType, Access<bool>>) {
+            access.edit(changed) = !access.read(changed);
+          } else if constexpr (requires { access.edit(changed).push_back({}); }) {
+            access.edit(changed).push_back({});
+          } else {
+            access.edit(changed) += 1;
+          }
+        },
+        key.field);
+    for (const Key& other : all_keys()) {
+      const bool differs = value_text(other, changed) != value_text(other, Settings{});
+      EXPECT_EQ(differs, other.name == key.name) << key.name << " changed, seen through " << other.name;
+    }
+    EXPECT_FALSE(changed == Settings{}) << key.name;
+  }
+}
+
+TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
+  // A deck with which any one other value of any key is consistent.
+  const char* deck = "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 7\n"
+                      "data = {source = 'synthetic', path = 'a'}\noptimizer.learning_rate = 100\n";
+  for (const Key& key : all_keys()) {
+    const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
+    if (value.empty()) continue;
+    const Deck first = parse_deck(deck, "deck.toml", {std::string(key.name) + "=" + value});
+    const Deck second = parse_deck(first.resolved, "deck.toml");
+    EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;
+    EXPECT_THAT(differences(first.settings, second.settings), testing::IsEmpty());
+    EXPECT_NE(value_text(key, first.settings), value_text(key, Settings{})) << key.name;
+  }
+}
+
+TEST(Keys, differences_name_the_key_and_both_values_under_a_prefix) {
+  Settings a, b;
+  b.train.steps = 200;
+  b.model.d_ff = 360;
+  b.model.size = "small";  // a name, not a number
+  EXPECT_THAT(differences(a, b), testing::ElementsAre("model.d_ff: 352 -> 360", "train.steps: 100 -> 200"));
+  EXPECT_THAT(differences(a, b, "model."), testing::ElementsAre("model.d_ff: 352 -> 360"));
+  EXPECT_THAT(differences(a, a), testing::IsEmpty());
+}
+
+TEST(Keys, nearest_finds_slips_and_right_words_in_wrong_sections) {
+  EXPECT_EQ(nearest_key("train.stpes"), "train.steps");
+  EXPECT_EQ(nearest_key("model.nun_heads"), "model.num_heads");
+  EXPECT_EQ(nearest_key("train.learning_rate"), "optimizer.learning_rate");
+  EXPECT_EQ(nearest_key("learning_rate"), "optimizer.learning_rate");
+  EXPECT_EQ(nearest_key("model.heads"), "bench.heads");
+  EXPECT_EQ(nearest_key("xyzzy.plugh"), "");
+}
+
+}  // namespace
+}  // namespace tessera::config
