@@ -34,7 +34,7 @@ std::string other_value(const Key& key) {
     const double high = std::isfinite(legal.max) ? legal.max : legal.min + 10;
     return toml_number(legal.min + (high - legal.min) / 3);
   }
-  const std::int64_t number = static_cast<std::int64_t>(legal.min) + 11;
+  const std::int64_t number = static_cast<std::int64_t>(legal.min) + 15;
   return std::to_string(std::to_string(number) == before ? number + 1 : number);
 }
 
@@ -114,7 +114,7 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
 
 TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
   // A deck with which any one other value of any key is consistent.
-  const char* deck = "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 7\n"
+  const char* deck = "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
                       "data = {source = 'synthetic', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
