@@ -1,5 +1,6 @@
 #include <KokkosBlas3_gemm.hpp>
 
+#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
@@ -29,16 +30,8 @@ void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<cons
 }
 
 template <class Exec, class From, class To>
-struct ConvertElements {
-  const From* from;
-  To* to;
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const { to[i] = static_cast<To>(static_cast<float>(from[i])); }
-};
-
-template <class Exec, class From, class To>
-void convert(const Exec& exec, const char* label, const From* from, To* to, std::int64_t count) {
-  Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count),
-                       ConvertElements<Exec, From, To>{from, to});
+void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
+  CastCopy<Exec, From, To>{Vector<const From, Exec>(from, count), Vector<To, Exec>(to, count)}.launch(exec);
 }
 
 }  // namespace
@@ -59,16 +52,16 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small", workspace.extent(0), needed);
     float* a_wide = workspace.data();
     float* b_wide = a_wide + m * k;
-    convert(exec, "tessera::gemm::widen", a.data(), a_wide, m * k);
-    convert(exec, "tessera::gemm::widen", b.data(), b_wide, k * n);
+    convert(exec, a.data(), a_wide, m * k);
+    convert(exec, b.data(), b_wide, k * n);
     const Matrix<const float, Exec> a_panel(a_wide, a.extent(0), a.extent(1)), b_panel(b_wide, b.extent(0), b.extent(1));
     if constexpr (sizeof(Out) > 2) {
       multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c, accumulate);
     } else {
       const Matrix<float, Exec> c_panel(b_wide + k * n, m, n);
-      if (accumulate) convert(exec, "tessera::gemm::widen", c.data(), c_panel.data(), m * n);
+      if (accumulate) convert(exec, c.data(), c_panel.data(), m * n);
       multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c_panel, accumulate);
-      convert(exec, "tessera::gemm::round", static_cast<const float*>(c_panel.data()), c.data(), m * n);
+      convert(exec, static_cast<const float*>(c_panel.data()), c.data(), m * n);
     }
   }
 }

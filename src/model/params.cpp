@@ -5,6 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "model/random.hpp"
+
 namespace tessera::model {
 
 ParamTable::ParamTable(const Shape& s) {
@@ -55,20 +57,6 @@ BlockParams block_params(const ParamTable& table, int block) {
   const Param* first = &table.params()[1 + 6 * static_cast<std::size_t>(block)];
   return {first[0], first[1], first[2], first[3], first[4], first[5]};
 }
-
-namespace {
-
-/// A well-mixed 64-bit word of a counter (the finaliser of SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195).
-std::uint64_t mixed(std::uint64_t word) {
-  word += 0x9e3779b97f4a7c15u;
-  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-  return word ^ (word >> 31);
-}
-
-double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }  // in (0,1)
-
-}  // namespace
 
 double initial_value(std::uint64_t seed, const Param& param, std::int64_t index) {
   if (param.initial_std == 0) return 1.0;

@@ -1,0 +1,106 @@
+#include "parallel/world.hpp"
+
+#include "parallel/mpi_check.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "errors.hpp"
+
+namespace tessera::parallel {
+
+World::World(int& argc, char**& argv) {
+  int provided = 0;
+  MPI_CHECK(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided));
+  MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+  MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+  MPI_CHECK(MPI_Comm_rank(host, &local_rank_));
+  MPI_CHECK(MPI_Comm_size(host, &local_size_));
+  MPI_CHECK(MPI_Comm_free(&host));
+
+  char name[MPI_MAX_PROCESSOR_NAME];
+  int length = 0;
+  MPI_CHECK(MPI_Get_processor_name(name, &length));
+  std::vector<std::string> names = all_gather(std::string(name, length));
+  std::sort(names.begin(), names.end());
+  for (auto first = names.begin(); first != names.end();) {
+    const auto last = std::upper_bound(first, names.end(), *first);
+    if (!hosts_.empty()) hosts_ += ", ";
+    hosts_ += *first + ": " + std::to_string(last - first) + (last - first == 1 ? " rank" : " ranks");
+    first = last;
+  }
+  collectives_ = make_mpi_collectives();
+  check_launcher(size_, std::getenv("SLURM_NTASKS"));
+}
+
+World::~World() {
+  collectives_.reset();
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  if (!is_finalized) MPI_Finalize();
+}
+
+bool World::any(bool mine) const { return max(mine ? 1 : 0) != 0; }
+
+int World::max(int mine) const {
+  MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
+  return mine;
+}
+
+std::vector<double> World::sum(std::vector<double> mine) const {
+  MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+  return mine;
+}
+
+std::vector<std::string> World::all_gather(const std::string& mine) const {
+  std::vector<int> lengths(size_), offsets(size_);
+  const int length = static_cast<int>(mine.size());
+  MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string all(offsets.back() + lengths.back(), '\0');
+  MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, MPI_COMM_WORLD));
+  std::vector<std::string> texts;
+  for (int r = 0; r < size_; ++r) texts.push_back(all.substr(offsets[r], lengths[r]));
+  return texts;
+}
+
+std::string World::broadcast(std::string from_root) const {
+  int length = static_cast<int>(from_root.size());
+  MPI_CHECK(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
+  from_root.resize(length);
+  MPI_CHECK(MPI_Bcast(from_root.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD));
+  return from_root;
+}
+
+void World::barrier() const { MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD)); }
+
+void World::abort(int code) const {
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+void check_launcher(int ranks, const char* slurm_ntasks) {
+  if (!slurm_ntasks) return;
+  const int tasks = std::atoi(slurm_ntasks);
+  if (tasks == ranks) return;
+  throw Failure(Exit::environment,
+                "MPI counts " + std::to_string(ranks) + " ranks where SLURM_NTASKS says " + slurm_ntasks +
+                    ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
+                    "mpirun, with SLURM_NTASKS=" + std::to_string(ranks));
+}
+
+int choose_device(int local_rank, int local_ranks, int devices, bool allow_shared) {
+  if (devices == 0) return -1;
+  if (local_ranks > devices && !allow_shared) {
+    throw Failure(Exit::environment, std::to_string(local_ranks) + " ranks on this host would share " + std::to_string(devices) +
+                                         " device(s): start one rank per device, or set parallel.allow_shared_device=true");
+  }
+  return local_rank % devices;
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,114 @@
+#include "model/generate.hpp"  // the contract is there; here is how
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/core/instantiate.hpp"
+#include "model/random.hpp"
+#include "model/transformer.hpp"
+
+namespace tessera::model {
+namespace {
+
+/// Host memory for one row of logits.
+template <class Exec, class Scalar>
+std::vector<double> last_row(const Exec& exec, Transformer<Exec, Scalar>& transformer, int row) {
+  const auto logits = transformer.logits(exec, row, 1);
+  const auto logits_h = Kokkos::create_mirror_view(logits);
+  Kokkos::deep_copy(exec, logits_h, logits);
+  exec.fence();
+  std::vector<double> values(logits_h.extent(1));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(logits_h(0, i));
+  return values;
+}
+
+template <class Exec>
+void load_tokens(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& tokens) {
+  Kokkos::deep_copy(exec, to, Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(tokens.data(), tokens.size()));
+  exec.fence();
+}
+
+}  // namespace
+
+int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u) {
+  std::vector<int> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  if (temperature <= 0) return order.front();
+  if (top_k > 0 && top_k < static_cast<std::int64_t>(order.size())) order.resize(top_k);
+  double sum = 0;
+  for (const int i : order) sum += std::exp((logits[i] - logits[order.front()]) / temperature);
+  double left = u * sum;
+  for (const int i : order) {
+    left -= std::exp((logits[i] - logits[order.front()]) / temperature);
+    if (left < 0) return i;
+  }
+  return order.back();
+}
+
+template <class Exec, class Scalar>
+std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
+                          kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options) {
+  // 1. a forward-only arena for one sequence, and the cache
+  memory::Layout layout;
+  const ActivationOptions activation_options{1, kDtype<Scalar>, false, 0, attention};
+  const ActivationTensors tensors = declare_activations(shape, activation_options, layout);
+  std::vector<std::pair<memory::TensorId, memory::TensorId>> cache_ids;
+  for (int block = 0; block < shape.L; ++block) {
+    const auto add = [&](const char* name) {
+      return layout.add("cache." + std::to_string(block) + name, {1, shape.H, shape.T, shape.D()}, kDtype<Scalar>,
+                        memory::Category::activations, memory::Lifetime::whole_run());
+    };
+    const memory::TensorId keys = add(".keys");
+    cache_ids.emplace_back(keys, add(".values"));
+  }
+  layout.place();
+  const memory::Arena<Exec> arena(layout);
+  Transformer<Exec, Scalar> transformer(shape, table, tensors, activation_options, arena, params, nullptr);
+  KeyValueCache<Exec, Scalar> cache;
+  const int H = static_cast<int>(shape.H), T = static_cast<int>(shape.T), D = static_cast<int>(shape.D());
+  for (const auto& [keys, values] : cache_ids) {
+    cache.keys.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(keys), 1, H, T, D));
+    cache.values.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(values), 1, H, T, D));
+  }
+
+  // 2. run tokens behind the cache; afterwards `cached` is what it holds
+  std::vector<int> cached;
+  const auto advance = [&](const std::vector<int>& tokens) {
+    transformer.set_batch(1, static_cast<int>(tokens.size()));
+    load_tokens(exec, transformer.inputs(), tokens);
+    transformer.forward_cached(exec, cache);
+    cached.insert(cached.end(), tokens.begin(), tokens.end());
+    return last_row(exec, transformer, static_cast<int>(tokens.size()) - 1);
+  };
+
+  // 3. the prompt, then one token at a time
+  std::vector<double> logits =
+      advance({prompt.end() - std::min<std::ptrdiff_t>(T, static_cast<std::ptrdiff_t>(prompt.size())), prompt.end()});
+  std::vector<int> generated;
+  while (static_cast<std::int64_t>(generated.size()) < options.max_tokens) {
+    const double u = uniform(mixed(mixed(options.seed) ^ generated.size()));
+    const int token = sample_token(std::move(logits), options.temperature, options.top_k, u);
+    generated.push_back(token);
+    if (token == options.end_of_text || static_cast<std::int64_t>(generated.size()) == options.max_tokens) break;
+    std::vector<int> next{token};
+    if (cache.tokens == T) {  // full: the newer half again, from position 0
+      next.assign(cached.end() - T / 2, cached.end());
+      next.push_back(token);
+      if (static_cast<int>(next.size()) > T) next.erase(next.begin());
+      cache.tokens = 0;
+      cached.clear();
+    }
+    logits = advance(next);
+  }
+  return generated;
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                             \
+  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*,       \
+                                                   kernels::AttentionKind, const std::vector<int>&, const GenerateOptions&);
+TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::model

@@ -1,0 +1,34 @@
+/// Text from a trained model, token by token, with cached keys and values.
+///
+/// The prompt runs through the model once; from then on one token at a time attends to the cache. When the cache
+/// holds context_length tokens, the newer half is run through the model again from position 0 and generation goes
+/// on from there. Sampling: logits / temperature, the top_k largest, softmax in double, one uniform number per token
+/// from a counter-based generator: the same seed gives the same tokens.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention/attention.hpp"
+#include "model/params.hpp"
+
+namespace tessera::model {
+
+struct GenerateOptions {
+  std::int64_t max_tokens = 256;
+  double temperature = 0.8;    // 0: the most likely token
+  std::int64_t top_k = 40;     // 0: all
+  std::uint64_t seed = 1;
+  std::int64_t end_of_text = -1;  // stop after this token; -1: never
+};
+
+/// Continues `prompt` (not empty; only its last context_length tokens are seen). `params` is the flat array of
+/// `table` in the device's memory. Allocates an arena and a cache of its own. Returns the new tokens.
+template <class Exec, class Scalar>
+std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
+                          kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options);
+
+/// The choice itself: an index into `logits`, drawn with the uniform number u in [0,1). Ties go to the lower index.
+int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u);
+
+}  // namespace tessera::model

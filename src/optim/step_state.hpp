@@ -1,0 +1,59 @@
+/// The scalars of a training step, which stay on the device: loss, norm, learning rate, loss scale, AdamW's factors.
+///
+/// One struct, changed by two one-thread kernels, so that a step needs no answer from the host:
+///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
+///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, schedule -> learning rate
+///
+/// Sources  clipping: Pascanu et al. 2013, arXiv:1211.5063; dynamic loss scaling: Micikevicius et al. 2018,
+///          arXiv:1710.03740, section 3.2.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/adamw.hpp"
+#include "kernels/core/tensor.hpp"
+#include "optim/schedule.hpp"
+
+namespace tessera::optim {
+
+struct StepState {
+  double loss_sum;               // over this rank's tokens of the step, nats
+  double norm_squared;           // of the summed, scaled gradients
+  double grad_norm;              // of the mean gradients, before clipping
+  double loss_scale;             // 1 unless fp16
+  std::int64_t good_steps;       // since the loss scale last changed
+  std::int64_t optimizer_steps;  // updates that were not skipped
+  std::int64_t step;             // steps begun and ended, the schedule's index
+  kernels::AdamwScalars adamw;
+};
+
+template <class Exec>
+using StateView = kernels::Value<StepState, Exec>;
+
+/// grad_scale = loss_scale / tokens, so that the sum over ranks of all gradients is the gradient of the mean loss.
+template <class Exec, class Real>
+struct BeginStep {
+  StateView<Exec> state;
+  kernels::Value<Real, Exec> grad_scale;
+  double tokens;  // of the whole step, over all ranks
+
+  void launch(const Exec& exec) const;
+  KOKKOS_FUNCTION void operator()(int) const;
+};
+
+template <class Exec>
+struct PrepareUpdate {
+  StateView<Exec> state;
+  Schedule schedule;
+  double beta1, beta2;
+  double clip_norm;          // 0: off
+  bool scales_dynamically;   // fp16
+
+  static constexpr double kLargestScale = 1 << 24;
+  static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles
+
+  void launch(const Exec& exec) const;
+  KOKKOS_FUNCTION void operator()(int) const;
+};
+
+}  // namespace tessera::optim

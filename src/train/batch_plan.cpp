@@ -1,0 +1,43 @@
+#include "train/batch_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "errors.hpp"
+
+namespace tessera::train {
+
+std::int64_t BatchPlan::sequences_of(int rank) const {
+  return global_sequences / ranks + (rank < global_sequences % ranks ? 1 : 0);
+}
+
+std::int64_t BatchPlan::first_sample(int rank) const {
+  return global_sequences / ranks * rank + std::min<std::int64_t>(rank, global_sequences % ranks);
+}
+
+int BatchPlan::sequences_of(int rank, int micro) const {
+  const std::int64_t left = sequences_of(rank) - std::int64_t{micro} * micro_sequences;
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, micro_sequences));
+}
+
+BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks) {
+  const std::int64_t batch = train.batch_size, micro = train.micro_batch_size;
+  const std::int64_t largest_share = (batch + ranks - 1) / ranks;
+  const std::int64_t micro_sequences = micro == 0 ? largest_share : std::min(micro, largest_share);
+  if (!parallel.allow_uneven) {
+    if (batch % ranks != 0) {
+      throw Failure(Exit::usage, fmt::format("train.batch_size={} is not a multiple of {} ranks: use a multiple, another number "
+                                             "of ranks, or parallel.allow_uneven=true", batch, ranks));
+    }
+    if (micro != 0 && (batch / ranks) % micro != 0) {
+      throw Failure(Exit::usage, fmt::format("train.micro_batch_size={} does not divide the {} sequences of each of {} ranks "
+                                             "(train.batch_size={}): use a divisor, 0 for the largest, or "
+                                             "parallel.allow_uneven=true", micro, batch / ranks, ranks, batch));
+    }
+  }
+  return {batch, ranks, static_cast<int>(micro_sequences),
+          static_cast<int>((largest_share + micro_sequences - 1) / micro_sequences)};
+}
+
+}  // namespace tessera::train

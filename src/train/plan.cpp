@@ -1,0 +1,114 @@
+#include "train/plan.hpp"
+
+#include <fmt/format.h>
+
+#include "kernels/adamw.hpp"
+#include "kernels/norm2.hpp"
+#include "optim/step_state.hpp"
+
+namespace tessera::train {
+
+using memory::Category;
+using memory::kAbsent;
+using memory::Lifetime;
+
+model::Shape shape_of(const config::Model& m) {
+  return {m.vocab_size, m.context_length, m.d_model, m.num_layers, m.num_heads, m.d_ff, m.rope_theta, m.norm_eps};
+}
+
+Dtype dtype_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::bf16: return Dtype::bf16;
+    case config::Precision::fp16: return Dtype::fp16;
+    case config::Precision::tf32:
+    case config::Precision::fp32: break;
+  }
+  return Dtype::fp32;
+}
+
+kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
+  return implementation == config::AttentionImplementation::standard ? kernels::AttentionKind::standard
+                                                                     : kernels::AttentionKind::flash2;
+}
+
+namespace {
+
+std::vector<kernels::AdamwSpan> adamw_spans(const model::ParamTable& table) {
+  std::vector<kernels::AdamwSpan> spans;
+  for (const model::Param& param : table.params()) spans.push_back({param.first, param.count, param.has_decay});
+  return spans;
+}
+
+StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::Layout& layout, const model::Timeline& time) {
+  const std::int64_t P = table.flat_count();
+  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const auto whole = Lifetime::whole_run();
+  const auto blocks = static_cast<std::int64_t>(kernels::make_adamw_blocks(adamw_spans(table)).size());
+  const auto norm_blocks = static_cast<std::int64_t>(kernels::SquareNorm<kernels::Device, float>::blocks(P));
+  StateTensors t;
+  t.params = layout.add("params", {P}, dtype, Category::parameters, whole);
+  t.master = bytes_of(dtype) == 2 ? layout.add("optimizer.master", {P}, real, Category::optimizer, whole) : kAbsent;
+  t.grads = layout.add("grads", {P}, real, Category::gradients, whole);
+  t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
+  t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
+  t.adamw_blocks = layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
+  t.norm_partial =
+      layout.add("norm2.partial", {norm_blocks}, Dtype::fp64, Category::workspace, {time.update(), time.update()});
+  t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);
+  t.grad_scale = layout.add("step.grad_scale", {1}, real, Category::workspace, whole);
+  t.validation_loss = layout.add("step.validation_loss", {1}, Dtype::fp64, Category::workspace, whole);
+  return t;
+}
+
+}  // namespace
+
+Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
+  const model::Shape shape = shape_of(settings.model);
+  const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
+  Plan plan{.shape = shape,
+            .table = model::ParamTable(shape),
+            .batch = batch,
+            .options = {.sequences = batch.micro_sequences,
+                        .dtype = dtype,
+                        .for_training = true,
+                        .checkpoint_blocks = settings.train.checkpoint_activations,
+                        .attention = kind_of(settings.attention.implementation)},
+            .layout = {},
+            .activations = {},
+            .state = {}};
+  plan.state = declare_state(plan.table, dtype, plan.layout, {shape.units()});
+  plan.activations = model::declare_activations(shape, plan.options, plan.layout);
+  plan.layout.place();
+  return plan;
+}
+
+double step_flop(const Plan& plan) {
+  const model::Shape& s = plan.shape;
+  const double tokens = static_cast<double>(plan.batch.global_sequences * s.T);
+  const double multiplied = static_cast<double>(plan.table.parameter_count() - s.V * s.C);
+  return tokens * (6 * multiplied + 6.0 * static_cast<double>(s.L * s.C * s.T));
+}
+
+std::string describe(const Plan& plan, const config::Settings& settings) {
+  const model::Shape& s = plan.shape;
+  const BatchPlan& b = plan.batch;
+  const std::int64_t P = plan.table.parameter_count();
+  std::string text = fmt::format(
+      "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
+      "batch      {} sequences x {} tokens = {} ranks x {} micro-steps x {} sequences{}\n",
+      P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, b.global_sequences, s.T, b.ranks, b.micro_steps, b.micro_sequences,
+      b.sequences_of(b.ranks - 1) * b.ranks == b.global_sequences ? "" : " (uneven)");
+  text += plan.layout.table();
+  const double step = step_flop(plan);
+  text += fmt::format("work       {:.3g} flop per step, {:.3g} in all ({} steps)\n", step, step * settings.train.steps,
+                      settings.train.steps);
+  if (b.ranks > 1) {
+    const double gradient = static_cast<double>(plan.table.flat_count()) * 4;
+    text += fmt::format("network    {} of gradients per step; each rank sends and receives {:.2f} times that\n",
+                        memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
+  }
+  text += fmt::format("checkpoint {} on disk\n", memory::readable_bytes(P * 12));
+  return text;
+}
+
+}  // namespace tessera::train

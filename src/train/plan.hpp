@@ -1,0 +1,50 @@
+/// Everything a training job knows before it allocates: shapes, parameter table, layout. Pure C++, so that --plan
+/// can print for ranks that are not there exactly what those ranks will allocate.
+#pragma once
+
+#include "config/settings.hpp"
+#include "memory/layout.hpp"
+#include "model/activations.hpp"
+#include "model/params.hpp"
+#include "train/batch_plan.hpp"
+
+namespace tessera::train {
+
+model::Shape shape_of(const config::Model& model);
+Dtype dtype_of(config::Precision precision);
+kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
+
+/// The flat arrays and scalars of a training step, beside the activations.
+struct StateTensors {
+  memory::TensorId params;           // [P]  dtype of the activations: what the model reads
+  memory::TensorId master;           // [P]  fp32 weights that AdamW updates; kAbsent where params are fp32 themselves
+  memory::TensorId grads, m, v;      // [P]  fp32
+  memory::TensorId adamw_blocks;     // AdamwBlock, as int32
+  memory::TensorId norm_partial;     // [blocks] fp64
+  memory::TensorId state;            // optim::StepState, as fp64
+  memory::TensorId grad_scale;       // one number
+  memory::TensorId validation_loss;  // one number
+};
+
+struct Plan {
+  model::Shape shape;
+  model::ParamTable table;
+  BatchPlan batch;
+  model::ActivationOptions options;
+  memory::Layout layout;
+  model::ActivationTensors activations;
+  StateTensors state;
+};
+
+/// `dtype` is precision.compute's, or fp64 in tests.
+Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);
+
+/// What --plan prints: the model, the batch, the layout's table, bytes communicated and floating-point operations
+/// per step, size of a checkpoint.
+std::string describe(const Plan& plan, const config::Settings& settings);
+
+/// Floating-point operations of one training step over all ranks: 6 per parameter and token (embedding excepted),
+/// and 12*L*C*T per token for attention, halved because it is causal. Recomputation is not counted.
+double step_flop(const Plan& plan);
+
+}  // namespace tessera::train

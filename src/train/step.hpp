@@ -1,0 +1,81 @@
+/// One optimizer step: load tokens, forward and backward per micro-step, reduce, clip, update.
+///
+///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
+///
+/// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
+/// size weigh as much as they hold. The reduction runs in buckets under the last backward pass. Everything works on
+/// one arena: after the first step a step allocates nothing, and no launch waits for the host.
+///
+/// `Trainer` hides the precision; make_trainer() chooses it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "data/sampler.hpp"
+#include "model/generate.hpp"
+#include "parallel/world.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::train {
+
+/// What a step did, on this rank; seconds are wall time of this rank.
+struct StepNumbers {
+  double loss_sum = 0;       // nats over this rank's tokens
+  double grad_norm = 0;      // global, before clipping
+  double learning_rate = 0;
+  double loss_scale = 1;     // after the step
+  bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
+  double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
+};
+
+/// A parameter-shaped tensor of the training state on the host, for checkpoints: unpadded.
+struct StateTensor {
+  std::string group;  // "params" (the master weights), "moments/m", "moments/v"
+  const model::Param* param;
+  std::span<float> data;
+};
+
+/// The scalars of the training state that a checkpoint keeps.
+struct StateScalars {
+  std::int64_t step = 0, optimizer_steps = 0, good_steps = 0;
+  double loss_scale = 1;
+};
+
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+
+  /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
+  virtual void initialize(std::uint64_t seed) = 0;
+
+  /// Runs step `step` (from 0) and waits for it.
+  virtual StepNumbers run(std::int64_t step, const data::Sampler& sampler) = 0;
+
+  /// Sum of token losses over this rank's share of the first `windows` validation windows, and how many tokens.
+  struct ValidationSum {
+    double loss_sum = 0, tokens = 0;
+  };
+  virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
+
+  /// Calls `visit` with host memory for every tensor of the state: filled when saving; when loading, visit fills it
+  /// and it is copied back. Only the tensors with index % ranks == rank when `mine_only`.
+  virtual void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) = 0;
+  virtual void load_state(const std::function<void(const StateTensor&)>& visit) = 0;
+  virtual StateScalars scalars() = 0;
+  virtual void set_scalars(const StateScalars&) = 0;
+
+  /// Continues `prompt` with the present weights; allocates.
+  virtual std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) = 0;
+
+  /// A hash of the weights, bit for bit: equal on all ranks when they hold the same model.
+  virtual std::uint64_t weights_fingerprint() = 0;
+};
+
+std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings, parallel::World& world);
+
+}  // namespace tessera::train
