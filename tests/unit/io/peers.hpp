@@ -1,0 +1,52 @@
+/// Several ranks in one process, for code that is given its communication from outside.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "io/checkpoint.hpp"
+
+namespace tessera::test {
+
+/// Runs `work` once per rank, each in a thread, of which only one runs at a time: a rank hands over where it waits in
+/// all_gather. So code that is not thread-safe (serial HDF5) behaves as in processes, and the order is by arrival.
+/// Returns what each rank threw as text; empty where it threw nothing.
+inline std::vector<std::string> run_ranks(int ranks, const std::function<void(const io::Peers&)>& work) {
+  std::mutex baton;
+  std::condition_variable gathered;
+  std::vector<std::string> arriving(static_cast<std::size_t>(ranks)), complete, thrown(static_cast<std::size_t>(ranks));
+  int arrived = 0, round = 0;
+
+  const auto run = [&](int rank) {
+    std::unique_lock<std::mutex> turn(baton);
+    const auto all_gather = [&, rank](const std::string& text) {
+      arriving[static_cast<std::size_t>(rank)] = text;
+      const int mine = round;
+      if (++arrived == ranks) {
+        complete = arriving;
+        arrived = 0;
+        ++round;
+        gathered.notify_all();
+      } else {
+        gathered.wait(turn, [&] { return round != mine; });
+      }
+      return complete;
+    };
+    try {
+      work({rank, ranks, all_gather});
+    } catch (const std::exception& fault) {
+      thrown[static_cast<std::size_t>(rank)] = fault.what();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  return thrown;
+}
+
+}  // namespace tessera::test

@@ -1,0 +1,121 @@
+/// What tests about files share: a folder of their own, failures by message, a full disk, a user without rights.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace tessera::test {
+
+namespace fs = std::filesystem;
+
+/// A fresh folder with a space in its name, removed at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (fs::temp_directory_path() / "tessera test XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
+    path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const fs::path& path() const { return path_; }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+/// The message of the Failure(Exit::files) that `work` throws; the test fails where it throws none or another code.
+template <class Work>
+std::string failure_of(Work work) {
+  try {
+    work();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::files) << failure.what();
+    return failure.what();
+  }
+  ADD_FAILURE() << "no Failure was thrown";
+  return "";
+}
+
+/// While it lives no file can grow beyond `bytes`: writes fail as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// While it lives the process has no rights of root (root would pass every permission check).
+class OrdinaryUser {
+ public:
+  OrdinaryUser() : before_(::geteuid()) {
+    if (before_ == 0 && ::seteuid(65534) != 0) throw std::runtime_error("seteuid 65534");
+  }
+  ~OrdinaryUser() {
+    if (before_ == 0 && ::seteuid(0) != 0) std::abort();
+  }
+  OrdinaryUser(const OrdinaryUser&) = delete;
+  OrdinaryUser& operator=(const OrdinaryUser&) = delete;
+
+ private:
+  uid_t before_;
+};
+
+inline void write_bytes(const fs::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.flush()) throw std::runtime_error("write " + path.string());
+}
+
+template <class T>
+void write_array(const fs::path& path, const std::vector<T>& values) {
+  write_bytes(path, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
+}
+
+inline std::string read_bytes(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void flip_byte(const fs::path& path, std::uintmax_t at) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(byte);
+}
+
+/// Names in a folder, sorted.
+inline std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace tessera::test

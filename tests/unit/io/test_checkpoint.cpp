@@ -1,0 +1,324 @@
+/// Checkpoints: complete or not there, verified before use, agreed on by all ranks.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <thread>
+
+#include "io/checkpoint.hpp"
+#include "io/h5.hpp"
+#include "tests/unit/io/peers.hpp"
+#include "tests/unit/io/scratch.hpp"
+
+namespace tessera::test {
+namespace {
+
+using io::CheckpointState;
+using io::CheckpointTensor;
+using io::Peers;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+const Peers kAlone{};
+
+CheckpointState state_at(std::int64_t step) {
+  return {.step = step, .sample_index = 8 * step, .seed = ~std::uint64_t{0}, .loss_scale = 65536.0, .good_steps = 3,
+          .optimizer_steps = step - 1, .ranks = 0, .deck = "[model]\nd_model = 4\n", .tokenisation = "bytes",
+          .gemm = "sgemm OpenBLAS", .git_hash = "abc"};
+}
+
+/// Tensors of which rank r of R owns every R-th; the values tell tensor, step and position.
+struct Weights {
+  explicit Weights(std::int64_t step, std::int64_t scale = 1) {
+    for (const std::string group : {"params", "moments/m", "moments/v"}) {
+      for (const auto& [label, shape] : std::map<std::string, std::vector<std::int64_t>>{
+               {"embedding.weight", {7, 4 * scale}}, {"block.00.attn.qkv.weight", {12, 4 * scale}}, {"head.norm.gain", {4}}}) {
+        auto& values = storage.emplace_back(std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>()));
+        std::iota(values.begin(), values.end(), static_cast<float>(1000 * step + 100 * static_cast<std::int64_t>(storage.size())));
+        tensors.push_back({group, label, shape, {}});
+      }
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].data = storage[i];
+  }
+  std::vector<CheckpointTensor> of(int rank, int ranks) const {
+    std::vector<CheckpointTensor> mine;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (static_cast<int>(i) % ranks == rank) mine.push_back(tensors[i]);
+    }
+    return mine;
+  }
+  std::vector<std::vector<float>> storage;
+  std::vector<CheckpointTensor> tensors;
+};
+
+void write_steps(const fs::path& run, std::vector<std::int64_t> steps, int keep = 10, int ranks = 1) {
+  for (const std::int64_t step : steps) {
+    const Weights weights(step);
+    const auto thrown = run_ranks(ranks, [&](const Peers& peers) {
+      write_checkpoint(run, state_at(step), weights.of(peers.rank, peers.ranks), peers, keep);
+    });
+    ASSERT_THAT(thrown, Each(IsEmpty()));
+  }
+}
+
+void expect_whole(const fs::path& folder, std::int64_t step, const Peers& peers = kAlone) {
+  const auto reader = open_checkpoint(folder, peers);
+  ASSERT_EQ(reader.state().step, step);
+  const Weights weights(step);
+  for (const CheckpointTensor& tensor : weights.tensors) {
+    ASSERT_TRUE(reader.has(tensor.group, tensor.label)) << tensor.label;
+    ASSERT_EQ(reader.shape(tensor.group, tensor.label), tensor.shape);
+    std::vector<float> values(tensor.data.size());
+    reader.read(tensor.group, tensor.label, values);
+    ASSERT_TRUE(std::equal(values.begin(), values.end(), tensor.data.begin())) << tensor.group << "/" << tensor.label;
+  }
+}
+
+TEST(Checkpoint, comes_back_on_any_number_of_ranks) {
+  for (const int writers : {1, 2, 3, 5}) {
+    const ScratchFolder run;
+    write_steps(run.path(), {10}, 2, writers);
+    for (const int readers : {1, 2, 4}) {
+      const auto thrown = run_ranks(readers, [&](const Peers& peers) { expect_whole(run / "checkpoints/step_00000010", 10, peers); });
+      EXPECT_THAT(thrown, Each(IsEmpty())) << writers << " writers, " << readers << " readers";
+    }
+  }
+}
+
+TEST(Checkpoint, state_comes_back) {
+  const ScratchFolder run;
+  write_steps(run.path(), {12}, 2, 2);
+  const auto reader = io::open_checkpoint(run / "checkpoints/step_00000012/", kAlone);
+  const CheckpointState& s = reader.state();
+  EXPECT_EQ(s.step, 12);
+  EXPECT_EQ(s.sample_index, 96);
+  EXPECT_EQ(s.seed, ~std::uint64_t{0});
+  EXPECT_EQ(s.loss_scale, 65536.0);
+  EXPECT_EQ(s.good_steps, 3);
+  EXPECT_EQ(s.optimizer_steps, 11);
+  EXPECT_EQ(s.ranks, 2);
+  EXPECT_EQ(s.deck, "[model]\nd_model = 4\n");
+  EXPECT_EQ(s.tokenisation, "bytes");
+  EXPECT_EQ(s.gemm, "sgemm OpenBLAS");
+  EXPECT_THAT(reader.labels("params"), ElementsAre("block.00.attn.qkv.weight", "embedding.weight", "head.norm.gain"));
+  EXPECT_THAT(reader.labels("nothing"), IsEmpty());
+  EXPECT_FALSE(reader.has("params", "nothing"));
+  std::vector<float> short_by_one(27);
+  EXPECT_THAT(failure_of([&] { reader.read("params", "embedding.weight", short_by_one); }), AllOf(HasSubstr("embedding.weight"), HasSubstr("[7, 4]")));
+}
+
+TEST(Checkpoint, folder_can_be_moved) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10}, 2, 2);
+  fs::rename(run / "checkpoints/step_00000010", run / "elsewhere");
+  expect_whole(run / "elsewhere", 10);
+}
+
+TEST(Checkpoint, keeps_the_newest_and_moves_latest) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 20, 30, 40}, 2);
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000030", "step_00000040"));
+  EXPECT_EQ(read_bytes(run / "checkpoints/latest"), "step_00000040\n");
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000040");
+}
+
+TEST(Checkpoint, run_that_went_back_keeps_the_checkpoints_it_left) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 20, 30});
+  write_steps(run.path(), {15}, 1);
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000015", "step_00000020", "step_00000030"));
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000015");
+}
+
+TEST(Checkpoint, same_step_is_replaced) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10}, 2, 3);
+  write_steps(run.path(), {10}, 2, 1);
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
+  EXPECT_THAT(names_in(run / "checkpoints/step_00000010"), ElementsAre("index.h5", "index.xxh3", "rank_00000.h5"));
+  expect_whole(run / "checkpoints/step_00000010", 10);
+}
+
+TEST(Checkpoint, newest_without_latest_is_the_highest_step) {
+  const ScratchFolder run;
+  EXPECT_EQ(io::newest_checkpoint(run.path()), std::nullopt);
+  write_steps(run.path(), {10, 20});
+  fs::create_directory(run / "checkpoints/step_of_mine");
+  fs::create_directory(run / "checkpoints/.tmp_step_00000030");
+  write_bytes(run / "checkpoints/latest", "step_00000099\n");
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000020");
+  fs::remove(run / "checkpoints/latest");
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000020");
+}
+
+TEST(Checkpoint, what_a_killed_run_left_is_removed) {
+  const ScratchFolder run;
+  fs::create_directories(run / "checkpoints/.tmp_step_00000007");
+  write_bytes(run / "checkpoints/.tmp_step_00000007/rank_00000.h5", "half");
+  write_steps(run.path(), {10});
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
+}
+
+// Every damage is found by name before anything is used, on one rank or several, and the one before is offered.
+class DamagedCheckpoint : public testing::Test {
+ protected:
+  void SetUp() override { write_steps(run_.path(), {10, 20}, 5, 2); }
+  std::string refusal() {
+    const std::string alone = failure_of([&] { io::open_checkpoint(folder_, kAlone); });
+    const auto together = run_ranks(3, [&](const Peers& peers) { io::open_checkpoint(folder_, peers); });
+    EXPECT_THAT(together, Each(together[0])) << "ranks disagree";
+    EXPECT_THAT(together[0], HasSubstr("rank "));
+    return alone;
+  }
+  auto names_and_offers(const std::string& file, const std::string& what) {
+    return AllOf(HasSubstr((folder_ / file).string()), HasSubstr(what), HasSubstr("--resume " + (run_ / "checkpoints/step_00000010").string()));
+  }
+  ScratchFolder run_;
+  fs::path folder_ = run_ / "checkpoints/step_00000020";
+};
+
+TEST_F(DamagedCheckpoint, truncated_rank_file) {
+  fs::resize_file(folder_ / "rank_00001.h5", fs::file_size(folder_ / "rank_00001.h5") - 1);
+  EXPECT_THAT(refusal(), names_and_offers("rank_00001.h5", "bytes, the index says"));
+}
+
+TEST_F(DamagedCheckpoint, missing_rank_file) {
+  fs::remove(folder_ / "rank_00001.h5");
+  EXPECT_THAT(refusal(), names_and_offers("rank_00001.h5", "No such file"));
+}
+
+TEST_F(DamagedCheckpoint, flipped_byte_anywhere_in_a_rank_file) {
+  const auto size = fs::file_size(folder_ / "rank_00000.h5");
+  for (std::uintmax_t at = 0; at < size; at += 997) {
+    flip_byte(folder_ / "rank_00000.h5", at);
+    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }), names_and_offers("rank_00000.h5", "checksum"));
+    flip_byte(folder_ / "rank_00000.h5", at);
+  }
+  flip_byte(folder_ / "rank_00000.h5", size / 2);
+  EXPECT_THAT(refusal(), names_and_offers("rank_00000.h5", "checksum"));
+}
+
+TEST_F(DamagedCheckpoint, flipped_byte_anywhere_in_the_index) {
+  const auto size = fs::file_size(folder_ / "index.h5");
+  for (std::uintmax_t at = 0; at < size; at += 101) {
+    flip_byte(folder_ / "index.h5", at);
+    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }), HasSubstr("index.h5")) << at;
+    flip_byte(folder_ / "index.h5", at);
+  }
+  expect_whole(folder_, 20);
+}
+
+TEST_F(DamagedCheckpoint, truncated_or_missing_index) {
+  fs::resize_file(folder_ / "index.h5", 700);
+  EXPECT_THAT(refusal(), names_and_offers("index.h5", "checksum"));
+  fs::remove(folder_ / "index.h5");
+  EXPECT_THAT(refusal(), names_and_offers("index.h5", "missing"));
+}
+
+TEST_F(DamagedCheckpoint, wrong_version) {
+  {
+    auto file = io::h5::File::create(folder_ / "index.h5");
+    file.set_attribute("format_version", std::int64_t{2});
+    file.close();
+  }
+  EXPECT_THAT(refusal(), names_and_offers("index.h5", "format version 2 where this program reads 1"));
+}
+
+TEST_F(DamagedCheckpoint, no_such_folder) {
+  folder_ = run_ / "checkpoints/step_00000015";
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no such checkpoint"), HasSubstr("step_00000010")));
+  folder_ = run_ / "nowhere";
+  EXPECT_THAT(refusal(), HasSubstr("no older checkpoint"));
+}
+
+// A rank that cannot write makes all ranks say the same, and what was there stays as it was.
+TEST(CheckpointFault, full_disk_on_one_rank_is_agreed_on) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10}, 2, 3);
+  const Weights small(20), large(20, 1000);
+  std::vector<std::string> thrown;
+  {
+    const FileSizeLimit full(60'000);
+    thrown = run_ranks(3, [&](const Peers& peers) {
+      write_checkpoint(run.path(), state_at(20), (peers.rank == 1 ? large : small).of(peers.rank, 3), peers, 1);
+    });
+  }
+  EXPECT_THAT(thrown[0], AllOf(HasSubstr("rank 1: "), HasSubstr("rank_00001.h5"), HasSubstr("File too large"), HasSubstr("Free some space")));
+  EXPECT_THAT(thrown, Each(thrown[0]));
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
+  expect_whole(run / "checkpoints/step_00000010", 10);
+  write_steps(run.path(), {20}, 1, 3);  // and once there is space it works again
+  expect_whole(run / "checkpoints/step_00000020", 20);
+}
+
+TEST(CheckpointFault, full_disk_is_told_wherever_it_hits) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10}, 1);
+  const auto folder = run / "checkpoints/step_00000010";
+  const auto largest = std::max(fs::file_size(folder / "index.h5"), fs::file_size(folder / "rank_00000.h5"));
+  const Weights weights(20);
+  for (rlim_t limit = 0; limit < largest; limit += 503) {
+    const FileSizeLimit full(limit);
+    EXPECT_THAT(failure_of([&] { write_checkpoint(run.path(), state_at(20), weights.of(0, 1), kAlone, 1); }), HasSubstr("File too large")) << limit;
+    EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010")) << limit;
+  }
+  expect_whole(folder, 10);
+}
+
+TEST(CheckpointFault, read_only_folder_is_named) {
+  const ScratchFolder run;
+  fs::permissions(run.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  const OrdinaryUser user;
+  const Weights weights(10);
+  const auto thrown = run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(peers.rank, 2), peers, 1); });
+  EXPECT_THAT(thrown[0], AllOf(HasSubstr("checkpoints"), HasSubstr("Permission denied")));
+  EXPECT_EQ(thrown[0], thrown[1]);
+}
+
+TEST(CheckpointFault, tensor_of_two_ranks_is_refused) {
+  const ScratchFolder run;
+  const Weights weights(10);
+  const auto thrown = run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(0, 1), peers, 1); });
+  EXPECT_THAT(thrown[0], HasSubstr("is written by rank 1 and by one before it"));
+  EXPECT_EQ(thrown[0], thrown[1]);
+}
+
+TEST(CheckpointFault, kill_at_any_instant_leaves_the_published_ones_whole) {
+  const ScratchFolder run;
+  std::int64_t newest = 0;
+  int interrupted = 0;
+  for (int round = 0; round < 25; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (std::int64_t step = newest + 1;; ++step) {
+        const Weights weights(step);
+        write_checkpoint(run.path(), state_at(step), weights.of(0, 1), kAlone, 2);
+        if (step % 5 == 0) write_checkpoint(run.path(), state_at(step), weights.of(0, 1), kAlone, 2);  // in place of itself
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + 2'300 * round));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const auto folder = io::newest_checkpoint(run.path());
+    if (!folder) continue;
+    for (const std::string& name : names_in(run / "checkpoints")) {
+      if (name.starts_with(".tmp_")) ++interrupted;
+      if (!name.starts_with("step_")) continue;
+      expect_whole(run / ("checkpoints/" + name), std::stoll(name.substr(5)));
+    }
+    const std::int64_t step = io::open_checkpoint(*folder, kAlone).state().step;
+    EXPECT_GE(step, newest) << "`latest` went back";
+    newest = step;
+  }
+  EXPECT_GT(newest, 1);
+  EXPECT_GT(interrupted, 0) << "no kill came in the middle of a checkpoint: the test shows nothing";
+}
+
+}  // namespace
+}  // namespace tessera::test

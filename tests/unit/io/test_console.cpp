@@ -1,0 +1,203 @@
+/// What a person sees: aligned lines in a file, a bar that fits on a terminal.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/ioctl.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "io/console.hpp"
+#include "tests/unit/io/scratch.hpp"
+
+namespace tessera::test {
+namespace {
+
+using io::Console;
+using io::StepRecord;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+StepRecord record(std::int64_t step, double validation_loss = io::kNotMeasured) {
+  return {.step = step, .loss = 2.5, .validation_loss = validation_loss, .grad_norm = 1.25, .learning_rate = 1e-3,
+          .tokens = 4096.0 * static_cast<double>(step), .step_time_s = 0.0512, .tokens_per_second = 80000, .peak_bytes = 212.0 * 1024 * 1024};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Runs `work` with a stream to a file and returns what was written.
+template <class Work>
+std::string written(Work work) {
+  const ScratchFolder folder;
+  std::FILE* const file = std::fopen((folder / "log").c_str(), "w");
+  work(file);
+  std::fclose(file);
+  return read_bytes(folder / "log");
+}
+
+TEST(Console, lines_are_aligned_below_one_header) {
+  const auto lines = lines_of(written([](std::FILE* file) {
+    Console console(Console::Style::automatic, 10, file);
+    EXPECT_EQ(console.style(), Console::Style::line) << "a file is no terminal";
+    console.begin(0, 25);
+    for (std::int64_t step = 1; step <= 25; ++step) console.step(record(step));
+    console.end();
+  }));
+  ASSERT_THAT(lines, SizeIs(4));  // header, 10, 20 and the last
+  EXPECT_THAT(lines, Each(SizeIs(lines[0].size())));
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("step"), HasSubstr("tokens/s"), HasSubstr("peak mem")));
+  EXPECT_THAT(lines[1], AllOf(ContainsRegex("^ +10 +40960 +2.5000 +- +1.25 +1.00e-03 +51.2 +80.0k +212 MiB$")));
+  EXPECT_THAT(lines[3], ContainsRegex("^ +25 "));
+}
+
+TEST(Console, line_with_each_validation_loss_and_nothing_twice) {
+  const auto lines = lines_of(written([](std::FILE* file) {
+    Console console(Console::Style::line, 100, file);
+    console.begin(0, 5);
+    for (std::int64_t step = 1; step <= 5; ++step) console.step(record(step, step == 3 ? 2.75 : io::kNotMeasured));
+    console.end();
+    console.end();
+  }));
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_THAT(lines[1], AllOf(ContainsRegex("^ +3 "), HasSubstr("2.7500")));
+}
+
+TEST(Console, numbers_that_are_none_show_as_such) {
+  const auto text = written([](std::FILE* file) {
+    Console console(Console::Style::line, 1, file);
+    console.begin(0, 1);
+    StepRecord empty{.step = 1};
+    empty.loss = std::numeric_limits<double>::infinity();
+    console.step(empty);
+  });
+  EXPECT_THAT(lines_of(text)[1], ContainsRegex("^ +1 +- +inf( +-)+$"));
+}
+
+TEST(Console, silent_says_nothing) {
+  EXPECT_THAT(written([](std::FILE* file) {
+                Console console(Console::Style::silent, 1, file);
+                console.begin(0, 1);
+                console.step(record(1));
+                console.note("hello");
+                console.end();
+              }),
+              IsEmpty());
+}
+
+/// A terminal of `columns`, of which the far end is read; what `work` prints is returned.
+template <class Work>
+std::string on_terminal(unsigned short columns, Work work) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  EXPECT_GE(master, 0);
+  EXPECT_EQ(::grantpt(master), 0);
+  EXPECT_EQ(::unlockpt(master), 0);
+  const int terminal = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
+  const winsize size{24, columns, 0, 0};
+  EXPECT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
+  std::FILE* const stream = ::fdopen(terminal, "w");
+  work(stream);
+  std::fflush(stream);
+  ::fcntl(master, F_SETFL, O_NONBLOCK);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t got; (got = ::read(master, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(got));
+  std::fclose(stream);
+  ::close(master);
+  return text;
+}
+
+/// Columns that `text` takes: escape sequences take none, a UTF-8 character takes one.
+std::size_t columns_of(const std::string& text) {
+  std::size_t columns = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      while (i < text.size() && std::isalpha(static_cast<unsigned char>(text[i])) == 0) ++i;
+    } else if (text[i] != '\r' && text[i] != '\n' && (text[i] & 0xC0) != 0x80) {
+      ++columns;
+    }
+  }
+  return columns;
+}
+
+class ConsoleBar : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("TERM", "xterm", 1);
+    ::unsetenv("NO_COLOR");
+    ::setenv("LC_ALL", "C.UTF-8", 1);
+  }
+};
+
+TEST_F(ConsoleBar, shows_step_share_time_left_and_losses) {
+  const auto text = on_terminal(120, [](std::FILE* file) {
+    Console console(Console::Style::automatic, 10, file);
+    EXPECT_EQ(console.style(), Console::Style::bar);
+    console.begin(0, 4);
+    console.step(record(4, 2.75));
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("step 4/4"), HasSubstr("100 %"), HasSubstr("00:00 left"), HasSubstr("loss 2.5000"),
+                          HasSubstr("val 2.7500"), HasSubstr("80.0k tokens/s"), HasSubstr("█"), HasSubstr("\033[32m")));
+}
+
+TEST_F(ConsoleBar, never_wraps) {
+  for (unsigned short columns = 1; columns <= 130; ++columns) {
+    const auto text = on_terminal(columns, [](std::FILE* file) {
+      Console console(Console::Style::bar, 10, file);
+      console.begin(99'990, 100'000);
+      console.step(record(100'000, 2.75));
+    });
+    std::istringstream frames(text);
+    for (std::string frame; std::getline(frames, frame, '\r');) EXPECT_LT(columns_of(frame), columns + (columns == 1 ? 1u : 0u)) << frame;
+  }
+}
+
+TEST_F(ConsoleBar, note_stands_on_its_own_line_above_the_bar) {
+  const auto text = on_terminal(80, [](std::FILE* file) {
+    Console console(Console::Style::bar, 10, file);
+    console.begin(0, 4);
+    console.note("checkpoint written");
+    console.end();
+  });
+  EXPECT_THAT(text, HasSubstr("\r\033[Kcheckpoint written\r\n\r\033[K"));
+  EXPECT_TRUE(text.ends_with("\r\033[K")) << "the bar is left behind";
+}
+
+TEST_F(ConsoleBar, end_leaves_the_last_numbers) {
+  const auto text = on_terminal(120, [](std::FILE* file) {
+    Console console(Console::Style::bar, 10, file);
+    console.begin(0, 4);
+    console.step(record(3, 2.75));
+    console.step(record(4));
+    console.end();
+  });
+  EXPECT_THAT(lines_of(text).back(), ContainsRegex(" 4 +16384 +2.5000 +2.7500 "));
+}
+
+TEST_F(ConsoleBar, no_color_and_other_locales_are_respected) {
+  ::setenv("NO_COLOR", "1", 1);
+  ::setenv("LC_ALL", "C", 1);
+  const auto text = on_terminal(80, [](std::FILE* file) {
+    Console console(Console::Style::bar, 10, file);
+    console.begin(0, 4);
+    console.step(record(4));
+  });
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("\033[3")), Not(HasSubstr("█")), HasSubstr("##")));
+}
+
+TEST_F(ConsoleBar, dumb_terminal_gets_lines) {
+  ::setenv("TERM", "dumb", 1);
+  on_terminal(80, [](std::FILE* file) { EXPECT_EQ(Console(Console::Style::automatic, 10, file).style(), Console::Style::line); });
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,211 @@
+/// HDF5 handles: what is written comes back, and every fault names the file and the next action.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <limits>
+#include <numeric>
+
+#include "io/h5.hpp"
+#include "tests/unit/io/scratch.hpp"
+
+namespace tessera::test {
+namespace {
+
+namespace h5 = io::h5;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const h5::Meaning kMeaning{"s", "a column"};
+
+template <class T>
+class H5Types : public testing::Test {};
+using Elements = testing::Types<float, double, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>;
+TYPED_TEST_SUITE(H5Types, Elements);
+
+TYPED_TEST(H5Types, tensor_comes_back_with_type_shape_and_meaning) {
+  const ScratchFolder folder;
+  std::vector<TypeParam> values(24);
+  std::iota(values.begin(), values.end(), TypeParam{1});
+  values[5] = std::numeric_limits<TypeParam>::max();
+  values[6] = std::numeric_limits<TypeParam>::lowest();
+  {
+    auto file = h5::File::create(folder / "a.h5");
+    file.write("deep/down/x", {2, 3, 4}, std::span<const TypeParam>(values), kMeaning);
+    file.close();
+  }
+  const auto file = h5::File::open(folder / "a.h5");
+  const auto again = file.dataset("deep/down/x");
+  EXPECT_EQ(again.type(), h5::type_of<TypeParam>());
+  EXPECT_THAT(again.shape(), ElementsAre(2, 3, 4));
+  EXPECT_EQ(again.template values<TypeParam>(), values);
+  EXPECT_EQ(again.text("units"), "s");
+  EXPECT_EQ(again.text("description"), "a column");
+}
+
+TEST(H5, empty_columns_and_scalars_come_back) {
+  const ScratchFolder folder;
+  auto file = h5::File::create(folder / "a.h5");
+  file.write("numbers", std::vector<double>{}, kMeaning);
+  file.write("texts", std::vector<std::string>{}, kMeaning);
+  const float loss = 1.5f;
+  file.write("loss", {}, std::span<const float>(&loss, 1), kMeaning);
+  file.close();
+  const auto again = h5::File::open(folder / "a.h5");
+  EXPECT_TRUE(again.dataset("numbers").values<double>().empty());
+  EXPECT_TRUE(again.dataset("texts").strings().empty());
+  EXPECT_THAT(again.dataset("loss").shape(), ElementsAre());
+  EXPECT_THAT(again.dataset("loss").values<float>(), ElementsAre(1.5f));
+}
+
+TEST(H5, text_and_attributes_come_back) {
+  const ScratchFolder folder;
+  const std::string deck(100'000, 'x');  // beyond the 64 KiB of a compact attribute
+  {
+    auto file = h5::File::create(folder / "a.h5");
+    file.write("names", std::vector<std::string>{"Überschrift", "", "block.03"}, kMeaning);
+    file.set_attribute("deck", "first");
+    file.set_attribute("deck", deck);
+    file.set_attribute("count", std::int64_t{-7});
+    file.set_attribute("seed", std::numeric_limits<std::uint64_t>::max());
+    file.set_attribute("scale", 0.1);
+    file.close();
+  }
+  const auto file = h5::File::open(folder / "a.h5");
+  EXPECT_THAT(file.dataset("names").strings(), ElementsAre("Überschrift", "", "block.03"));
+  EXPECT_EQ(file.text("deck"), deck);
+  EXPECT_EQ(file.integer("count"), -7);
+  EXPECT_EQ(file.natural("seed"), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(file.number("scale"), 0.1);
+  EXPECT_EQ(file.number("count"), -7.0);
+  EXPECT_FALSE(file.has_attribute("nothing"));
+  EXPECT_THAT(failure_of([&] { file.integer("nothing"); }), AllOf(HasSubstr("a.h5"), HasSubstr("@nothing"), HasSubstr("missing")));
+  EXPECT_THAT(failure_of([&] { file.integer("deck"); }), HasSubstr("not an integer"));
+  EXPECT_THAT(failure_of([&] { file.integer("scale"); }), HasSubstr("not an integer"));
+  EXPECT_THAT(failure_of([&] { file.text("count"); }), HasSubstr("no text"));
+}
+
+TEST(H5, lists_what_is_there) {
+  const ScratchFolder folder;
+  auto file = h5::File::create(folder / "a.h5");
+  const std::vector<float> one{1};
+  file.write("params/block.00.out", one, kMeaning);
+  file.write("params/block.00.in", one, kMeaning);
+  file.write("loss", one, kMeaning);
+  EXPECT_THAT(file.names(), ElementsAre("loss", "params"));
+  EXPECT_THAT(file.dataset_paths(), ElementsAre("loss", "params/block.00.in", "params/block.00.out"));
+  EXPECT_TRUE(file.has("params/block.00.in"));
+  EXPECT_FALSE(file.has("params/none"));
+  EXPECT_FALSE(file.has("none/none/none"));
+}
+
+TEST(H5, reads_ranges) {
+  const ScratchFolder folder;
+  auto file = h5::File::create(folder / "a.h5");
+  std::vector<std::uint16_t> tokens(1000);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  const auto dataset = file.write("tokens", tokens, kMeaning);
+  std::vector<std::int32_t> out(3);
+  dataset.read_from(997, std::span<std::int32_t>(out));
+  EXPECT_THAT(out, ElementsAre(997, 998, 999));
+  EXPECT_THAT(failure_of([&] { dataset.read_from(998, std::span<std::int32_t>(out)); }), HasSubstr("998..1000"));
+}
+
+TEST(H5, refuses_what_would_change_the_numbers) {
+  const ScratchFolder folder;
+  auto file = h5::File::create(folder / "a.h5");
+  const auto wide = file.write("wide", std::vector<std::int64_t>{1, std::int64_t{1} << 40}, kMeaning);
+  const auto large = file.write("large", std::vector<double>{1e300}, kMeaning);
+  const auto names = file.write("names", std::vector<std::string>{"a"}, kMeaning);
+  std::vector<std::int32_t> integers(2);
+  std::vector<float> floats(1);
+  EXPECT_THAT(failure_of([&] { wide.read(std::span<std::int32_t>(integers)); }), HasSubstr("/wide"));
+  EXPECT_THAT(failure_of([&] { wide.read(std::span<float>(floats)); }), HasSubstr("holds integers where floats"));
+  EXPECT_THAT(failure_of([&] { large.read(std::span<float>(floats)); }), HasSubstr("/large"));
+  EXPECT_THAT(failure_of([&] { names.read(std::span<float>(floats)); }), HasSubstr("holds text"));
+  EXPECT_THAT(failure_of([&] { wide.read(std::span<std::int32_t>(integers).first(1)); }), HasSubstr("2 entries where 1"));
+  EXPECT_THAT(failure_of([&] { file.dataset("gone"); }), AllOf(HasSubstr("/gone"), HasSubstr("missing")));
+  EXPECT_THAT(failure_of([&] { file.group("gone"); }), HasSubstr("missing"));
+}
+
+TEST(H5, names_files_that_cannot_be_opened) {
+  const ScratchFolder folder;
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "none.h5"); }), AllOf(HasSubstr("none.h5"), HasSubstr("No such file")));
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder.path()); }), HasSubstr("directory"));
+  write_bytes(folder / "text.h5", "this is not HDF5\n");
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "text.h5"); }), AllOf(HasSubstr("text.h5"), HasSubstr("signature")));
+  {
+    auto file = h5::File::create(folder / "cut.h5");
+    file.write("x", std::vector<double>(1000), kMeaning);
+    file.close();
+  }
+  fs::resize_file(folder / "cut.h5", 5000);
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "cut.h5"); }), AllOf(HasSubstr("cut.h5"), HasSubstr("truncated")));
+}
+
+TEST(H5, hints_at_locking_when_another_process_writes) {
+  const ScratchFolder folder;
+  int ready[2], done[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(done), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto file = h5::File::create(folder / "a.h5");
+    char byte = 1;
+    if (::write(ready[1], &byte, 1) != 1 || ::read(done[0], &byte, 1) != 1) ::_exit(1);
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "a.h5"); }), HasSubstr("HDF5_USE_FILE_LOCKING=FALSE"));
+  ASSERT_EQ(::write(done[1], &byte, 1), 1);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(H5, virtual_dataset_follows_its_folder) {
+  const ScratchFolder folder;
+  fs::create_directory(folder / "before");
+  const std::vector<float> values{1, 2, 3, 4, 5, 6};
+  {
+    auto source = h5::File::create(folder / "before/rank.h5");
+    source.write("params/w", {2, 3}, std::span<const float>(values), kMeaning);
+    source.close();
+    auto index = h5::File::create(folder / "before/index.h5");
+    index.write_virtual("params/w", h5::Type::float32, {2, 3}, "rank.h5", "/params/w", kMeaning);
+    index.close();
+  }
+  fs::rename(folder / "before", folder / "after");
+  const auto index = h5::File::open(folder / "after/index.h5");
+  EXPECT_THAT(index.dataset("params/w").shape(), ElementsAre(2, 3));
+  EXPECT_EQ(index.dataset("params/w").values<float>(), values);
+}
+
+// The write, the flush or the close may be the call that meets the limit: each must be told, none may be fatal.
+TEST(H5, full_disk_is_told_wherever_it_hits) {
+  const ScratchFolder folder;
+  const auto write_file = [&] {
+    auto file = h5::File::create(folder / "a.h5");
+    for (const char* name : {"small", "other"}) file.write(name, std::vector<double>(8), kMeaning);
+    file.write("large", std::vector<float>(20'000), kMeaning);
+    file.write("names", std::vector<std::string>(100, "label"), kMeaning);
+    file.close();
+  };
+  write_file();
+  const auto size = fs::file_size(folder / "a.h5");
+  for (rlim_t limit = 0; limit < size; limit += 1009) {
+    const FileSizeLimit full(limit);
+    EXPECT_THAT(failure_of(write_file), AllOf(HasSubstr("a.h5"), HasSubstr("File too large"), HasSubstr("job.directory"))) << limit;
+  }
+  write_file();  // the library has survived all of them
+  EXPECT_EQ(h5::File::open(folder / "a.h5").dataset("large").size(), 20'000);
+}
+
+TEST(H5, read_only_folder_is_named) {
+  const ScratchFolder folder;
+  fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  const OrdinaryUser user;
+  EXPECT_THAT(failure_of([&] { h5::File::create(folder / "a.h5"); }), AllOf(HasSubstr("a.h5"), HasSubstr("Permission denied")));
+}
+
+}  // namespace
+}  // namespace tessera::test
