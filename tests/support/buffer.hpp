@@ -1,0 +1,93 @@
+/// Memory on the device for one tensor of a test, filled from the host and read back.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::test {
+
+using kernels::Device;
+
+template <class Element>
+class Buffer {
+ public:
+  /// n elements that read as NaN (numbers) or -1 (integers) until a kernel writes them: what it forgets shows.
+  static Buffer unwritten(std::size_t n) {
+    if constexpr (std::is_integral_v<Element>) return Buffer(std::vector<Element>(n, Element(-1)));
+    return Buffer(std::vector<double>(n, std::nan("")));
+  }
+  static Buffer zeros(std::size_t n) { return Buffer(std::vector<Element>(n)); }
+
+  explicit Buffer(const std::vector<Element>& values) : size_(values.size()), bytes_(allocate(size_)) {
+    upload(values);
+  }
+
+  /// From double, rounded to Element.
+  template <class From = double, class = std::enable_if_t<!std::is_same_v<From, Element>>>
+  explicit Buffer(const std::vector<From>& values) : size_(values.size()), bytes_(allocate(size_)) {
+    std::vector<Element> rounded(values.size());
+    std::transform(values.begin(), values.end(), rounded.begin(), [](From v) { return static_cast<Element>(v); });
+    upload(rounded);
+  }
+
+  Element* data() const { return reinterpret_cast<Element*>(bytes_.data()); }
+  std::size_t size() const { return size_; }
+  using Value = kernels::Value<Element, Device>;
+  using Vector = kernels::Vector<Element, Device>;
+  using Matrix = kernels::Matrix<Element, Device>;
+  using HeadRows = kernels::HeadRows<Element, Device>;
+
+  Value value() const { return Value(data()); }
+  Vector vector() const { return Vector(data(), size_); }
+  Vector first(int n) const { return Vector(data(), n); }
+  Matrix matrix(int rows, int columns) const { return Matrix(data(), rows, columns); }
+  HeadRows head_rows(int B, int H, int T) const { return HeadRows(data(), B, H, T); }
+  kernels::HeadTensor<Element, Device> heads(int B, int H, int T, int D) const {
+    return kernels::contiguous_heads<Device>(data(), B, H, T, D);
+  }
+
+  std::vector<Element> elements() const {
+    std::vector<Element> host(size_);
+    Kokkos::deep_copy(bytes_of(host), bytes_);
+    return host;
+  }
+  std::vector<double> values() const {
+    const std::vector<Element> stored = elements();
+    std::vector<double> result(stored.size());
+    std::transform(stored.begin(), stored.end(), result.begin(), [](Element e) { return static_cast<double>(e); });
+    return result;
+  }
+
+ private:
+  // Bytes, not elements, and not initialised: constructing and destroying elements would be kernels, and tests look
+  // at what is launched.
+  using Storage = Kokkos::View<unsigned char*, Device::memory_space>;
+  using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
+
+  static Storage allocate(std::size_t n) {
+    return Storage(Kokkos::view_alloc(Kokkos::WithoutInitializing, "test.buffer"), n * sizeof(Element));
+  }
+  static HostBytes bytes_of(const std::vector<Element>& host) {
+    auto* bytes = reinterpret_cast<unsigned char*>(const_cast<Element*>(host.data()));
+    return HostBytes(bytes, host.size() * sizeof(Element));
+  }
+  void upload(const std::vector<Element>& values) { Kokkos::deep_copy(bytes_, bytes_of(values)); }
+
+  std::size_t size_;
+  Storage bytes_;
+};
+
+/// Whether two results are the same bit for bit (so -0 differs from 0, and a NaN equals itself).
+template <class Element>
+bool same_bits(const std::vector<Element>& a, const std::vector<Element>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(Element)) == 0);
+}
+
+}  // namespace tessera::test

@@ -1,0 +1,66 @@
+/// Sees every kernel launch while it lives: label, and the execution instance it was enqueued on.
+///
+/// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
+/// GPU it does.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+class LaunchRecorder {
+ public:
+  struct Launch {
+    std::string label;
+    std::uint32_t instance;
+  };
+
+  LaunchRecorder() : before_(Kokkos::Tools::Experimental::get_callbacks()) {
+    launches_.clear();
+    auto ours = before_;
+    ours.begin_parallel_for = ours.begin_parallel_reduce = ours.begin_parallel_scan = record;
+    ours.end_parallel_for = ours.end_parallel_reduce = ours.end_parallel_scan = nullptr;
+    Kokkos::Tools::Experimental::set_callbacks(ours);
+  }
+  ~LaunchRecorder() { Kokkos::Tools::Experimental::set_callbacks(before_); }
+  LaunchRecorder(const LaunchRecorder&) = delete;
+  LaunchRecorder& operator=(const LaunchRecorder&) = delete;
+
+  const std::vector<Launch>& launches() const { return launches_; }
+
+  std::vector<std::string> labels() const {
+    std::vector<std::string> list;
+    for (const Launch& launch : launches_) list.push_back(launch.label);
+    return list;
+  }
+
+ private:
+  static void record(const char* label, std::uint32_t instance, std::uint64_t* id) {
+    *id = launches_.size();
+    launches_.push_back({label, instance});
+  }
+
+  Kokkos::Tools::Experimental::EventSet before_;
+  static inline std::vector<Launch> launches_;  // callbacks carry no context
+};
+
+/// Whether something was launched, everything under the prefix, and all of it on `exec`.
+template <class Exec>
+::testing::AssertionResult launched_under(const LaunchRecorder& recorder, const std::string& prefix, const Exec& exec) {
+  if (recorder.launches().empty()) return ::testing::AssertionFailure() << "nothing was launched";
+  for (const auto& [label, instance] : recorder.launches()) {
+    if (label.rfind(prefix, 0) != 0) return ::testing::AssertionFailure() << label << " does not begin with " << prefix;
+    if (instance != Kokkos::Tools::Experimental::device_id(exec)) {
+      return ::testing::AssertionFailure() << label << " runs on instance " << instance << ", not on the caller's";
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace tessera::test

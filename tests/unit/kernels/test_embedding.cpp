@@ -1,0 +1,130 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/embedding.hpp"
+#include "reference/embedding.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/gradient_check.hpp"
+#include "support/launch_recorder.hpp"
+#include "support/random.hpp"
+#include "support/scalars.hpp"
+
+namespace tessera::test {
+namespace {
+
+using kernels::EmbeddingBackward;
+using kernels::EmbeddingForward;
+
+struct Shape {
+  int N, V, C;
+};
+// one of each, a column tile less one, exactly one, plus one, primes, and fewer words than tokens
+const std::vector<Shape> kShapes = {{1, 1, 1}, {5, 3, 31}, {7, 11, 32}, {64, 2, 33}, {101, 257, 67}};
+
+template <class Scalar>
+std::vector<Scalar> forward(Shape s, const std::vector<int>& tokens, const std::vector<double>& weight) {
+  const Buffer<int> tokens_in(tokens);
+  const Buffer<Scalar> weight_in(weight);
+  const auto out = Buffer<Scalar>::unwritten(s.N * s.C);
+  EmbeddingForward<Device, Scalar>{
+      .tokens = tokens_in.vector(), .weight = weight_in.matrix(s.V, s.C), .out = out.matrix(s.N, s.C)}
+      .launch(Device());
+  return out.elements();
+}
+
+template <class Scalar>
+std::vector<Accum<Scalar>> backward(Shape s, const std::vector<int>& tokens, const std::vector<double>& d_out,
+                                    const std::vector<double>& before) {
+  const Buffer<int> tokens_in(tokens);
+  const Buffer<Scalar> d_out_in(d_out);
+  const Buffer<Accum<Scalar>> d_weight(before);
+  EmbeddingBackward<Device, Scalar>{
+      .tokens = tokens_in.vector(), .d_out = d_out_in.matrix(s.N, s.C), .d_weight = d_weight.matrix(s.V, s.C)}
+      .launch(Device());
+  return d_weight.elements();
+}
+
+template <class Element>
+std::vector<double> as_double(const std::vector<Element>& elements) {
+  return Buffer<Element>(elements).values();
+}
+
+template <class Scalar>
+struct Embedding : ::testing::Test {};
+TYPED_TEST_SUITE(Embedding, AllScalars, ScalarNames);
+
+TYPED_TEST(Embedding, forward_copies_the_rows_of_its_tokens) {
+  for (const Shape s : kShapes) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " V " << s.V << " C " << s.C);
+    const auto tokens = uniform_int(s.N, 1, 0, s.V);
+    const auto weight = uniform_as<TypeParam>(s.V * s.C, 2);
+    const auto expected = reference::embedding_forward(tokens, weight, s.C);
+    EXPECT_TRUE(all_close<TypeParam>(as_double(forward<TypeParam>(s, tokens, weight)), expected, {}));
+  }
+}
+
+TYPED_TEST(Embedding, backward_adds_to_what_is_there_and_sums_repeated_tokens) {
+  using Real = Accum<TypeParam>;
+  for (const Shape s : kShapes) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " V " << s.V << " C " << s.C);
+    const auto tokens = uniform_int(s.N, 1, 0, s.V);
+    const auto d_out = uniform_as<TypeParam>(s.N * s.C, 3), before = uniform_as<Real>(s.V * s.C, 4);
+    const auto expected = reference::embedding_backward(tokens, d_out, s.C, before);
+    EXPECT_TRUE(all_close<Real>(as_double(backward<TypeParam>(s, tokens, d_out, before)), expected,
+                                {.of_max = tolerance<Real>(s.N)}));
+  }
+}
+
+TYPED_TEST(Embedding, repeats_bit_for_bit) {
+  const Shape s{501, 7, 129};
+  const auto tokens = uniform_int(s.N, 1, 0, s.V);
+  const auto d_out = uniform_as<TypeParam>(s.N * s.C, 3);
+  const std::vector<double> zero(s.V * s.C);
+  EXPECT_TRUE(same_bits(backward<TypeParam>(s, tokens, d_out, zero), backward<TypeParam>(s, tokens, d_out, zero)));
+}
+
+TYPED_TEST(Embedding, launches_under_its_name_on_the_callers_instance) {
+  const Shape s{3, 5, 40};
+  const LaunchRecorder recorder;
+  forward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.V * s.C));
+  backward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.N * s.C), std::vector<double>(s.V * s.C));
+  EXPECT_TRUE(launched_under(recorder, "tessera::embedding::", Device()));
+  EXPECT_EQ(recorder.launches().size(), 2u);
+}
+
+TYPED_TEST(Embedding, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows) {
+  const auto tokens = Buffer<int>::zeros(16);
+  const auto data = Buffer<TypeParam>::zeros(64);
+  const auto real = Buffer<Accum<TypeParam>>::zeros(64);
+  const auto go_forward = [&](auto n, auto weight, auto out) {
+    EmbeddingForward<Device, TypeParam>{.tokens = n, .weight = weight, .out = out}.launch(Device());
+  };
+  EXPECT_NO_THROW(go_forward(tokens.first(3), data.matrix(5, 4), data.matrix(3, 4)));
+  EXPECT_THROW(go_forward(tokens.first(2), data.matrix(5, 4), data.matrix(3, 4)), std::invalid_argument);
+  EXPECT_THROW(go_forward(tokens.first(3), data.matrix(5, 3), data.matrix(3, 4)), std::invalid_argument);
+
+  const auto go_backward = [&](auto n, auto d_out, auto d_weight) {
+    EmbeddingBackward<Device, TypeParam>{.tokens = n, .d_out = d_out, .d_weight = d_weight}.launch(Device());
+  };
+  EXPECT_NO_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 4)));
+  EXPECT_THROW(go_backward(tokens.first(4), data.matrix(3, 4), real.matrix(5, 4)), std::invalid_argument);
+  EXPECT_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 5)), std::invalid_argument);
+
+  const LaunchRecorder recorder;
+  go_forward(tokens.first(0), data.matrix(5, 4), data.matrix(0, 4));
+  go_backward(tokens.first(0), data.matrix(0, 4), real.matrix(5, 4));
+  EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
+}
+
+TEST(EmbeddingGradient, is_that_of_the_forward_kernel) {
+  const Shape s{6, 3, 4};
+  const std::vector<int> tokens = {2, 0, 2, 2, 1, 0};
+  const auto weight = uniform(s.V * s.C, 1), d_out = uniform(s.N * s.C, 2);
+  const auto gradient = backward<double>(s, tokens, d_out, std::vector<double>(s.V * s.C));
+  EXPECT_TRUE(is_gradient_of([&](const auto& moved) { return dot(forward<double>(s, tokens, moved), d_out); }, weight,
+                             gradient));
+}
+
+}  // namespace
+}  // namespace tessera::test
