@@ -6,12 +6,12 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include "config/availability.hpp"
 #include "config/faults.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
+#include "config/toml.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {

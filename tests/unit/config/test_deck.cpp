@@ -192,6 +192,12 @@ TEST_F(DeckFile, not_toml_with_its_place) {
   EXPECT_THAT(refused(write("c.toml", "[train\n")), HasSubstr("c.toml:1:"));
 }
 
+TEST_F(DeckFile, letters_outside_of_quotes) {
+  EXPECT_THAT(refused(write("a.toml", "train.steps = é\n")), HasSubstr("a.toml:1:15  is not TOML: "));
+  EXPECT_THAT(refused(write("b.toml", "é.steps = 5\n")), HasSubstr("b.toml:1:1  is not TOML: "));
+  EXPECT_EQ(load_deck(write("c.toml", "generate.prompt = \"\"\"\\\n§\"\"\" # é\n")).settings.generate.prompt, "§");
+}
+
 TEST_F(DeckFile, endless) { EXPECT_THAT(refused("/dev/zero"), HasSubstr("is longer than")); }
 
 TEST_F(DeckFile, nested_past_all_reason) {
