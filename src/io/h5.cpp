@@ -59,15 +59,13 @@ Result check(Result result, const std::string& where, std::string_view doing) {
 }
 #define H5_CHECK(call, where, doing) check((call), (where), (doing))
 
-/// Before the first call: no printing of error stacks, and no clean-up at exit, which in 1.10 crashes once a file could
-/// not be flushed because the disk was full. Everything is closed by handles instead.
+/// Before the first call: no printing of error stacks (a setting of each thread), and no clean-up at exit, which in 1.10
+/// crashes once a file could not be flushed because the disk was full. Everything is closed by handles instead.
 void start_library() {
-  static const bool is_started = [] {
-    H5dont_atexit();
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-    return true;
-  }();
-  (void)is_started;
+  static const herr_t without_clean_up = H5dont_atexit();
+  static thread_local const herr_t is_quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  static_cast<void>(without_clean_up);
+  static_cast<void>(is_quiet);
 }
 
 // --- types and spaces -----------------------------------------------------------------------------------------------

@@ -155,6 +155,9 @@ class File : public Group {
   static File create(const std::filesystem::path&);  // truncates
   static File open(const std::filesystem::path&);    // read only
   void close();                                      // checked; a file that was written must be closed with it
+  File(File&&) noexcept = default;
+  File& operator=(File&&) noexcept = default;
+  ~File() { handle_.close(); }                       // the root group before its file
 
  private:
   File(Handle file, Handle root, std::filesystem::path path, bool is_writing);

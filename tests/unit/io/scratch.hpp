@@ -3,14 +3,18 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "errors.hpp"
@@ -85,6 +89,32 @@ class OrdinaryUser {
  private:
   uid_t before_;
 };
+
+/// Runs `work` in a child process and kills it (SIGKILL) in the middle of what it repeats: `work` calls its argument
+/// after each repeat; the child lives for `repeats` of them and `fraction` of the time that the last one took.
+template <class Work>
+void kill_in_the_middle(int repeats, double fraction, Work work) {
+  using Time = std::chrono::steady_clock;
+  int done[2];
+  if (::pipe(done) != 0) throw std::runtime_error("pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work([&] {
+      if (::write(done[1], "", 1) != 1) ::_exit(1);
+    });
+    ::_exit(1);
+  }
+  ::close(done[1]);
+  Time::time_point before = Time::now(), last = before;
+  char byte;
+  for (int i = 0; i < repeats && ::read(done[0], &byte, 1) == 1; ++i) before = std::exchange(last, Time::now());
+  std::this_thread::sleep_for(fraction * (last - before));
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
+  ::close(done[0]);
+}
 
 inline void write_bytes(const fs::path& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);

@@ -1,11 +1,8 @@
 /// Checkpoints: complete or not there, verified before use, agreed on by all ranks.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
-#include <chrono>
 #include <map>
 #include <numeric>
-#include <thread>
 
 #include "io/checkpoint.hpp"
 #include "io/h5.hpp"
@@ -294,19 +291,17 @@ TEST(CheckpointFault, kill_at_any_instant_leaves_the_published_ones_whole) {
   std::int64_t newest = 0;
   int interrupted = 0;
   for (int round = 0; round < 25; ++round) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    kill_in_the_middle(2, round / 25.0, [&](const auto& report) {
       for (std::int64_t step = newest + 1;; ++step) {
         const Weights weights(step);
-        write_checkpoint(run.path(), state_at(step), weights.of(0, 1), kAlone, 2);
-        if (step % 5 == 0) write_checkpoint(run.path(), state_at(step), weights.of(0, 1), kAlone, 2);  // in place of itself
+        for (int again = 0; again < 2; ++again) {  // the second time in place of the first
+          write_checkpoint(run.path(), state_at(step), weights.of(0, 1), kAlone, 2);
+          report();
+        }
       }
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + 2'300 * round));
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
+    });
     const auto folder = io::newest_checkpoint(run.path());
-    if (!folder) continue;
+    ASSERT_TRUE(folder);
     for (const std::string& name : names_in(run / "checkpoints")) {
       if (name.starts_with(".tmp_")) ++interrupted;
       if (!name.starts_with("step_")) continue;

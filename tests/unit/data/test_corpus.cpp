@@ -1,0 +1,209 @@
+/// Token sources: what is in the file comes out as tokens; what cannot be right is refused by name.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "data/corpus.hpp"
+#include "io/h5.hpp"
+#include "tests/unit/io/scratch.hpp"
+
+namespace tessera::test {
+namespace {
+
+using config::DataSource;
+using data::Corpus;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::int32_t> tokens_of(const Corpus& corpus, std::int64_t first, std::int64_t count) {
+  std::vector<std::int32_t> out(static_cast<std::size_t>(count), -1);
+  corpus.copy(first, out);
+  return out;
+}
+std::vector<std::int32_t> all_of(const Corpus& corpus) { return tokens_of(corpus, 0, corpus.size()); }
+
+Corpus open_text(const fs::path& path, std::int64_t vocab_size = 257) { return Corpus::open(DataSource::text, path.string(), vocab_size, 1); }
+Corpus open_tokens(const std::string& path, std::int64_t vocab_size = 50257) { return Corpus::open(DataSource::tokens, path, vocab_size, 1); }
+
+/// llm.c: 256 int32, of which the first three count, then the tokens.
+template <class Token>
+std::string llmc_file(std::int32_t magic, std::int32_t version, std::int32_t count, const std::vector<Token>& tokens) {
+  std::vector<std::int32_t> header(256);
+  header[0] = magic, header[1] = version, header[2] = count;
+  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
+  return bytes.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token));
+}
+
+const std::vector<std::uint16_t> kTokens{0, 1, 50256, 7};
+
+TEST(TextCorpus, bytes_are_tokens_and_end_of_text_comes_last) {
+  const ScratchFolder folder;
+  write_bytes(folder / "a.txt", "Aé\n");  // é is two bytes of UTF-8
+  const auto corpus = open_text(folder / "a.txt");
+  EXPECT_EQ(corpus.size(), 5);
+  EXPECT_THAT(all_of(corpus), ElementsAre('A', 0xC3, 0xA9, '\n', 256));
+  EXPECT_THAT(tokens_of(corpus, 1, 2), ElementsAre(0xC3, 0xA9));
+  EXPECT_THAT(tokens_of(corpus, 4, 1), ElementsAre(256));
+  EXPECT_EQ(corpus.tokenisation(), "bytes");
+}
+
+TEST(TextCorpus, bytes_that_are_not_utf8_are_bytes) {
+  const ScratchFolder folder;
+  write_bytes(folder / "a.txt", std::string("\xFF\x00\x80", 3));
+  EXPECT_THAT(all_of(open_text(folder / "a.txt")), ElementsAre(255, 0, 128, 256));
+}
+
+TEST(TextCorpus, refuses_a_vocabulary_without_end_of_text) {
+  const ScratchFolder folder;
+  write_bytes(folder / "a.txt", "abc");
+  EXPECT_THAT(failure_of([&] { open_text(folder / "a.txt", 256); }), AllOf(HasSubstr("a.txt"), HasSubstr("model.vocab_size=257")));
+}
+
+TEST(AnyCorpus, files_that_cannot_be_read_are_named) {
+  const ScratchFolder folder;
+  write_bytes(folder / "empty", "");
+  EXPECT_THAT(failure_of([&] { open_text(folder / "empty"); }), AllOf(HasSubstr("empty"), HasSubstr("the file is empty")));
+  EXPECT_THAT(failure_of([&] { open_tokens((folder / "empty").string()); }), HasSubstr("the file is empty"));
+  EXPECT_THAT(failure_of([&] { open_text(folder / "none"); }), AllOf(HasSubstr("none"), HasSubstr("No such file"), HasSubstr("Check the path")));
+  EXPECT_THAT(failure_of([&] { open_text(folder.path()); }), HasSubstr("directory"));
+  EXPECT_THAT(failure_of([&] { open_text("/dev/null"); }), HasSubstr("not a regular file"));
+  write_bytes(folder / "secret", "abc");
+  fs::permissions(folder.path(), fs::perms::all);
+  fs::permissions(folder / "secret", fs::perms::none);
+  const OrdinaryUser user;
+  EXPECT_THAT(failure_of([&] { open_text(folder / "secret"); }), AllOf(HasSubstr("secret"), HasSubstr("Permission denied")));
+}
+
+TEST(AnyCorpus, copies_stay_inside) {
+  const ScratchFolder folder;
+  write_bytes(folder / "a.txt", "abc");
+  const auto corpus = open_text(folder / "a.txt");
+  std::vector<std::int32_t> out(2);
+  EXPECT_THROW(corpus.copy(3, out), std::out_of_range);
+  EXPECT_THROW(corpus.copy(-1, out), std::out_of_range);
+  corpus.copy(4, {});
+}
+
+TEST(BinCorpus, raw_uint16_as_nanogpt_writes_it) {
+  const ScratchFolder folder;
+  write_array(folder / "train.bin", kTokens);
+  const auto corpus = open_tokens((folder / "train.bin").string());
+  EXPECT_THAT(all_of(corpus), ElementsAre(0, 1, 50256, 7));
+  EXPECT_THAT(tokens_of(corpus, 2, 2), ElementsAre(50256, 7));
+  EXPECT_EQ(corpus.tokenisation(), "uint16");
+}
+
+TEST(BinCorpus, both_formats_of_llmc) {
+  const ScratchFolder folder;
+  write_bytes(folder / "gpt2.bin", llmc_file(20240520, 1, 4, kTokens));
+  write_bytes(folder / "llama3.bin", llmc_file(20240801, 7, 3, std::vector<std::uint32_t>{5, 128'000, 6}));
+  EXPECT_THAT(all_of(open_tokens((folder / "gpt2.bin").string())), ElementsAre(0, 1, 50256, 7));
+  const auto wide = open_tokens((folder / "llama3.bin").string(), 128'256);
+  EXPECT_THAT(all_of(wide), ElementsAre(5, 128'000, 6));
+  EXPECT_EQ(wide.tokenisation(), "uint32");
+}
+
+TEST(BinCorpus, refuses_files_that_were_cut_off) {
+  const ScratchFolder folder;
+  const auto refusal = [&](const std::string& bytes) {
+    write_bytes(folder / "a.bin", bytes);
+    return failure_of([&] { open_tokens((folder / "a.bin").string()); });
+  };
+  const std::string whole = llmc_file(20240520, 1, 4, kTokens);
+  EXPECT_THAT(refusal(whole.substr(0, 500)), AllOf(HasSubstr("a.bin"), HasSubstr("header has 500 bytes of 1024")));
+  EXPECT_THAT(refusal(whole.substr(0, 1024)), HasSubstr("promises 4 tokens of 2 bytes, 0 bytes follow"));
+  EXPECT_THAT(refusal(whole.substr(0, 1031)), HasSubstr("7 bytes follow"));
+  EXPECT_THAT(refusal(whole + "xx"), HasSubstr("10 bytes follow"));
+  EXPECT_THAT(refusal(llmc_file(20240520, 1, -4, kTokens)), HasSubstr("promises -4 tokens"));
+  EXPECT_THAT(refusal(llmc_file(20240520, 2, 4, kTokens)), HasSubstr("version 2 where 1 is read"));
+  EXPECT_THAT(refusal("odd"), HasSubstr("3 bytes are not a whole number of uint16"));
+}
+
+TEST(BinCorpus, refuses_tokens_above_the_vocabulary_with_their_position) {
+  const ScratchFolder folder;
+  std::vector<std::uint16_t> tokens(100'000, 3);
+  tokens[70'001] = 300;
+  tokens[80'000] = 999;
+  write_array(folder / "a.bin", tokens);
+  EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.bin").string(), 300); }),
+              AllOf(HasSubstr("a.bin"), HasSubstr("token 300 at position 70001"), HasSubstr("vocabulary of 300"), HasSubstr("model.vocab_size")));
+  EXPECT_EQ(open_tokens((folder / "a.bin").string(), 1000).size(), 100'000);
+}
+
+TEST(Hdf5Corpus, reads_the_named_or_the_default_dataset) {
+  const ScratchFolder folder;
+  {
+    auto file = io::h5::File::create(folder / "a.h5");
+    file.write("tokens", kTokens, {"1", "tokens"});
+    file.write("deep/val", std::vector<std::uint32_t>{9, 100'000}, {"1", "tokens"});
+    file.close();
+  }
+  const std::string path = (folder / "a.h5").string();
+  EXPECT_THAT(all_of(open_tokens(path)), ElementsAre(0, 1, 50256, 7));
+  EXPECT_EQ(open_tokens(path).tokenisation(), "uint16");
+  const auto wide = open_tokens(path + ":/deep/val", 100'001);
+  EXPECT_THAT(tokens_of(wide, 1, 1), ElementsAre(100'000));
+  EXPECT_EQ(wide.tokenisation(), "uint32");
+}
+
+TEST(Hdf5Corpus, refuses_what_is_not_a_row_of_tokens) {
+  const ScratchFolder folder;
+  const std::vector<float> numbers{1, 2};
+  std::vector<std::int64_t> tokens(3'000'000, 5);
+  tokens[2'500'000] = -1;
+  {
+    auto file = io::h5::File::create(folder / "a.h5");
+    file.write("floats", numbers, {"1", "x"});
+    file.write("table", {2, 2}, std::span<const std::uint16_t>(kTokens), {"1", "x"});
+    file.write("none", std::vector<std::uint16_t>{}, {"1", "x"});
+    file.write("negative", tokens, {"1", "x"});
+    file.close();
+  }
+  const auto refusal = [&](const std::string& dataset) { return failure_of([&] { open_tokens((folder / "a.h5").string() + ":/" + dataset); }); };
+  EXPECT_THAT(refusal("floats"), AllOf(HasSubstr("/floats"), HasSubstr("not a 1-D array of integers")));
+  EXPECT_THAT(refusal("table"), HasSubstr("not a 1-D array of integers"));
+  EXPECT_THAT(refusal("none"), HasSubstr("empty"));
+  EXPECT_THAT(refusal("gone"), HasSubstr("missing"));
+  EXPECT_THAT(refusal("negative"), HasSubstr("token -1 at position 2500000"));
+}
+
+TEST(SyntheticCorpus, depends_on_the_seed_and_on_nothing_else) {
+  const auto make = [](std::uint64_t seed) { return Corpus::open(DataSource::synthetic, "", 257, seed); };
+  EXPECT_EQ(tokens_of(make(1), 0, 1000), tokens_of(make(1), 0, 1000));
+  EXPECT_NE(tokens_of(make(1), 0, 1000), tokens_of(make(2), 0, 1000));
+  const auto whole = tokens_of(make(1), 0, 1000);
+  for (const std::int64_t first : {1, 63, 64, 65, 700}) {
+    EXPECT_EQ(tokens_of(make(1), first, 200), std::vector<std::int32_t>(whole.begin() + first, whole.begin() + first + 200));
+  }
+  // The first tokens of seed 1, so that a change of the sequence is noticed: stored losses depend on it.
+  EXPECT_THAT(tokens_of(make(1), 0, 6), ElementsAre(110, 31, 84, 107, 20, 215));
+}
+
+TEST(SyntheticCorpus, next_token_can_be_learnt_but_not_fully) {
+  const auto tokens = tokens_of(Corpus::open(DataSource::synthetic, "", 257, 1), 0, 200'000);
+  std::map<std::pair<std::int32_t, std::int32_t>, int> pairs;
+  std::map<std::int32_t, std::pair<std::int32_t, int>> likeliest;
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    ASSERT_GE(tokens[i], 0);
+    ASSERT_LT(tokens[i], 257);
+    const int count = ++pairs[{tokens[i - 1], tokens[i]}];
+    if (count > likeliest[tokens[i - 1]].second) likeliest[tokens[i - 1]] = {tokens[i], count};
+  }
+  int guessed = 0;
+  for (const auto& [token, best] : likeliest) guessed += best.second;
+  const double share = guessed / 200'000.0;
+  EXPECT_GT(share, 0.80);
+  EXPECT_LT(share, 0.90);
+  EXPECT_GT(likeliest.size(), 200u) << "only few tokens ever appear";
+}
+
+TEST(SyntheticCorpus, serves_the_smallest_vocabulary) {
+  for (const std::int32_t token : tokens_of(Corpus::open(DataSource::synthetic, "", 2, 1), 0, 1000)) EXPECT_LT(token, 2);
+}
+
+}  // namespace
+}  // namespace tessera::test
