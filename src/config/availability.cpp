@@ -56,8 +56,9 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
   std::vector<MissingCombination> found;
   const Precision compute = settings.precision.compute;
   if (settings.precision.master == MasterPrecision::none && (compute == Precision::bf16 || compute == Precision::fp16))
-    found.push_back({"precision.master",
-                     "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
+    found.push_back(
+        {"precision.master",
+         "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
   return found;
 }
 

@@ -71,7 +71,8 @@ constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",     
 bool is_override(std::string_view text) {
   const std::string_view name = text.substr(0, text.find('='));
   return name.size() < text.size() && name.find('.') != std::string_view::npos &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == ' '; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == ' '; });
 }
 
 void require_overrides(const CommandLine& line) {
@@ -140,7 +141,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     for (const std::string& argument : arguments) {
       const std::string option = argument.substr(0, argument.find('='));
-      if (!option.starts_with("--") || std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
+      if (!option.starts_with("--") ||
+          std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
         continue;
       const std::string near = nearest(option, {std::begin(kOptions), std::end(kOptions)});
       refuse(fmt::format("unknown option {}", option),

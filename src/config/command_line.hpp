@@ -11,16 +11,16 @@ namespace tessera::config {
 /// tessera DECK.toml [section.key=value ...] [--check] [--plan] [--print] [--resume auto|PATH] [--version]
 ///         [--show-config] [--explain KEY] [--kokkos-...]
 struct CommandLine {
-  std::string deck;                         // empty only with help, version, show_config or explain
-  std::vector<std::string> overrides;       // "section.key=value", for load_deck
-  bool check = false;                       // read the deck, say whether it is right, end
-  bool plan = false;                        // print the memory plan for parallel.ranks, end
-  bool print = false;                       // print the resolved deck, end
+  std::string deck;                    // empty only with help, version, show_config or explain
+  std::vector<std::string> overrides;  // "section.key=value", for load_deck
+  bool check = false;                  // read the deck, say whether it is right, end
+  bool plan = false;                   // print the memory plan for parallel.ranks, end
+  bool print = false;                  // print the resolved deck, end
   bool version = false;
-  bool show_config = false;                 // compiler, Kokkos, BLAS, MPI of this build
+  bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build
   bool help = false;
-  std::optional<std::string> explain;       // key, section or "all"
-  std::optional<std::string> resume;        // "auto" or the path of a checkpoint
+  std::optional<std::string> explain;         // key, section or "all"
+  std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
 };
 

@@ -1,86 +1,21 @@
 #include "config/deck.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "config/availability.hpp"
+#include "config/deck_file.hpp"
 #include "config/faults.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
 #include "config/toml.hpp"
-#include "errors.hpp"
 
 namespace tessera::config {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kMaxDeckBytes = 1 << 18;  // a deck is a page of text; /dev/zero is not
-constexpr std::size_t kMaxLineBytes = kMaxTextBytes + 96;  // bounds how deep a.a.a... nests, and so the parser's stack
-
-[[noreturn]] void refuse(std::string_view deck, std::string_view wrong) {
-  throw Failure(Exit::usage, fmt::format("{}  {}", deck, wrong));
-}
-
-// ---- files -------------------------------------------------------------------------------------------------------
-
-fs::path working_directory() {
-  std::error_code error;
-  const fs::path path = fs::current_path(error);
-  if (error)
-    throw Failure(Exit::usage, fmt::format("the current directory cannot be read ({}); change to one that exists",
-                                           error.message()));
-  return path;
-}
-
-std::string read_text(const fs::path& file) {
-  const std::string name = file.string();
-  std::error_code error;
-  const fs::file_status status = fs::status(file, error);
-  if (status.type() == fs::file_type::not_found) refuse(name, "there is no such deck; check the path");
-  if (error) refuse(name, fmt::format("the deck cannot be read: {}", error.message()));
-  if (status.type() == fs::file_type::directory) refuse(name, "is a folder; name a deck (.toml) in it");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) refuse(name, fmt::format("the deck cannot be read: {}; check its permissions", std::strerror(errno)));
-  std::string text(kMaxDeckBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) refuse(name, "reading the deck failed; check the file system");
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
-}
-
-void require_text(std::string_view text, std::string_view name) {
-  const auto refuse_binary = [&](std::size_t offset) {
-    refuse(name, fmt::format("is not a text file: byte 0x{:02X} at offset {} is not UTF-8 text; name a deck (.toml)",
-                             static_cast<unsigned char>(text[offset]), offset));
-  };
-  if (text.size() > kMaxDeckBytes) refuse(name, fmt::format("is longer than {} bytes; name a deck (.toml)", kMaxDeckBytes));
-  if (const auto nul = text.find('\0'); nul != std::string_view::npos) refuse_binary(nul);
-  if (const auto bad = first_bad_utf8(text)) refuse_binary(*bad);
-  for (std::size_t start = 0, number = 1; start < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    if (end - start > kMaxLineBytes)
-      refuse(fmt::format("{}:{}:1", name, number), fmt::format("line is longer than {} bytes; break it", kMaxLineBytes));
-    start = end + 1;
-  }
-}
-
-/// Absolute and normalised. An HDF5 dataset behind the file name (FILE.h5:/dataset) is kept as it is.
-std::string resolved_path(const std::string& text, const fs::path& folder) {
-  if (text.empty()) return text;
-  std::size_t end = text.size();
-  for (const std::string_view mark : {".h5:/", ".hdf5:/"})
-    if (const auto at = text.find(mark); at != std::string::npos) end = std::min(end, at + mark.size() - 2);
-  std::string file = (folder / text.substr(0, end)).lexically_normal().string();
-  if (file.size() > 1 && file.ends_with('/')) file.pop_back();
-  return file + text.substr(end);
-}
-
-// ---- values ------------------------------------------------------------------------------------------------------
 
 std::string describe(const toml::node& node) {
   if (const auto* value = node.as_string()) {
@@ -153,14 +88,14 @@ class Reader {
 };
 
 void Reader::read_deck(std::string_view text) {
-  require_text(text, name_);
+  require_deck_text(text, name_);
   toml::table root;
   try {
     root = toml::parse(text);
   } catch (const toml::parse_error& error) {
-    refuse(at(error.source()).text, fmt::format("is not TOML: {}; correct the line", error.description()));
+    refuse_deck(at(error.source()).text, fmt::format("is not TOML: {}; correct the line", error.description()));
   }
-  if (root.empty()) refuse(name_, "holds no key; start from one of the decks in input/");
+  if (root.empty()) refuse_deck(name_, "holds no key; start from one of the decks in input/");
   for (const auto& [key, node] : root) {
     if (const auto* table = node.as_table(); table != nullptr && is_section(key.str())) {
       read_section(key.str(), *table);
@@ -170,7 +105,8 @@ void Reader::read_deck(std::string_view text) {
     } else if (node.is_table()) {
       std::string known;
       for (const std::string_view section : section_names()) known += (known.empty() ? "" : " ") + std::string(section);
-      faults_.add({at(key.source()), std::string(key.str()), "unknown section", known, nearest(key.str(), section_names())});
+      faults_.add(
+          {at(key.source()), std::string(key.str()), "unknown section", known, nearest(key.str(), section_names())});
     } else {
       refuse_unknown(at(key.source()), std::string(key.str()));
     }
@@ -249,7 +185,8 @@ std::optional<Fault> Reader::store_as(const Key& key, const Access<Value>& acces
     Value values;
     for (const toml::node& node : *array) {
       const auto element = converted<typename Value::value_type>(node);
-      if (!element) return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
+      if (!element)
+        return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
       if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
         if (const auto fault = word_fault(key, *element)) return fault;
       }
@@ -296,7 +233,10 @@ std::optional<Fault> Reader::word_fault(const Key& key, const std::string& text)
     if (!missing_word(key.name, word.text)) words.push_back(word.text);
   }
   const std::string shown = text.size() <= 60 ? toml_string(text) : fmt::format("a string of {} bytes", text.size());
-  return Fault{{}, "", fmt::format("{} is not a word of this key", shown), fmt::format("{}", fmt::join(words, " ")),
+  return Fault{{},
+               "",
+               fmt::format("{} is not a word of this key", shown),
+               fmt::format("{}", fmt::join(words, " ")),
                nearest(text, words)};
 }
 
@@ -325,7 +265,7 @@ Deck Reader::finish() {
   if (settings_.job.directory.empty())
     settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
   if (first_bad_utf8(settings_.job.directory))
-    refuse(name_, "job.directory would not be UTF-8 text; give the run another folder");
+    refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");
   return {settings_, resolved(), name_};
 }
 
@@ -340,7 +280,7 @@ Deck parse_deck(std::string_view text, std::string_view name, const std::vector<
 }
 
 Deck load_deck(const fs::path& file, const std::vector<std::string>& overrides) {
-  const std::string text = read_text(file);
+  const std::string text = read_deck_file(file);
   return parse_deck(text, file.string(), overrides, (working_directory() / file).parent_path());
 }
 

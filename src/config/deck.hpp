@@ -21,8 +21,9 @@ struct Deck {
   std::filesystem::path path;  // of the deck as it was named
 };
 
-/// `overrides` are `section.key=value`: the right side is read as TOML, and as a bare string where that fails; of two for
-/// the same key the later wins. Paths in the deck are relative to its folder, in an override to the current directory.
+/// `overrides` are `section.key=value`: the right side is read as TOML, and as a bare string where that fails; of two
+/// for the same key the later wins. Paths in the deck are relative to its folder, in an override to the current
+/// directory.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text, for decks that are stored in files of a run. `name` stands in messages, and its stem in the

@@ -42,19 +42,21 @@ constexpr Word word(std::string_view text, Enum value) {
 }
 constexpr Word word(std::string_view text) { return {text, 0}; }
 
-constexpr Word kJobKinds[] = {word("train", JobKind::train), word("generate", JobKind::generate),
-                              word("bench.step", JobKind::bench_step), word("bench.attention", JobKind::bench_attention),
+constexpr Word kJobKinds[] = {word("train", JobKind::train),
+                              word("generate", JobKind::generate),
+                              word("bench.step", JobKind::bench_step),
+                              word("bench.attention", JobKind::bench_attention),
                               word("bench.kernels", JobKind::bench_kernels),
                               word("verify.attention", JobKind::verify_attention),
                               word("verify.model", JobKind::verify_model)};
-constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar), word("line", Progress::line),
-                              word("none", Progress::none)};
+constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar),
+                              word("line", Progress::line), word("none", Progress::none)};
 constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),
                            word("xl"),     word("2.7b"),  word("8b")};
 constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", DataSource::tokens),
                              word("synthetic", DataSource::synthetic)};
-constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32), word("bf16", Precision::bf16),
-                             word("fp16", Precision::fp16)};
+constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32),
+                             word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
 constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
@@ -80,25 +82,26 @@ std::vector<Key> make_table() {
   using S = Settings;
   return {
       {"job.kind", at<&S::job, &Job::kind>(), words(kJobKinds), "-",
-       "What to do. train and generate run a model; bench.* measure; verify.* compute reference outputs from job.input."},
+       "What to do. train and generate run a model; bench.* measure; verify.* compute reference outputs from "
+       "job.input."},
       {"job.seed", at<&S::job, &Job::seed>(), at_least(0), "-",
-       "Seed of initial weights, sample order, synthetic data and generated text. Same seed, deck, build and ranks: same "
-       "numbers, bit for bit."},
+       "Seed of initial weights, sample order, synthetic data and generated text. Same seed, deck, build and ranks: "
+       "same numbers, bit for bit."},
       {"job.input", at<&S::job, &Job::input>(), path(), "-",
        "What generate and verify.* read. A checkpoint folder for generate, an HDF5 file for verify.*."},
       {"job.output", at<&S::job, &Job::output>(), path(), "-",
        "HDF5 file that verify.* and bench.* write. Empty: result.h5 in job.directory."},
       {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
-       "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that is "
-       "not empty is refused unless the run resumes or job.overwrite is true."},
+       "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
+       "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
        "Whether a job.directory that is not empty may be emptied first."},
       {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
        "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
 
       {"model.size", at<&S::model, &Model::size>(), words(kSizes), "-",
-       "A named size: fills d_model, d_ff, num_layers and num_heads (8b also vocab_size) where the deck leaves them out. "
-       "A different number in the deck wins, and the resolved deck then says custom."},
+       "A named size: fills d_model, d_ff, num_layers and num_heads (8b also vocab_size) where the deck leaves them "
+       "out. A different number in the deck wins, and the resolved deck then says custom."},
       {"model.vocab_size", at<&S::model, &Model::vocab_size>(), between(2, kMaxVocab), "tokens",
        "Number of different tokens, V. Text needs 257: the 256 bytes and end-of-text."},
       {"model.context_length", at<&S::model, &Model::context_length>(), between(1, kMaxTokens), "tokens",
@@ -106,7 +109,8 @@ std::vector<Key> make_table() {
       {"model.d_model", at<&S::model, &Model::d_model>(), between(8, 1 << 20), "channels",
        "Width of the residual stream, C. num_heads divides it; the head width d_model / num_heads is even, 8 to 256."},
       {"model.num_layers", at<&S::model, &Model::num_layers>(), between(1, 10000), "blocks", "Transformer blocks, L."},
-      {"model.num_heads", at<&S::model, &Model::num_heads>(), between(1, 65536), "heads", "Attention heads per block, H."},
+      {"model.num_heads", at<&S::model, &Model::num_heads>(), between(1, 65536), "heads",
+       "Attention heads per block, H."},
       {"model.d_ff", at<&S::model, &Model::d_ff>(), between(1, 1 << 22), "channels",
        "Width inside the SwiGLU MLP, F; about 8/3 of d_model is usual."},
       {"model.rope_theta", at<&S::model, &Model::rope_theta>(), above(0, 1e12), "-",
@@ -118,18 +122,19 @@ std::vector<Key> make_table() {
        "Where tokens come from. text: a file read as bytes; tokens: a nanoGPT or llm.c .bin file or an HDF5 array; "
        "synthetic: made from the seed, nothing is read."},
       {"data.path", at<&S::data, &Data::path>(), path(), "-",
-       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the dataset is /tokens where left out."},
+       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the dataset is /tokens where left "
+       "out."},
       {"data.validation_fraction", at<&S::data, &Data::validation_fraction>(), fraction(), "-",
        "Share of the corpus, at its end, that is kept for validation and never trained on."},
 
       {"train.steps", at<&S::train, &Train::steps>(), between(1, kMaxSteps), "steps",
        "Optimizer steps of the whole run, resumed parts included."},
       {"train.batch_size", at<&S::train, &Train::batch_size>(), between(1, 1 << 24), "sequences",
-       "Sequences per optimizer step over all ranks. micro_batch_size x accumulation x ranks has to divide it, unless "
-       "parallel.allow_uneven is true."},
+       "Sequences per optimizer step over all ranks. micro_batch_size x accumulation x ranks has to divide it, "
+       "unless parallel.allow_uneven is true."},
       {"train.micro_batch_size", at<&S::train, &Train::micro_batch_size>(), between(0, 1 << 24), "sequences",
-       "Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole share. Smaller "
-       "needs less memory and gives the same gradients."},
+       "Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole share. "
+       "Smaller needs less memory and gives the same gradients."},
       {"train.validate_every", at<&S::train, &Train::validate_every>(), between(0, kMaxSteps), "steps",
        "Steps between validations. 0: only after the last step."},
       {"train.validation_sequences", at<&S::train, &Train::validation_sequences>(), between(0, kMaxSteps), "sequences",
@@ -139,10 +144,11 @@ std::vector<Key> make_table() {
       {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
        "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
-       "Whether element-wise work is fused into its neighbours. false is the plain step, for comparison in a CUDA build."},
+       "Whether element-wise work is fused into its neighbours. false is the plain step, for comparison in a CUDA "
+       "build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
-       "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: keep "
-       "all."},
+       "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: "
+       "keep all."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. 0: none."},
 
@@ -165,8 +171,8 @@ std::vector<Key> make_table() {
        "Largest global L2 norm of the gradient; a longer one is scaled down. 0: off."},
 
       {"precision.compute", at<&S::precision, &PrecisionSettings::compute>(), words(kCompute), "-",
-       "Number format of activations and of the weights that the forward reads. Sums are always in fp32. tf32 needs a "
-       "CUDA build; on CPUs bf16 and fp16 are for equivalence, not for speed."},
+       "Number format of activations and of the weights that the forward reads. Sums are always in fp32. tf32 needs "
+       "a CUDA build; on CPUs bf16 and fp16 are for equivalence, not for speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
        "Number format of the weights that AdamW updates. none: no copy beside the compute weights."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
@@ -190,8 +196,8 @@ std::vector<Key> make_table() {
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
        "Size of a gradient bucket, in millions of bytes."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
-       "What is split over ranks instead of repeated on each. optimizer, gradients and parameters each include the one "
-       "before."},
+       "What is split over ranks instead of repeated on each. optimizer, gradients and parameters each include the "
+       "one before."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
        "What lives in host memory instead of on the device."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",

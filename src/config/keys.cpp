@@ -37,7 +37,8 @@ std::string toml_text(const std::vector<Element>& values) {
 }
 
 std::string number_text(double value) {
-  return std::abs(value) < 1e10 && value == std::floor(value) ? fmt::format("{:.0f}", value) : fmt::format("{:g}", value);
+  return std::abs(value) < 1e10 && value == std::floor(value) ? fmt::format("{:.0f}", value)
+                                                              : fmt::format("{:g}", value);
 }
 
 std::optional<std::string> number_violation(const Legal& legal, double value, std::string_view text) {
@@ -107,15 +108,15 @@ std::string nearest_key(std::string_view name) {
 }
 
 std::string value_text(const Key& key, const Settings& settings) {
-  return std::visit(
-      Overloaded{[&](const EnumAccess& access) {
-                   const int value = access.read(settings);
-                   for (const Word& word : key.legal.words)
-                     if (word.value == value) return toml_string(word.text);
-                   return fmt::format("\"?{}\"", value);  // a word is missing in the table: a test looks for this
-                 },
-                 [&](const auto& access) { return toml_text(access.read(settings)); }},
-      key.field);
+  return std::visit(Overloaded{[&](const EnumAccess& access) {
+                                 const int value = access.read(settings);
+                                 for (const Word& word : key.legal.words)
+                                   if (word.value == value) return toml_string(word.text);
+                                 return fmt::format("\"?{}\"",
+                                                    value);  // a word is missing in the table: a test looks for this
+                               },
+                               [&](const auto& access) { return toml_text(access.read(settings)); }},
+                    key.field);
 }
 
 std::string type_text(const Key& key) {
@@ -123,7 +124,9 @@ std::string type_text(const Key& key) {
   return std::visit(
       Overloaded{[](const Access<bool>&) { return "boolean"; }, [](const Access<std::int64_t>&) { return "integer"; },
                  [](const Access<std::uint64_t>&) { return "integer"; }, [](const Access<double>&) { return "number"; },
-                 [&](const Access<std::string>&) { return is_word ? "word" : key.legal.is_path ? "path" : "text"; },
+                 [&](const Access<std::string>&) { return is_word             ? "word"
+                                                          : key.legal.is_path ? "path"
+                                                                              : "text"; },
                  [](const Access<std::vector<std::int64_t>>&) { return "list of integers"; },
                  [&](const Access<std::vector<std::string>>&) { return is_word ? "list of words" : "list of texts"; },
                  [](const Access<std::vector<bool>>&) { return "list of booleans"; },
@@ -144,7 +147,8 @@ std::string legal_text(const Key& key) {
     text = fmt::format(fmt::runtime(legal.above_min ? "above {}" : "{} or more"), number_text(legal.min));
   } else if (legal.is_path) {
     text = "a path";
-  } else if (std::holds_alternative<Access<bool>>(key.field) || std::holds_alternative<Access<std::vector<bool>>>(key.field)) {
+  } else if (std::holds_alternative<Access<bool>>(key.field) ||
+             std::holds_alternative<Access<std::vector<bool>>>(key.field)) {
     text = "true false";
   } else {
     text = "any " + type_text(key);

@@ -31,8 +31,8 @@ struct EnumAccess {
   int (*read)(const Settings&);
 };
 
-using Field = std::variant<Access<bool>, Access<std::int64_t>, Access<std::uint64_t>, Access<double>, Access<std::string>,
-                           Access<std::vector<std::int64_t>>, Access<std::vector<std::string>>,
+using Field = std::variant<Access<bool>, Access<std::int64_t>, Access<std::uint64_t>, Access<double>,
+                           Access<std::string>, Access<std::vector<std::int64_t>>, Access<std::vector<std::string>>,
                            Access<std::vector<bool>>, EnumAccess>;
 
 struct Word {
@@ -44,10 +44,10 @@ struct Word {
 struct Legal {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;       // min itself is not legal
-  bool below_max = false;       // max itself is not legal
-  bool not_empty = false;       // lists and text
-  bool is_path = false;         // text: resolved against the deck's folder, or the current directory in an override
+  bool above_min = false;  // min itself is not legal
+  bool below_max = false;  // max itself is not legal
+  bool not_empty = false;  // lists and text
+  bool is_path = false;    // text: resolved against the deck's folder, or the current directory in an override
   std::span<const Word> words = {};  // text and enums: nothing else is legal
 };
 
@@ -67,10 +67,11 @@ constexpr std::size_t kMaxTextBytes = 4000;  // of a text value as it stands in 
 /// All keys, section by section, in the order in which decks are printed.
 std::span<const Key> all_keys();
 
-const Key* find_key(std::string_view name);      // nullptr: there is none of this name
+const Key* find_key(std::string_view name);  // nullptr: there is none of this name
 bool is_section(std::string_view name);
 std::vector<std::string_view> section_names();
-std::string nearest_key(std::string_view name);  // "" where nothing is near; a known leaf in another section counts as near
+std::string nearest_key(
+    std::string_view name);  // "" where nothing is near; a known leaf in another section counts as near
 
 /// The key's value as TOML, such that reading it back gives the same bits.
 std::string value_text(const Key& key, const Settings& settings);

@@ -18,13 +18,14 @@ struct SizeRow {
   std::int64_t vocab_size;  // 0: the size says nothing about it
 };
 constexpr SizeRow kSizes[] = {
-    {"small", 768, 3072, 12, 12, 0},  {"medium", 1024, 4096, 24, 16, 0}, {"large", 1280, 5120, 36, 20, 0},
-    {"xl", 1600, 6400, 48, 25, 0},    {"2.7b", 2560, 10240, 32, 32, 0},  {"8b", 4096, 11008, 34, 32, 151936},
+    {"small", 768, 3072, 12, 12, 0}, {"medium", 1024, 4096, 24, 16, 0}, {"large", 1280, 5120, 36, 20, 0},
+    {"xl", 1600, 6400, 48, 25, 0},   {"2.7b", 2560, 10240, 32, 32, 0},  {"8b", 4096, 11008, 34, 32, 151936},
 };
 
 class Rules {
  public:
-  Rules(const Sources& sources, std::string_view deck, Faults& faults) : sources_(sources), deck_(deck), faults_(faults) {}
+  Rules(const Sources& sources, std::string_view deck, Faults& faults)
+      : sources_(sources), deck_(deck), faults_(faults) {}
 
   /// `keys` are those the rule reads; the fault is reported for the first, at the first that was given.
   void require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
@@ -65,12 +66,14 @@ void check_model(const Settings& settings, Rules& rules) {
 void check_training(const Settings& settings, Rules& rules) {
   const Train& train = settings.train;
   const Optimizer& optimizer = settings.optimizer;
-  rules.require(optimizer.min_learning_rate <= optimizer.learning_rate,
-                {"optimizer.min_learning_rate", "optimizer.learning_rate"},
-                fmt::format("{} is above optimizer.learning_rate = {}", optimizer.min_learning_rate, optimizer.learning_rate),
-                "at most optimizer.learning_rate");
+  rules.require(
+      optimizer.min_learning_rate <= optimizer.learning_rate,
+      {"optimizer.min_learning_rate", "optimizer.learning_rate"},
+      fmt::format("{} is above optimizer.learning_rate = {}", optimizer.min_learning_rate, optimizer.learning_rate),
+      "at most optimizer.learning_rate");
   rules.require(optimizer.warmup_steps <= train.steps, {"optimizer.warmup_steps", "train.steps"},
-                fmt::format("{} is more than train.steps = {}", optimizer.warmup_steps, train.steps), "at most train.steps");
+                fmt::format("{} is more than train.steps = {}", optimizer.warmup_steps, train.steps),
+                "at most train.steps");
   rules.require(train.validate_every == 0 || settings.data.validation_fraction > 0,
                 {"train.validate_every", "data.validation_fraction"},
                 fmt::format("{} asks for validation, but data.validation_fraction = 0 keeps no data for it",
@@ -79,8 +82,8 @@ void check_training(const Settings& settings, Rules& rules) {
   rules.require(train.micro_batch_size <= train.batch_size, {"train.micro_batch_size", "train.batch_size"},
                 fmt::format("{} is more than train.batch_size = {}", train.micro_batch_size, train.batch_size),
                 "at most train.batch_size");
-  rules.require(train.micro_batch_size == 0 || train.micro_batch_size > train.batch_size || settings.parallel.allow_uneven ||
-                    train.batch_size % train.micro_batch_size == 0,
+  rules.require(train.micro_batch_size == 0 || train.micro_batch_size > train.batch_size ||
+                    settings.parallel.allow_uneven || train.batch_size % train.micro_batch_size == 0,
                 {"train.micro_batch_size", "train.batch_size", "parallel.allow_uneven"},
                 fmt::format("{} does not divide train.batch_size = {}", train.micro_batch_size, train.batch_size),
                 "a divisor of train.batch_size, or parallel.allow_uneven = true");
@@ -95,14 +98,13 @@ void check_training(const Settings& settings, Rules& rules) {
 void check_files(const Settings& settings, const Sources& sources, Rules& rules) {
   const JobKind kind = settings.job.kind;
   const Data& data = settings.data;
-  rules.require(data.source != DataSource::text || settings.model.vocab_size >= 257, {"model.vocab_size", "data.source"},
-                fmt::format("{} is too small for data.source = \"text\" (256 bytes and end-of-text)",
-                            settings.model.vocab_size),
-                "257 or more");
+  rules.require(
+      data.source != DataSource::text || settings.model.vocab_size >= 257, {"model.vocab_size", "data.source"},
+      fmt::format("{} is too small for data.source = \"text\" (256 bytes and end-of-text)", settings.model.vocab_size),
+      "257 or more");
   const bool reads_data = kind == JobKind::train || kind == JobKind::bench_step;
-  rules.require(!reads_data || data.source == DataSource::synthetic || !data.path.empty(),
-                {"data.path", "data.source"}, "is not given, and data.source names a file",
-                "a path, or data.source = \"synthetic\"");
+  rules.require(!reads_data || data.source == DataSource::synthetic || !data.path.empty(), {"data.path", "data.source"},
+                "is not given, and data.source names a file", "a path, or data.source = \"synthetic\"");
   rules.require(data.path.empty() || sources.contains("data.source"), {"data.path"},
                 "would be ignored: data.source is not given and defaults to \"synthetic\"",
                 "data.source = \"text\" or \"tokens\" beside it");

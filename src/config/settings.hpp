@@ -12,10 +12,10 @@ namespace tessera::config {
 
 enum class JobKind { train, generate, bench_step, bench_attention, bench_kernels, verify_attention, verify_model };
 enum class DataSource { text, tokens, synthetic };
-enum class Precision { fp32, tf32, bf16, fp16 };       // dtype of activations and of the working copy of the weights
-enum class MasterPrecision { fp32, none };             // dtype of the weights that AdamW updates
-enum class MomentPrecision { fp32, bf16 };             // dtype of AdamW's m and v
-enum class ReducePrecision { fp32, bf16 };             // dtype in which gradients cross the network
+enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
+enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
+enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
+enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
 enum class Collectives { automatic, mpi, nccl };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
@@ -26,9 +26,9 @@ enum class Progress { automatic, bar, line, none };
 struct Job {
   JobKind kind = JobKind::train;
   std::uint64_t seed = 1;
-  std::string input;       // file a verify or generate job reads (a checkpoint folder for generate)
-  std::string output;      // file a verify or bench job writes; empty: <directory>/result.h5
-  std::string directory;   // empty in the deck: runs/<deck name> under the current directory; resolved to a path
+  std::string input;      // file a verify or generate job reads (a checkpoint folder for generate)
+  std::string output;     // file a verify or bench job writes; empty: <directory>/result.h5
+  std::string directory;  // empty in the deck: runs/<deck name> under the current directory; resolved to a path
   bool overwrite = false;
   Progress progress = Progress::automatic;
 
@@ -36,15 +36,15 @@ struct Job {
 };
 
 struct Model {
-  std::string size = "custom";       // custom, small, medium, large, xl, 2.7b, 8b: fills the four numbers that the deck leaves out
-  std::int64_t vocab_size = 257;     // V
-  std::int64_t context_length = 128; // T
-  std::int64_t d_model = 128;        // C
-  std::int64_t num_layers = 4;       // L
-  std::int64_t num_heads = 4;        // H; D = C / H, even
-  std::int64_t d_ff = 352;           // F
+  std::string size = "custom";        // custom, small ... 8b: fills the numbers that the deck leaves out
+  std::int64_t vocab_size = 257;      // V
+  std::int64_t context_length = 128;  // T
+  std::int64_t d_model = 128;         // C
+  std::int64_t num_layers = 4;        // L
+  std::int64_t num_heads = 4;         // H; D = C / H, even
+  std::int64_t d_ff = 352;            // F
   double rope_theta = 10000.0;
-  double norm_eps = 1e-5;            // added to the mean square in RMSNorm
+  double norm_eps = 1e-5;  // added to the mean square in RMSNorm
 
   bool operator==(const Model&) const = default;
 };
@@ -66,8 +66,8 @@ struct Train {
   double time_limit_s = 0;                 // wall seconds after which the run checkpoints and leaves with 75; 0: none
   bool graph = false;
   bool fused = true;
-  std::int64_t checkpoint_activations = 0; // 0 none; n: keep one residual per n blocks and recompute the rest
-  std::int64_t sample_tokens = 0;          // tokens of text generated and printed after the last step
+  std::int64_t checkpoint_activations = 0;  // 0 none; n: keep one residual per n blocks and recompute the rest
+  std::int64_t sample_tokens = 0;           // tokens of text generated and printed after the last step
 
   bool operator==(const Train&) const = default;
 };
@@ -80,7 +80,7 @@ struct Optimizer {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip_norm = 1.0;                  // 0: off
+  double clip_norm = 1.0;  // 0: off
 
   bool operator==(const Optimizer&) const = default;
 };
@@ -90,7 +90,7 @@ struct PrecisionSettings {
   MasterPrecision master = MasterPrecision::fp32;
   MomentPrecision moments = MomentPrecision::fp32;
   ReducePrecision reduce = ReducePrecision::fp32;
-  double initial_loss_scale = 65536.0;     // fp16 only: start of the dynamic loss scale
+  double initial_loss_scale = 65536.0;  // fp16 only: start of the dynamic loss scale
 
   bool operator==(const PrecisionSettings&) const = default;
 };
@@ -112,23 +112,23 @@ struct Parallel {
   std::int64_t prefetch_blocks = 1;
   bool allow_uneven = false;
   bool allow_shared_device = false;
-  std::int64_t ranks = 1;                  // --plan only: how many ranks to plan for
+  std::int64_t ranks = 1;  // --plan only: how many ranks to plan for
 
   bool operator==(const Parallel&) const = default;
 };
 
 struct Checkpoint {
-  std::int64_t every = 0;                  // steps; 0: only at the end and when stopped
-  std::int64_t keep = 2;                   // newest complete checkpoints kept
+  std::int64_t every = 0;  // steps; 0: only at the end and when stopped
+  std::int64_t keep = 2;   // newest complete checkpoints kept
 
   bool operator==(const Checkpoint&) const = default;
 };
 
 struct Trace {
-  std::int64_t every_steps = 10;           // steps between console lines
-  std::vector<std::int64_t> profile_steps; // steps whose kernels are timed one by one
-  bool memory = true;                      // write the memory timeline of the first step
-  double flush_s = 5;                      // longest time run.h5 lags behind
+  std::int64_t every_steps = 10;            // steps between console lines
+  std::vector<std::int64_t> profile_steps;  // steps whose kernels are timed one by one
+  bool memory = true;                       // write the memory timeline of the first step
+  double flush_s = 5;                       // longest time run.h5 lags behind
 
   bool operator==(const Trace&) const = default;
 };
@@ -136,16 +136,16 @@ struct Trace {
 struct Bench {
   std::int64_t warmup = 2;
   std::int64_t repeats = 10;
-  double memory_limit_gib = 0;             // 0: what the machine has
-  std::vector<std::int64_t> lengths = {1024};           // T, bench.attention
-  std::vector<std::int64_t> head_widths = {64};         // D, bench.attention
-  std::vector<std::string> implementations = {"flash2"};// bench.attention
-  std::vector<std::string> dtypes = {"fp32"};           // bench.attention
-  std::vector<bool> causal = {true};                    // bench.attention
-  std::int64_t batch = 1;                               // B, bench.attention
-  std::int64_t heads = 8;                               // H, bench.attention
-  std::int64_t rows = 4096;                             // N, bench.kernels
-  std::int64_t width = 1024;                            // C, bench.kernels
+  double memory_limit_gib = 0;                            // 0: what the machine has
+  std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
+  std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
+  std::vector<std::string> implementations = {"flash2"};  // bench.attention
+  std::vector<std::string> dtypes = {"fp32"};             // bench.attention
+  std::vector<bool> causal = {true};                      // bench.attention
+  std::int64_t batch = 1;                                 // B, bench.attention
+  std::int64_t heads = 8;                                 // H, bench.attention
+  std::int64_t rows = 4096;                               // N, bench.kernels
+  std::int64_t width = 1024;                              // C, bench.kernels
 
   bool operator==(const Bench&) const = default;
 };
@@ -153,8 +153,8 @@ struct Bench {
 struct Generate {
   std::string prompt = "\n";
   std::int64_t max_tokens = 256;
-  double temperature = 0.8;                // 0: greedy
-  std::int64_t top_k = 40;                 // 0: all
+  double temperature = 0.8;  // 0: greedy
+  std::int64_t top_k = 40;   // 0: all
 
   bool operator==(const Generate&) const = default;
 };

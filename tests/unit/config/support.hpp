@@ -13,7 +13,8 @@
 
 namespace tessera::config {
 
-/// The message of the Failure that `action` throws, which has to carry `code`; "" with a test failure where it does not.
+/// The message of the Failure that `action` throws, which has to carry `code`; "" with a test failure where it does
+/// not.
 template <class Action>
 std::string refusal(Exit code, const Action& action) {
   try {

@@ -23,7 +23,8 @@ std::string refused(const std::vector<const char*>& arguments) {
 }
 
 TEST(CommandLine, deck_overrides_and_flags_in_any_order) {
-  const CommandLine line = parse({"--check", "a b.toml", "train.steps=5", "--print", "trace.profile_steps=[1, 2]", "--plan"});
+  const CommandLine line =
+      parse({"--check", "a b.toml", "train.steps=5", "--print", "trace.profile_steps=[1, 2]", "--plan"});
   EXPECT_EQ(line.deck, "a b.toml");
   EXPECT_THAT(line.overrides, ElementsAre("train.steps=5", "trace.profile_steps=[1, 2]"));
   EXPECT_TRUE(line.check && line.print && line.plan);
@@ -31,8 +32,10 @@ TEST(CommandLine, deck_overrides_and_flags_in_any_order) {
 }
 
 TEST(CommandLine, values_reach_the_deck_as_they_were_typed) {
-  const CommandLine line = parse({"a.toml", "generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"});
-  EXPECT_THAT(line.overrides, ElementsAre("generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"));
+  const CommandLine line =
+      parse({"a.toml", "generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"});
+  EXPECT_THAT(line.overrides,
+              ElementsAre("generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"));
 }
 
 TEST(CommandLine, resume_takes_auto_or_a_path) {
@@ -73,9 +76,9 @@ TEST(CommandLine, faults_say_what_and_how) {
 
 TEST(CommandLine, help_lists_the_options_and_every_exit_code) {
   const std::string help = help_text();
-  for (const char* part : {"--check", "--plan", "--print", "--resume", "--version", "--show-config", "--explain", "--kokkos-",
-                           "DECK.toml", "section.key=value", "\n   0 ", "\n   2 ", "\n   3 ", "\n   4 ", "\n   5 ",
-                           "\n   6 ", "\n   7 ", "\n  75 "})
+  for (const char* part :
+       {"--check", "--plan", "--print", "--resume", "--version", "--show-config", "--explain", "--kokkos-", "DECK.toml",
+        "section.key=value", "\n   0 ", "\n   2 ", "\n   3 ", "\n   4 ", "\n   5 ", "\n   6 ", "\n   7 ", "\n  75 "})
     EXPECT_THAT(help, HasSubstr(part));
 }
 

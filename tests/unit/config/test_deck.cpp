@@ -17,7 +17,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(Deck, defaults_then_deck_then_overrides_the_later_one_last) {
-  const Settings settings = read("[train]\nsteps = 50\nbatch_size = 4\n", {"train.batch_size=6", "train.batch_size = 12"});
+  const Settings settings =
+      read("[train]\nsteps = 50\nbatch_size = 4\n", {"train.batch_size=6", "train.batch_size = 12"});
   EXPECT_EQ(settings.train.steps, 50);
   EXPECT_EQ(settings.train.batch_size, 12);
   EXPECT_EQ(settings.model.d_model, Model{}.d_model);
@@ -61,9 +62,12 @@ struct SizeCase {
 };
 
 TEST(Deck, sizes_fill_what_is_left_out) {
-  for (const SizeCase& row : {SizeCase{"small", 768, 3072, 12, 12, 257}, {"medium", 1024, 4096, 24, 16, 257},
-                              {"large", 1280, 5120, 36, 20, 257}, {"xl", 1600, 6400, 48, 25, 257},
-                              {"2.7b", 2560, 10240, 32, 32, 257}, {"8b", 4096, 11008, 34, 32, 151936}}) {
+  for (const SizeCase& row : {SizeCase{"small", 768, 3072, 12, 12, 257},
+                              {"medium", 1024, 4096, 24, 16, 257},
+                              {"large", 1280, 5120, 36, 20, 257},
+                              {"xl", 1600, 6400, 48, 25, 257},
+                              {"2.7b", 2560, 10240, 32, 32, 257},
+                              {"8b", 4096, 11008, 34, 32, 151936}}) {
     const Deck deck = parse_deck("model.size = \"" + std::string(row.name) + "\"", "deck.toml");
     const Model& model = deck.settings.model;
     EXPECT_EQ(model.d_model, row.d_model);
@@ -98,8 +102,9 @@ TEST(Deck, paths_start_at_the_deck_and_in_overrides_at_the_current_directory) {
 }
 
 TEST(Deck, an_hdf5_dataset_stays_behind_its_file) {
-  EXPECT_EQ(parse_deck("data = {source = \"tokens\", path = \"x/../a.h5:/group/tokens\"}", "d", {}, "/in").settings.data.path,
-            "/in/a.h5:/group/tokens");
+  EXPECT_EQ(
+      parse_deck("data = {source = \"tokens\", path = \"x/../a.h5:/group/tokens\"}", "d", {}, "/in").settings.data.path,
+      "/in/a.h5:/group/tokens");
   EXPECT_EQ(parse_deck("data = {source = \"tokens\", path = \"/abs/a.hdf5:/t\"}", "d", {}, "/in").settings.data.path,
             "/abs/a.hdf5:/t");
 }

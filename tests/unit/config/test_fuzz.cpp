@@ -32,9 +32,12 @@ TEST(Fuzz, bytes) {
 }
 
 TEST(Fuzz, fragments_of_toml) {
-  const char* fragments[] = {"[", "]", "{", "}", "=", ".", ",", "\n", " ", "\"", "'", "\"\"\"", "#", "[[", "]]", "train", "steps",
-                             "model", "d_model", "1", "-", "1e999", "0x", "nan", "inf", "true", "1979-05-27", "07:32:00",
-                             "\\u0000", "\\", "size", "\"small\"", "é", "_", "+", "9223372036854775808", "path", "\"a\""};
+  const char* fragments[] = {
+      "[",        "]",       "{",      "}",     "=",         ".",   ",",     "\n",    " ",
+      "\"",       "'",       "\"\"\"", "#",     "[[",        "]]",  "train", "steps", "model",
+      "d_model",  "1",       "-",      "1e999", "0x",        "nan", "inf",   "true",  "1979-05-27",
+      "07:32:00", "\\u0000", "\\",     "size",  "\"small\"", "é",   "_",     "+",     "9223372036854775808",
+      "path",     "\"a\""};
   std::mt19937_64 random(7);
   for (int round = 0; round < 5000; ++round) {
     std::string text;
@@ -53,16 +56,19 @@ TEST(Fuzz, a_good_deck_with_a_few_bytes_changed) {
     std::string text = good;
     for (int change = 0; change < 3; ++change) {
       const std::size_t at = random() % text.size();
-      if (round % 2 == 0) text[at] = static_cast<char>(32 + random() % 95);
-      else text.erase(at, 1 + random() % 5);
+      if (round % 2 == 0)
+        text[at] = static_cast<char>(32 + random() % 95);
+      else
+        text.erase(at, 1 + random() % 5);
     }
     read_or_refuse(text);
   }
 }
 
 TEST(Fuzz, command_lines) {
-  const char* pieces[] = {"--check", "--", "-", "-h", "--resume", "auto", "a.toml", "train.steps=5", "=", "[a]", "--explain",
-                          "--kokkos-x", "--check=3", "--resume=", "-xyz", "[", "\xFF"};
+  const char* pieces[] = {
+      "--check", "--",        "-",          "-h",        "--resume",  "auto", "a.toml", "train.steps=5", "=",
+      "[a]",     "--explain", "--kokkos-x", "--check=3", "--resume=", "-xyz", "[",      "\xFF"};
   std::mt19937_64 random(13);
   for (int round = 0; round < 3000; ++round) {
     std::vector<const char*> arguments = {"tessera"};

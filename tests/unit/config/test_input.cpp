@@ -31,7 +31,9 @@ TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build) {
 
 TEST(Input, a_size_deck_has_the_size_it_is_named_after) {
   for (const char* name : {"small", "medium", "large", "xl", "2.7b", "8b"})
-    EXPECT_EQ(load_deck(fs::path(TESSERA_SOURCE_DIR) / "input/sizes" / (std::string(name) + ".toml")).settings.model.size, name);
+    EXPECT_EQ(
+        load_deck(fs::path(TESSERA_SOURCE_DIR) / "input/sizes" / (std::string(name) + ".toml")).settings.model.size,
+        name);
 }
 
 TEST(Input, the_quickstart_reads_the_text_that_is_fetched_beside_input) {

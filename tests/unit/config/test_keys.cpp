@@ -28,7 +28,8 @@ std::string other_value(const Key& key) {
   if (!legal.words.empty()) return "";
   if (std::holds_alternative<Access<bool>>(key.field)) return before == "true" ? "false" : "true";
   if (std::holds_alternative<Access<std::vector<bool>>>(key.field)) return "[true, false]";
-  if (std::holds_alternative<Access<std::string>>(key.field)) return legal.is_path ? "\"/other/place\"" : "\"o \\\"t\\u0001\\n\"";
+  if (std::holds_alternative<Access<std::string>>(key.field))
+    return legal.is_path ? "\"/other/place\"" : "\"o \\\"t\\u0001\\n\"";
   if (std::holds_alternative<Access<std::vector<std::int64_t>>>(key.field)) return "[8, 9, 10]";
   if (std::holds_alternative<Access<double>>(key.field)) {
     const double high = std::isfinite(legal.max) ? legal.max : legal.min + 10;
@@ -53,18 +54,63 @@ TEST(Keys, names_are_section_dot_key_unique_and_grouped) {
 }
 
 TEST(Keys, the_names_other_programs_rely_on_are_there) {
-  for (const std::string_view name :
-       {"job.kind", "job.seed", "job.input", "job.output", "job.directory", "job.overwrite", "model.size",
-        "model.vocab_size", "model.context_length", "model.d_model", "model.num_layers", "model.num_heads", "model.d_ff",
-        "model.rope_theta", "data.source", "data.path", "data.validation_fraction", "train.steps", "train.batch_size",
-        "train.micro_batch_size", "train.validate_every", "train.time_limit_s", "train.graph", "train.fused",
-        "train.checkpoint_activations", "optimizer.learning_rate", "optimizer.min_learning_rate", "optimizer.warmup_steps",
-        "optimizer.beta1", "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip_norm",
-        "precision.compute", "precision.master", "precision.moments", "precision.reduce", "attention.implementation",
-        "attention.tuned", "attention.deterministic", "parallel.collectives", "parallel.gradient_sync",
-        "parallel.bucket_mbyte", "parallel.shard", "parallel.offload", "parallel.prefetch_blocks", "parallel.allow_uneven",
-        "parallel.allow_shared_device", "parallel.ranks", "checkpoint.every", "checkpoint.keep", "trace.every_steps",
-        "trace.profile_steps", "trace.memory", "bench.warmup", "bench.repeats", "bench.memory_limit_gib"})
+  for (const std::string_view name : {"job.kind",
+                                      "job.seed",
+                                      "job.input",
+                                      "job.output",
+                                      "job.directory",
+                                      "job.overwrite",
+                                      "model.size",
+                                      "model.vocab_size",
+                                      "model.context_length",
+                                      "model.d_model",
+                                      "model.num_layers",
+                                      "model.num_heads",
+                                      "model.d_ff",
+                                      "model.rope_theta",
+                                      "data.source",
+                                      "data.path",
+                                      "data.validation_fraction",
+                                      "train.steps",
+                                      "train.batch_size",
+                                      "train.micro_batch_size",
+                                      "train.validate_every",
+                                      "train.time_limit_s",
+                                      "train.graph",
+                                      "train.fused",
+                                      "train.checkpoint_activations",
+                                      "optimizer.learning_rate",
+                                      "optimizer.min_learning_rate",
+                                      "optimizer.warmup_steps",
+                                      "optimizer.beta1",
+                                      "optimizer.beta2",
+                                      "optimizer.eps",
+                                      "optimizer.weight_decay",
+                                      "optimizer.clip_norm",
+                                      "precision.compute",
+                                      "precision.master",
+                                      "precision.moments",
+                                      "precision.reduce",
+                                      "attention.implementation",
+                                      "attention.tuned",
+                                      "attention.deterministic",
+                                      "parallel.collectives",
+                                      "parallel.gradient_sync",
+                                      "parallel.bucket_mbyte",
+                                      "parallel.shard",
+                                      "parallel.offload",
+                                      "parallel.prefetch_blocks",
+                                      "parallel.allow_uneven",
+                                      "parallel.allow_shared_device",
+                                      "parallel.ranks",
+                                      "checkpoint.every",
+                                      "checkpoint.keep",
+                                      "trace.every_steps",
+                                      "trace.profile_steps",
+                                      "trace.memory",
+                                      "bench.warmup",
+                                      "bench.repeats",
+                                      "bench.memory_limit_gib"})
     EXPECT_NE(find_key(name), nullptr) << name;
 }
 
@@ -94,7 +140,7 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
           using AccessType = std::decay_t<decltype(access)>;
           if constexpr (std::is_same_v<AccessType, EnumAccess>) {
             access.edit(changed, key.legal.words.back().value == access.read(changed) ? key.legal.words.front().value
-                                                                                       : key.legal.words.back().value);
+                                                                                      : key.legal.words.back().value);
           } else if constexpr (std::is_same_v<AccessType, Access<bool>>) {
             access.edit(changed) = !access.read(changed);
           } else if constexpr (requires { access.edit(changed).push_back({}); }) {
@@ -114,8 +160,9 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
 
 TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
   // A deck with which any one other value of any key is consistent.
-  const char* deck = "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
-                      "data = {source = 'synthetic', path = 'a'}\noptimizer.learning_rate = 100\n";
+  const char* deck =
+      "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
+      "data = {source = 'synthetic', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
     if (value.empty()) continue;

@@ -10,20 +10,23 @@ namespace tessera::config {
 namespace {
 
 TEST(Text, utf8_accepts_every_length_and_its_borders) {
-  for (const std::string_view good : {"", "plain", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
-                                      "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"})
+  for (const std::string_view good : {"", "plain", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF",
+                                      "\xEE\x80\x80", "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"})
     EXPECT_EQ(first_bad_utf8(good), std::nullopt) << good;
 }
 
 TEST(Text, utf8_refuses_what_rfc_3629_refuses_at_its_offset) {
   // stray continuation, overlong (2, 3, 4 bytes), surrogate, above U+10FFFF, invalid leads, cut short
-  for (const std::string bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80",
-                                "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC2", "\xE2\x82", "\xF0\x9F\x98", "\xC2x"})
+  for (const std::string bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+        "\xF5\x80\x80\x80", "\xFF", "\xC2", "\xE2\x82", "\xF0\x9F\x98", "\xC2x"})
     EXPECT_EQ(first_bad_utf8("ab" + bad), std::optional<std::size_t>(2)) << testing::PrintToString(bad);
 }
 
 TEST(Text, toml_string_stays_on_one_line) {
-  EXPECT_EQ(toml_string("a\"b\\c\n\t\r\x01\x7F" "é"), "\"a\\\"b\\\\c\\n\\t\\r\\u0001\\u007Fé\"");
+  EXPECT_EQ(toml_string("a\"b\\c\n\t\r\x01\x7F"
+                        "é"),
+            "\"a\\\"b\\\\c\\n\\t\\r\\u0001\\u007Fé\"");
 }
 
 TEST(Text, toml_number_is_a_float_and_exact) {

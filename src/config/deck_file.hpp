@@ -1,0 +1,25 @@
+/// The deck as a file: its text, checked to be text, and where paths in it start.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace tessera::config {
+
+/// Throws Failure(Exit::usage): "deck  what is wrong".
+[[noreturn]] void refuse_deck(std::string_view deck, std::string_view wrong);
+
+/// The bytes of a deck, up to the limit that require_deck_text sets. Refuses what is missing, a folder or unreadable.
+std::string read_deck_file(const std::filesystem::path& file);
+
+/// Refuses what is not UTF-8 text, holds a NUL, or is longer than any deck.
+void require_deck_text(std::string_view text, std::string_view name);
+
+std::filesystem::path working_directory();
+
+/// `text` as a path, absolute and normalised; a relative one starts at `folder`. An HDF5 dataset behind the file name
+/// (FILE.h5:/dataset) is kept as it is; an empty text stays empty.
+std::string resolved_path(const std::string& text, const std::filesystem::path& folder);
+
+}  // namespace tessera::config
