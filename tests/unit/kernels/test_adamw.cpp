@@ -1,0 +1,199 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/adamw.hpp"
+#include "reference/adamw.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/launch_recorder.hpp"
+#include "support/random.hpp"
+#include "support/scalars.hpp"
+
+namespace tessera::test {
+namespace {
+
+using kernels::AdamwBlock;
+using kernels::AdamwScalars;
+using kernels::AdamwSpan;
+using kernels::AdamwUpdate;
+using kernels::kAdamwBlock;
+using kernels::make_adamw_blocks;
+
+constexpr reference::AdamwConfig kConfig{
+    .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
+
+AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
+  return {.learning_rate = kConfig.learning_rate,
+          .bias1 = 1 - std::pow(kConfig.beta1, step),
+          .bias2 = 1 - std::pow(kConfig.beta2, step),
+          .grad_scale = grad_scale,
+          .skip = skip};
+}
+
+/// Parameters, moments and working copy of one test, and the update that a step applies to them.
+template <class Scalar>
+struct Run {
+  using Real = Accum<Scalar>;
+  Buffer<AdamwBlock> blocks;
+  Buffer<Real> master, grad, m, v;
+  Buffer<Scalar> param;
+
+  Run(const std::vector<AdamwSpan>& spans, std::size_t n)
+      : blocks(make_adamw_blocks(spans)),
+        master(uniform_as<Real>(n, 1)),
+        grad(uniform_as<Real>(n, 2)),
+        m(Buffer<Real>::zeros(n)),
+        v(Buffer<Real>::zeros(n)),
+        param(Buffer<Scalar>::unwritten(n)) {}
+
+  AdamwUpdate<Device, Scalar> kernel(const Buffer<AdamwScalars>& scalars) const {
+    return {.blocks = blocks.vector(),
+            .master = master.vector(),
+            .param = param.vector(),
+            .grad = grad.vector(),
+            .m = m.vector(),
+            .v = v.vector(),
+            .scalars = scalars.value(),
+            .beta1 = Real(kConfig.beta1),
+            .beta2 = Real(kConfig.beta2),
+            .eps = Real(kConfig.eps),
+            .weight_decay = Real(kConfig.weight_decay)};
+  }
+  void step(const AdamwScalars& now) const {
+    kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now})).launch(Device());
+  }
+};
+
+template <class Scalar>
+struct Adamw : ::testing::Test {};
+TYPED_TEST_SUITE(Adamw, AllScalars, ScalarNames);
+
+TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
+  using Real = Accum<TypeParam>;
+  // one element, a block less one, one block, one more, and a rest; decay on every other; a hole that no span covers
+  const std::int64_t b = kAdamwBlock;
+  const std::vector<AdamwSpan> spans = {
+      {0, 1, true}, {1, b - 1, false}, {b, b, true}, {2 * b, b + 1, false}, {3 * b + 5, 17, true}};
+  const std::size_t n = 3 * b + 30;
+  const Run<TypeParam> run(spans, n);
+  const auto before = run.master.values(), grad = run.grad.values();
+  constexpr int kSteps = 10;
+  constexpr double kClip = 0.5;
+  for (int step = 1; step <= kSteps; ++step) run.step(scalars_at(step, kClip));
+
+  auto p = before, m = std::vector<double>(n), v = m;
+  for (const auto& [first, count, decay] : spans) {
+    auto config = kConfig;
+    if (!decay) config.weight_decay = 0;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      reference::AdamwState state{p[i], 0, 0};
+      for (int step = 1; step <= kSteps; ++step) state = reference::adamw(state, kClip * grad[i], step, config);
+      p[i] = state.p, m[i] = state.m, v[i] = state.v;
+    }
+  }
+  // every step rounds p once (|p| <= 1) and moves it by about the learning rate, known to a few eps
+  EXPECT_TRUE(all_close<Real>(run.master.values(), p, {.absolute = kSteps * tolerance<Real>()}));
+  EXPECT_TRUE(all_close<Real>(run.m.values(), m, {.relative = kSteps * tolerance<Real>()}));
+  EXPECT_TRUE(all_close<Real>(run.v.values(), v, {.relative = kSteps * tolerance<Real>()}));
+
+  // the working copy is the master, rounded; what no span covers is not touched
+  const auto master = run.master.elements();
+  const auto param = run.param.elements();
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool covered = i < std::size_t(3 * b + 1) || (i >= std::size_t(3 * b + 5) && i < std::size_t(3 * b + 22));
+    if (covered) {
+      ASSERT_EQ(static_cast<double>(param[i]), static_cast<double>(static_cast<TypeParam>(master[i]))) << i;
+    } else {
+      ASSERT_TRUE(std::isnan(static_cast<double>(param[i]))) << i;
+    }
+  }
+}
+
+TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
+  const Run<TypeParam> run({{0, 100, true}}, 100);
+  run.step(scalars_at(1));
+  const auto master = run.master.elements(), m = run.m.elements(), v = run.v.elements();
+  const auto param = run.param.elements();
+  run.step(scalars_at(2, std::nan(""), 1));
+  EXPECT_TRUE(same_bits(run.master.elements(), master));
+  EXPECT_TRUE(same_bits(run.m.elements(), m));
+  EXPECT_TRUE(same_bits(run.v.elements(), v));
+  EXPECT_TRUE(same_bits(run.param.elements(), param));
+}
+
+TYPED_TEST(Adamw, repeats_bit_for_bit) {
+  const Run<TypeParam> one({{0, 10007, true}}, 10007), two({{0, 10007, true}}, 10007);
+  for (int step = 1; step <= 3; ++step) one.step(scalars_at(step)), two.step(scalars_at(step));
+  EXPECT_TRUE(same_bits(one.master.elements(), two.master.elements()));
+  EXPECT_TRUE(same_bits(one.param.elements(), two.param.elements()));
+}
+
+TYPED_TEST(Adamw, cutting_a_span_changes_no_bit) {
+  const Run<TypeParam> whole({{0, 10007, true}}, 10007);
+  const Run<TypeParam> pieces({{5001, 5006, true}, {0, 13, true}, {13, 4988, true}}, 10007);
+  whole.step(scalars_at(1)), pieces.step(scalars_at(1));
+  EXPECT_TRUE(same_bits(whole.master.elements(), pieces.master.elements()));
+}
+
+TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
+  const Run<TypeParam> run({{0, 9, true}}, 9);
+  const LaunchRecorder recorder;
+  run.step(scalars_at(1));
+  EXPECT_TRUE(launched_under(recorder, "tessera::adamw::", Device()));
+}
+
+TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_blocks) {
+  using Kernel = AdamwUpdate<Device, TypeParam>;
+  const Run<TypeParam> run({{0, 9, true}}, 9);
+  const Buffer<AdamwScalars> scalars(std::vector<AdamwScalars>{scalars_at(1)});
+  const auto refuses = [&](auto change) {
+    Kernel bad = run.kernel(scalars);
+    change(bad);
+    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+  };
+  refuses([&](Kernel& k) { k.grad = run.grad.first(8); });
+  refuses([&](Kernel& k) { k.m = run.m.first(8); });
+  refuses([&](Kernel& k) { k.v = run.v.first(8); });
+  refuses([&](Kernel& k) { k.param = run.param.first(8); });
+  refuses([&](Kernel& k) { k.scalars = {}; });
+
+  Kernel without_copy = run.kernel(scalars);
+  without_copy.param = {};
+  if constexpr (std::is_same_v<TypeParam, Accum<TypeParam>>) {
+    EXPECT_NO_THROW(without_copy.launch(Device()));
+  } else {
+    EXPECT_THROW(without_copy.launch(Device()), std::invalid_argument);
+  }
+
+  const LaunchRecorder recorder;
+  Kernel none = run.kernel(scalars);
+  none.blocks = run.blocks.first(0);
+  none.launch(Device());
+  EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
+}
+
+TEST(AdamwBlocks, cover_every_span_once_in_pieces_of_at_most_one_block) {
+  const auto blocks = make_adamw_blocks({{100000, 2 * kAdamwBlock + 3, false}, {7, 5, true}, {12, 0, true}});
+  ASSERT_EQ(blocks.size(), 4u);
+  EXPECT_EQ(blocks[0].first, 7);
+  EXPECT_EQ(blocks[0].count, 5);
+  EXPECT_TRUE(blocks[0].decay);
+  std::int64_t next = 100000;
+  for (std::size_t i = 1; i < blocks.size(); ++i) {
+    EXPECT_EQ(blocks[i].first, next);
+    EXPECT_LE(blocks[i].count, kAdamwBlock);
+    EXPECT_FALSE(blocks[i].decay);
+    next += blocks[i].count;
+  }
+  EXPECT_EQ(next, 100000 + 2 * kAdamwBlock + 3);
+}
+
+TEST(AdamwBlocks, refuse_overlaps_and_negative_spans) {
+  EXPECT_THROW(make_adamw_blocks({{0, 10, true}, {9, 1, true}}), std::invalid_argument);
+  EXPECT_THROW(make_adamw_blocks({{-1, 10, true}}), std::invalid_argument);
+  EXPECT_THROW(make_adamw_blocks({{0, -1, true}}), std::invalid_argument);
+  EXPECT_NO_THROW(make_adamw_blocks({{10, 5, true}, {0, 10, false}}));
+}
+
+}  // namespace
+}  // namespace tessera::test
