@@ -1,0 +1,351 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/attention/attention.hpp"
+#include "reference/attention.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/gradient_check.hpp"
+#include "support/launch_recorder.hpp"
+#include "support/random.hpp"
+#include "support/scalars.hpp"
+
+namespace tessera::test {
+namespace {
+
+using kernels::AttentionKind;
+
+struct Shape {
+  int B, H, Tq, Tk, D;
+  bool causal;
+
+  std::size_t queries() const { return std::size_t(B) * H * Tq * D; }
+  std::size_t keys() const { return std::size_t(B) * H * Tk * D; }
+  std::size_t pairs() const { return std::size_t(B) * H * Tq * Tk; }
+  double scale() const { return 1 / std::sqrt(D); }
+  reference::AttentionShape plain() const { return {B * H, Tq, Tk, D, causal, scale()}; }
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& s) {
+  return out << "B " << s.B << " H " << s.H << " Tq " << s.Tq << " Tk " << s.Tk << " D " << s.D
+             << (s.causal ? " causal" : " all keys");
+}
+
+/// Both masks of: one token; a tile (64) less one, one tile, plus one; primes; D from 1 over odd ones and 80 to 256;
+/// one new query on many keys (decoding); more queries than keys (the first see nothing when causal); no keys at all.
+std::vector<Shape> shapes() {
+  std::vector<Shape> list;
+  for (const bool causal : {false, true}) {
+    list.insert(list.end(), {{1, 1, 1, 1, 8, causal},
+                             {1, 1, 5, 5, 1, causal},
+                             {2, 3, 63, 63, 16, causal},
+                             {1, 2, 64, 64, 80, causal},
+                             {2, 1, 65, 65, 8, causal},
+                             {1, 1, 131, 131, 64, causal},
+                             {1, 2, 17, 17, 13, causal},
+                             {1, 1, 20, 20, 256, causal},
+                             {1, 2, 1, 97, 32, causal},
+                             {1, 1, 7, 130, 32, causal},
+                             {1, 2, 130, 7, 32, causal},
+                             {1, 1, 70, 66, 24, causal},
+                             {1, 2, 3, 0, 8, causal}});
+  }
+  return list;
+}
+
+struct Inputs {
+  std::vector<double> q, k, v, d_out;
+};
+template <class Scalar>
+Inputs inputs(const Shape& s) {
+  return {uniform_as<Scalar>(s.queries(), 1, -2, 2), uniform_as<Scalar>(s.keys(), 2, -2, 2),
+          uniform_as<Scalar>(s.keys(), 3), uniform_as<Scalar>(s.queries(), 4)};
+}
+
+/// Forward and backward of one implementation, each tensor contiguous.
+template <class Scalar>
+struct Outcome {
+  using Real = Accum<Scalar>;
+  Buffer<Scalar> out, d_q, d_k, d_v;
+  Buffer<Real> lse;
+
+  Outcome(AttentionKind kind, const Shape& s, const Inputs& in)
+      : out(Buffer<Scalar>::unwritten(s.queries())),
+        d_q(Buffer<Scalar>::unwritten(s.queries())),
+        d_k(Buffer<Scalar>::unwritten(s.keys())),
+        d_v(Buffer<Scalar>::unwritten(s.keys())),
+        lse(Buffer<Real>::unwritten(std::size_t(s.B) * s.H * s.Tq)) {
+    const Buffer<Scalar> q(in.q), k(in.k), v(in.v), d_out(in.d_out);
+    const auto probabilities = Buffer<Scalar>::unwritten(s.pairs()), d_scores = Buffer<Scalar>::unwritten(s.pairs());
+    const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.D); };
+    const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, s.D); };
+    const auto pair = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.Tk); };
+    const kernels::Attention<Device, Scalar> attention{.kind = kind,
+                                                       .q = query(q),
+                                                       .k = key(k),
+                                                       .v = key(v),
+                                                       .out = query(out),
+                                                       .lse = lse.head_rows(s.B, s.H, s.Tq),
+                                                       .probabilities = pair(probabilities),
+                                                       .scale = Real(s.scale()),
+                                                       .causal = s.causal};
+    attention.forward(Device());
+    attention.backward(
+        Device(),
+        {.d_out = query(d_out), .d_q = query(d_q), .d_k = key(d_k), .d_v = key(d_v), .d_scores = pair(d_scores)});
+  }
+};
+
+template <class ScalarType, AttentionKind kKind>
+struct Case {
+  using Scalar = ScalarType;
+  static constexpr AttentionKind kind = kKind;
+};
+template <class S>
+using Standard = Case<S, AttentionKind::standard>;
+template <class S>
+using Flash2 = Case<S, AttentionKind::flash2>;
+using AllCases = ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>,
+                                  Flash2<double>, Flash2<float>, Flash2<bfloat16>, Flash2<float16>>;
+struct CaseNames {
+  template <class C>
+  static std::string GetName(int) {
+    return (C::kind == AttentionKind::standard ? "standard_" : "flash2_") +
+           std::string(kScalarName<typename C::Scalar>);
+  }
+};
+
+template <class C>
+struct Attention : ::testing::Test {
+  using Scalar = typename C::Scalar;
+  using Real = Accum<Scalar>;
+
+  /// Half an epsilon for the rounding of a result to Scalar; standard also rounds scores (up to about 5), and
+  /// probabilities, errors that average out over the keys. Exponents and sums in Real add a few epsilons of theirs:
+  /// no growth with Tk, since probabilities sum to one.
+  static Closeness closeness() {
+    const double bound = (C::kind == AttentionKind::standard ? 2 : 1) * kEpsilon<Scalar> + 8 * kEpsilon<Real>;
+    return {.of_max = bound, .absolute = bound};
+  }
+};
+TYPED_TEST_SUITE(Attention, AllCases, CaseNames);
+
+TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(::testing::Message() << s);
+    const Inputs in = inputs<Scalar>(s);
+    const Outcome<Scalar> got(TypeParam::kind, s, in);
+    const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
+    const auto gradients = reference::attention_backward(s.plain(), in.q, in.k, in.v, in.d_out);
+    const auto shape = [&](int T) {
+      return std::vector<std::size_t>{std::size_t(s.B), std::size_t(s.H), std::size_t(T), std::size_t(s.D)};
+    };
+    EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->closeness(), shape(s.Tq)));
+    EXPECT_TRUE(all_close<Accum<Scalar>>(got.lse.values(), expected.lse, this->closeness()));
+    EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->closeness(), shape(s.Tq)));
+    EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->closeness(), shape(s.Tk)));
+    EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->closeness(), shape(s.Tk)));
+  }
+}
+
+TYPED_TEST(Attention, a_query_that_sees_no_key_gives_zero_and_minus_infinity) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 2, 130, 7, 32, true};  // queries 0..122 see nothing
+  const Outcome<Scalar> got(TypeParam::kind, s, inputs<Scalar>(s));
+  const auto out = got.out.values(), lse = got.lse.values(), d_q = got.d_q.values();
+  for (int h = 0; h < s.H; ++h) {
+    for (int i = 0; i < s.Tq - s.Tk; ++i) {
+      ASSERT_EQ(lse[h * s.Tq + i], -std::numeric_limits<double>::infinity());
+      for (int d = 0; d < s.D; ++d) {
+        ASSERT_EQ(out[(h * s.Tq + i) * s.D + d], 0);
+        ASSERT_EQ(d_q[(h * s.Tq + i) * s.D + d], 0);
+      }
+    }
+  }
+}
+
+TYPED_TEST(Attention, ignores_keys_after_t) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 1, 100, 100, 16, true};
+  constexpr int t = 70;
+  Inputs in = inputs<Scalar>(s);
+  const auto before = Outcome<Scalar>(TypeParam::kind, s, in).out.elements();
+  for (std::size_t i = (t + 1) * s.D; i < in.k.size(); ++i) in.k[i] = 1000, in.v[i] = -1000;
+  const auto after = Outcome<Scalar>(TypeParam::kind, s, in).out.elements();
+  const auto until_t = [&](const auto& all) { return std::vector<Scalar>(all.begin(), all.begin() + (t + 1) * s.D); };
+  EXPECT_TRUE(same_bits(until_t(before), until_t(after)));
+  EXPECT_FALSE(same_bits(before, after));
+}
+
+TYPED_TEST(Attention, large_scores_neither_overflow_nor_become_nan) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 1, 66, 66, 8, false};
+  Inputs in = inputs<Scalar>(s);
+  for (double& q : in.q) q *= 16;
+  for (double& k : in.k) k *= 16;  // scores up to 2900, far beyond exp's range; their rounding shows as 2900 eps
+  const Outcome<Scalar> got(TypeParam::kind, s, in);
+  for (const auto* result : {&got.out, &got.d_q, &got.d_k, &got.d_v}) {
+    for (double value : result->values()) ASSERT_TRUE(std::isfinite(value));
+  }
+  if (kEpsilon<Scalar> <= kEpsilon<float> && TypeParam::kind == AttentionKind::flash2) {
+    const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
+    EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, {.absolute = 3000 * kEpsilon<Scalar>}));
+  }
+}
+
+TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
+  using Scalar = typename TypeParam::Scalar;
+  using Real = Accum<Scalar>;
+  const Shape s{2, 3, 37, 37, 16, true};
+  const Inputs in = inputs<Scalar>(s);
+  const Outcome<Scalar> expected(TypeParam::kind, s, in);
+
+  const int B = s.B, H = s.H, T = s.Tq, D = s.D, C = H * D;
+  std::vector<double> qkv(std::size_t(B) * T * 3 * C), d_out(s.queries());
+  const auto at_row = [&](int b, int h, int t, int d) { return (std::size_t(b) * T + t) * C + h * D + d; };
+  const auto at_qkv = [&](int part, int b, int h, int t, int d) {
+    return (std::size_t(b) * T + t) * 3 * C + part * C + h * D + d;
+  };
+  const auto each = [&](auto visit) {
+    std::size_t flat = 0;
+    for (int b = 0; b < B; ++b)
+      for (int h = 0; h < H; ++h)
+        for (int t = 0; t < T; ++t)
+          for (int d = 0; d < D; ++d) visit(flat++, b, h, t, d);
+  };
+  each([&](std::size_t i, int b, int h, int t, int d) {
+    qkv[at_qkv(0, b, h, t, d)] = in.q[i], qkv[at_qkv(1, b, h, t, d)] = in.k[i], qkv[at_qkv(2, b, h, t, d)] = in.v[i];
+    d_out[at_row(b, h, t, d)] = in.d_out[i];
+  });
+  const Buffer<Scalar> qkv_in(qkv), d_out_in(d_out);
+  const auto out = Buffer<Scalar>::unwritten(s.queries()), d_qkv = Buffer<Scalar>::unwritten(qkv.size());
+  const auto probabilities = Buffer<Scalar>::unwritten(s.pairs()), d_scores = Buffer<Scalar>::unwritten(s.pairs());
+  const auto lse = Buffer<Real>::unwritten(std::size_t(B) * H * T);
+  const auto part = [&](const auto& buffer, int p) {
+    return kernels::heads_of_qkv<Device>(buffer.data(), p, B, H, T, D);
+  };
+  const auto rows = [&](const auto& buffer) { return kernels::heads_of_rows<Device>(buffer.data(), B, H, T, D); };
+  const kernels::Attention<Device, Scalar> attention{.kind = TypeParam::kind,
+                                                     .q = part(qkv_in, 0),
+                                                     .k = part(qkv_in, 1),
+                                                     .v = part(qkv_in, 2),
+                                                     .out = rows(out),
+                                                     .lse = lse.head_rows(B, H, T),
+                                                     .probabilities = probabilities.heads(B, H, T, T),
+                                                     .scale = Real(s.scale()),
+                                                     .causal = true};
+  attention.forward(Device());
+  attention.backward(Device(), {.d_out = rows(d_out_in),
+                                .d_q = part(d_qkv, 0),
+                                .d_k = part(d_qkv, 1),
+                                .d_v = part(d_qkv, 2),
+                                .d_scores = d_scores.heads(B, H, T, T)});
+
+  const auto got_out = out.values(), got = d_qkv.values();
+  const auto want_out = expected.out.values(), d_q = expected.d_q.values(), d_k = expected.d_k.values(),
+             d_v = expected.d_v.values();
+  each([&](std::size_t i, int b, int h, int t, int d) {
+    ASSERT_EQ(got_out[at_row(b, h, t, d)], want_out[i]);
+    ASSERT_EQ(got[at_qkv(0, b, h, t, d)], d_q[i]);
+    ASSERT_EQ(got[at_qkv(1, b, h, t, d)], d_k[i]);
+    ASSERT_EQ(got[at_qkv(2, b, h, t, d)], d_v[i]);
+  });
+}
+
+TYPED_TEST(Attention, repeats_bit_for_bit) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 2, 150, 150, 24, true};
+  const Inputs in = inputs<Scalar>(s);
+  const Outcome<Scalar> one(TypeParam::kind, s, in), two(TypeParam::kind, s, in);
+  EXPECT_TRUE(same_bits(one.out.elements(), two.out.elements()));
+  EXPECT_TRUE(same_bits(one.lse.elements(), two.lse.elements()));
+  EXPECT_TRUE(same_bits(one.d_q.elements(), two.d_q.elements()));
+  EXPECT_TRUE(same_bits(one.d_k.elements(), two.d_k.elements()));
+  EXPECT_TRUE(same_bits(one.d_v.elements(), two.d_v.elements()));
+}
+
+TYPED_TEST(Attention, launches_under_its_name_on_the_callers_instance) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 1, 5, 5, 8, true};
+  const Inputs in = inputs<Scalar>(s);
+  const LaunchRecorder recorder;
+  const Outcome<Scalar> outcome(TypeParam::kind, s, in);
+  EXPECT_TRUE(launched_under(recorder, "tessera::attention::", Device()));
+}
+
+TYPED_TEST(Attention, refuses_shapes_that_disagree) {
+  using Scalar = typename TypeParam::Scalar;
+  using Kernel = kernels::Attention<Device, Scalar>;
+  const auto data = Buffer<Scalar>::zeros(4096);
+  const auto real = Buffer<Accum<Scalar>>::zeros(256);
+  const Kernel good{.kind = TypeParam::kind,
+                    .q = data.heads(1, 2, 5, 8),
+                    .k = data.heads(1, 2, 7, 8),
+                    .v = data.heads(1, 2, 7, 8),
+                    .out = data.heads(1, 2, 5, 8),
+                    .lse = real.head_rows(1, 2, 5),
+                    .probabilities = data.heads(1, 2, 5, 7),
+                    .scale = 1,
+                    .causal = false};
+  EXPECT_NO_THROW(good.forward(Device()));
+  const auto forward_refuses = [&](auto change) {
+    Kernel bad = good;
+    change(bad);
+    EXPECT_THROW(bad.forward(Device()), std::invalid_argument);
+  };
+  forward_refuses([&](Kernel& k) { k.k = data.heads(1, 3, 7, 8); });
+  forward_refuses([&](Kernel& k) { k.k = data.heads(1, 2, 7, 9); });
+  forward_refuses([&](Kernel& k) { k.v = data.heads(1, 2, 6, 8); });
+  forward_refuses([&](Kernel& k) { k.out = data.heads(1, 2, 4, 8); });
+  forward_refuses([&](Kernel& k) { k.lse = real.head_rows(1, 2, 4); });
+  if (TypeParam::kind == AttentionKind::standard) {
+    forward_refuses([&](Kernel& k) { k.probabilities = data.heads(1, 2, 7, 5); });
+  }
+
+  using Gradients = typename Kernel::Gradients;
+  const Gradients fine{.d_out = data.heads(1, 2, 5, 8),
+                       .d_q = data.heads(1, 2, 5, 8),
+                       .d_k = data.heads(1, 2, 7, 8),
+                       .d_v = data.heads(1, 2, 7, 8),
+                       .d_scores = data.heads(1, 2, 5, 7)};
+  EXPECT_NO_THROW(good.backward(Device(), fine));
+  const auto backward_refuses = [&](auto change) {
+    Gradients bad = fine;
+    change(bad);
+    EXPECT_THROW(good.backward(Device(), bad), std::invalid_argument);
+  };
+  backward_refuses([&](Gradients& g) { g.d_out = data.heads(1, 2, 6, 8); });
+  backward_refuses([&](Gradients& g) { g.d_q = data.heads(1, 2, 7, 8); });
+  backward_refuses([&](Gradients& g) { g.d_k = data.heads(1, 2, 5, 8); });
+  backward_refuses([&](Gradients& g) { g.d_v = data.heads(1, 2, 7, 7); });
+}
+
+template <class C>
+struct AttentionGradient : ::testing::Test {};
+using DoubleCases = ::testing::Types<Standard<double>, Flash2<double>>;
+TYPED_TEST_SUITE(AttentionGradient, DoubleCases, CaseNames);
+
+TYPED_TEST(AttentionGradient, is_that_of_the_forward_kernel) {
+  for (const bool causal : {false, true}) {
+    const Shape s{1, 2, 4, 6, 3, causal};
+    const Inputs in = inputs<double>(s);
+    const Outcome<double> got(TypeParam::kind, s, in);
+    const auto check = [&](auto member, const Buffer<double>& gradient) {
+      const auto loss = [&](const auto& moved) {
+        Inputs changed = in;
+        changed.*member = moved;
+        return dot(Outcome<double>(TypeParam::kind, s, changed).out.values(), in.d_out);
+      };
+      return is_gradient_of(loss, in.*member, gradient.values());
+    };
+    EXPECT_TRUE(check(&Inputs::q, got.d_q)) << s;
+    EXPECT_TRUE(check(&Inputs::k, got.d_k)) << s;
+    EXPECT_TRUE(check(&Inputs::v, got.d_v)) << s;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
