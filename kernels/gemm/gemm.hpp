@@ -11,6 +11,8 @@
 /// Throws     std::invalid_argument when shapes disagree or the workspace is too small.
 #pragma once
 
+#include <string>
+
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -29,6 +31,9 @@ struct Gemm {
 
   void launch(const Exec& exec) const;
 };
+
+/// What answers the products of float and double in this process: file and configuration of the BLAS that was loaded.
+std::string gemm_library();
 
 /// Floats of workspace that a product of these sizes needs.
 template <class In, class Out>

@@ -1,5 +1,7 @@
 #include <KokkosBlas3_gemm.hpp>
 
+#include <dlfcn.h>
+
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
@@ -64,6 +66,20 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
       convert(exec, static_cast<const float*>(c_panel.data()), c.data(), m * n);
     }
   }
+}
+
+std::string gemm_library() {
+  // The dynamic linker decides which BLAS it is, so ask it.
+  void* sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
+  Dl_info info{};
+  if (!sgemm || dladdr(sgemm, &info) == 0) return "unknown";
+  std::string text = info.dli_fname;
+  if (auto* config = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"))) {
+    text += std::string(" (") + config() + ")";
+  } else {
+    text += " (not OpenBLAS)";
+  }
+  return text;
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemm<Exec, Scalar, Scalar>;

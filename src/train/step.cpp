@@ -152,11 +152,11 @@ class TrainerOf final : public Trainer {
     refresh_working_copy();
   }
 
-  StepNumbers run(std::int64_t step, const data::Sampler& sampler) override {
+  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler) override {
     StepNumbers n;
     const BatchPlan& batch = plan_.batch;
     const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
-    std::int64_t sample = step * batch.global_sequences + batch.first_sample(world_.rank());
+    std::int64_t sample = first_sample + batch.first_sample(world_.rank());
 
     hooks_.begin_step();
     {

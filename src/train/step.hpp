@@ -53,8 +53,8 @@ class Trainer {
   /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
   virtual void initialize(std::uint64_t seed) = 0;
 
-  /// Runs step `step` (from 0) and waits for it.
-  virtual StepNumbers run(std::int64_t step, const data::Sampler& sampler) = 0;
+  /// Runs one step on the global batch that begins at sample `first_sample`, and waits for it.
+  virtual StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler) = 0;
 
   /// Sum of token losses over this rank's share of the first `windows` validation windows, and how many tokens.
   struct ValidationSum {

@@ -1,0 +1,60 @@
+/// What a deck can ask for: one function per job.kind, one file each.
+///
+/// A job runs on every rank of the world and returns the program's exit code. A failure that every rank meets alike
+/// is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception ends the launch.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "config/deck.hpp"
+#include "errors.hpp"
+#include "io/checkpoint.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::jobs {
+
+struct Context {
+  const config::Deck& deck;
+  std::optional<std::string> resume;  // "auto" or a folder
+  std::string command;                // as typed
+  parallel::World& world;
+
+  const config::Settings& settings() const { return deck.settings; }
+};
+
+Exit run_job(const Context& context);  // chooses by job.kind
+
+Exit train(const Context& context);
+Exit generate(const Context& context);
+Exit verify_attention(const Context& context);
+Exit verify_model(const Context& context);
+Exit bench_attention(const Context& context);
+Exit bench_kernels(const Context& context);
+Exit bench_step(const Context& context);
+
+/// A failure that every rank throws together, with the same code and message.
+class CollectiveFailure : public Failure {
+ public:
+  using Failure::Failure;
+};
+
+/// Runs `work` on every rank and waits for all; if any rank failed, every rank throws the same CollectiveFailure,
+/// which names the ranks where not all failed.
+void together(const parallel::World& world, const std::function<void()>& work);
+
+/// The same with work for rank 0 only.
+void on_root(const parallel::World& world, const std::function<void()>& work);
+
+/// The ranks as io wants them.
+io::Peers peers_of(const parallel::World& world);
+
+/// Refuses a directory that is not empty (exit 6) unless the job may overwrite or resumes; makes it. Rank 0 works.
+void prepare_directory(const Context& context, bool may_exist);
+
+/// Path of a job's result file: job.output, or `name` in the job's directory (made when missing).
+std::string output_path(const Context& context, const std::string& name);
+
+}  // namespace tessera::jobs

@@ -1,0 +1,42 @@
+#include "jobs/stop.hpp"
+
+#include <csignal>
+#include <cstring>
+#include <unistd.h>
+
+namespace tessera::jobs {
+namespace {
+
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+volatile std::sig_atomic_t received = 0;
+struct sigaction previous[3];
+
+void remember(int signal) {
+  if (signal == SIGINT && received == SIGINT) _exit(130);
+  received = signal;
+}
+
+}  // namespace
+
+StopRequest::StopRequest(double time_limit_s) : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s) {
+  received = 0;
+  struct sigaction action {};
+  action.sa_handler = remember;
+  action.sa_flags = SA_RESTART;
+  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, &previous[i]);
+}
+
+StopRequest::~StopRequest() {
+  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &previous[i], nullptr);
+}
+
+bool StopRequest::is_due() const { return !reason().empty(); }
+
+std::string StopRequest::reason() const {
+  if (received == SIGUSR1) return "SIGUSR1";
+  if (received != 0) return received == SIGTERM ? "SIGTERM" : "SIGINT";
+  const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return time_limit_s_ > 0 && elapsed_s >= time_limit_s_ ? "train.time_limit_s" : "";
+}
+
+}  // namespace tessera::jobs

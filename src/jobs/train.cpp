@@ -1,0 +1,377 @@
+/// The training job: corpus, plan, resume or start, the loop, and what is told about it.
+///
+/// Arithmetic and communication are train/step.hpp's; this file is the night watch around it: it decides when to
+/// validate, to checkpoint and to stop, and tells trace and console what happened.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "build_info.hpp"
+#include "config/keys.hpp"
+#include "io/console.hpp"
+#include "io/trace.hpp"
+#include "jobs/jobs.hpp"
+#include "jobs/stop.hpp"
+#include "kernels/core/kernel_timer.hpp"
+#include "memory/arena.hpp"
+#include "train/step.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+namespace fs = std::filesystem;
+using io::kNotMeasured;
+
+io::Console::Style style_of(const Context& context) {
+  if (context.world.rank() != 0) return io::Console::Style::silent;
+  switch (context.settings().job.progress) {
+    case config::Progress::bar: return io::Console::Style::bar;
+    case config::Progress::line: return io::Console::Style::line;
+    case config::Progress::none: return io::Console::Style::silent;
+    case config::Progress::automatic: break;
+  }
+  return io::Console::Style::automatic;
+}
+
+class TrainingRun {
+ public:
+  explicit TrainingRun(const Context& context)
+      : context_(context),
+        settings_(context.settings()),
+        world_(context.world),
+        console_(style_of(context), settings_.trace.every_steps) {}
+
+  Exit run() {
+    set_up();
+    return loop();
+  }
+
+ private:
+  // --- before step 0 -------------------------------------------------------------------------------------------------
+
+  void set_up() {
+    together(world_, [&] { plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size())); });
+    note(fmt::format("{}\nhosts      {}\n{}", build_info::summary(), world_.hosts(), train::describe(*plan_, settings_)));
+    together(world_, [&] { memory::require_host_memory(plan_->layout, world_.local_size(), what_would_fit()); });
+    together(world_, [&] {
+      corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size, settings_.job.seed));
+      sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction, settings_.job.seed);
+    });
+    validation_windows_ = settings_.train.validation_sequences == 0
+                              ? sampler_->validation_windows()
+                              : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
+    note(fmt::format("data       {}: {} tokens, {} windows per epoch, {} validation windows ({} read)\n", corpus_->name(),
+                     corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(), validation_windows_));
+
+    std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
+    prepare_directory(context_, context_.resume.has_value());
+    trainer_ = train::make_trainer(*plan_, settings_, world_);
+    if (checkpoint) {
+      restore(*checkpoint);
+    } else {
+      trainer_->initialize(settings_.job.seed);
+    }
+    on_root(world_, [&] {
+      const std::string build = fmt::format("{}, {}, {}", build_info::summary(), build_info::flags(), build_info::mpi());
+      const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
+      const bool continues = context_.resume && fs::exists(fs::path(settings_.job.directory) / "run.h5");
+      trace_.reset(new io::Trace(
+          fs::path(settings_.job.directory) / "run.h5",
+          io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved},
+          settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt));
+      trace_->flush();
+      events::add_listener(*trace_);
+    });
+  }
+
+  std::string what_would_fit() const {
+    std::string text = "\nwhat would fit:";
+    config::Settings smaller = settings_;
+    const std::int64_t available = memory::available_host_bytes() / world_.local_size();
+    for (std::int64_t micro = plan_->batch.micro_sequences / 2; micro >= 1; micro /= 2) {
+      smaller.train.micro_batch_size = micro;
+      smaller.parallel.allow_uneven = true;
+      if (train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.arena_bytes() <= available) {
+        return text + fmt::format(" train.micro_batch_size={}", micro);
+      }
+    }
+    smaller.train.checkpoint_activations = 1;
+    const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.arena_bytes();
+    if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
+    return text + fmt::format(" nothing on this host: one sequence with train.checkpoint_activations=1 needs {}",
+                              memory::readable_bytes(least));
+  }
+
+  std::optional<io::CheckpointReader> find_checkpoint() {
+    if (!context_.resume) return std::nullopt;
+    std::string folder = *context_.resume;
+    if (folder == "auto") {
+      on_root(world_, [&] {
+        const auto newest = io::newest_checkpoint(settings_.job.directory);
+        folder = newest ? newest->string() : "";
+      });
+      folder = world_.broadcast(folder);
+      if (folder.empty()) {
+        note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings_.job.directory));
+        return std::nullopt;
+      }
+    }
+    std::optional<io::CheckpointReader> reader;
+    together(world_, [&] { reader.emplace(io::open_checkpoint(folder, peers_of(world_))); });
+    together(world_, [&] { require_same_model(reader->state()); });
+    note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step, reader->state().ranks));
+    return reader;
+  }
+
+  void require_same_model(const io::CheckpointState& state) {
+    const config::Deck before = config::parse_deck(state.deck, "the checkpoint's deck");
+    std::string changes;
+    for (const std::string& change : config::differences(before.settings, settings_, "model.")) changes += "\n  " + change;
+    if (!changes.empty()) {
+      throw Failure(Exit::usage, "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
+    }
+    if (state.tokenisation != corpus_->tokenisation()) {
+      throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
+                                             "use data of the same kind", state.tokenisation, corpus_->tokenisation()));
+    }
+    for (const std::string& change : config::differences(before.settings, settings_, "")) {
+      note("resume     changed " + change + "\n");
+    }
+  }
+
+  void restore(const io::CheckpointReader& checkpoint) {
+    together(world_, [&] {
+      trainer_->load_state([&](const train::StateTensor& tensor) {
+        if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
+          throw Failure(Exit::files, fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
+                                                 checkpoint.folder().string(), tensor.group, tensor.param->label));
+        }
+        checkpoint.read(tensor.group, tensor.param->label, tensor.data);
+      });
+    });
+    const io::CheckpointState& state = checkpoint.state();
+    step_ = state.step;
+    sample_ = state.sample_index;
+    trainer_->set_scalars({state.step, state.optimizer_steps, state.good_steps, state.loss_scale});
+    require_same_weights();
+  }
+
+  /// A rank that loaded something else would train on with a loss that looks normal.
+  void require_same_weights() {
+    const auto prints = world_.all_gather(std::to_string(trainer_->weights_fingerprint()));
+    for (int rank = 1; rank < world_.size(); ++rank) {
+      if (prints[rank] != prints[0]) {
+        throw CollectiveFailure(Exit::files, fmt::format("rank {} holds other weights than rank 0 after loading: the "
+                                                         "checkpoint is not the same file on every host", rank));
+      }
+    }
+  }
+
+  // --- the loop ------------------------------------------------------------------------------------------------------
+
+  Exit loop() {
+    const StopRequest stop(settings_.train.time_limit_s);
+    console_.begin(step_, settings_.train.steps);
+    while (step_ < settings_.train.steps) {
+      const std::string reason = agreed_stop(stop);
+      if (!reason.empty()) return stopped(reason);
+      one_step();
+    }
+    console_.end();
+    if (last_checkpoint_ != step_) save();
+    if (trace_) trace_->flush();
+    if (settings_.train.sample_tokens > 0) print_sample();
+    return Exit::finished;
+  }
+
+  std::string agreed_stop(const StopRequest& stop) {
+    if (!world_.any(stop.is_due())) return "";
+    for (const std::string& reason : world_.all_gather(stop.reason())) {
+      if (!reason.empty()) return reason;
+    }
+    return "a request";  // it came between the two exchanges
+  }
+
+  Exit stopped(const std::string& reason) {
+    console_.end();
+    if (last_checkpoint_ != step_) save();
+    if (trace_) trace_->flush();
+    note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
+    return Exit::stopped;
+  }
+
+  void one_step() {
+    const std::int64_t step = step_ + 1;  // as people count
+    const auto& profiled = settings_.trace.profile_steps;
+    const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
+    const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
+    if (trace_) trace_->record_events(is_recorded);
+    if (is_profiled) timer_.start();
+
+    const double start_s = events::now_s();
+    const train::StepNumbers numbers = trainer_->run(sample_, *sampler_);
+    const double loss = world_.sum({numbers.loss_sum})[0] / tokens_per_step();
+    const double step_time_s = events::now_s() - start_s;
+
+    if (is_profiled) add_profile();
+    if (trace_) trace_->record_events(false);
+    has_recorded_memory_ = true;
+    ++step_;
+    sample_ += settings_.train.batch_size;
+    require_numbers(loss, numbers);
+
+    io::StepRecord record{.step = step,
+                          .loss = loss,
+                          .grad_norm = numbers.grad_norm,
+                          .learning_rate = numbers.learning_rate,
+                          .tokens = static_cast<double>(sample_) * static_cast<double>(settings_.model.context_length),
+                          .step_time_s = step_time_s,
+                          .forward_s = numbers.forward_s,
+                          .backward_s = numbers.backward_s,
+                          .exposed_comm_s = numbers.exposed_comm_s,
+                          .optimizer_s = numbers.optimizer_s,
+                          .tokens_per_second = tokens_per_step() / step_time_s,
+                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
+    if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
+    if (is_profiled) {  // enters no average: its kernels were timed one by one
+      record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s = kNotMeasured;
+      record.tokens_per_second = kNotMeasured;
+    }
+    const bool is_last = step == settings_.train.steps;
+    const std::int64_t every = settings_.train.validate_every;
+    if (validation_windows_ > 0 && (is_last || (every > 0 && step % every == 0))) record.validation_loss = validation_loss();
+    console_.step(record);
+    if (trace_) {
+      trace_->add(record);
+      trace_->flush_if_due();
+    }
+    if (settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0) save();
+  }
+
+  double tokens_per_step() const {
+    return static_cast<double>(settings_.train.batch_size * settings_.model.context_length);
+  }
+
+  double validation_loss() {
+    const auto mine = trainer_->validate(*sampler_, validation_windows_);
+    const std::vector<double> all = world_.sum({mine.loss_sum, mine.tokens});
+    return all[0] / all[1];
+  }
+
+  void require_numbers(double loss, const train::StepNumbers& numbers) {
+    const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && numbers.loss_scale > 1;
+    if (std::isfinite(loss) && (!numbers.was_skipped || can_rescale)) return;
+    console_.end();
+    if (trace_) trace_->flush();
+    throw CollectiveFailure(
+        Exit::numbers,
+        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on. The weights were left as they were; the "
+                    "last checkpoint is good{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+                    step_, loss, numbers.grad_norm,
+                    last_checkpoint_ >= 0 ? fmt::format(" (step {}, --resume auto)", last_checkpoint_) : ""));
+  }
+
+  void add_profile() {
+    timer_.stop();
+    for (const auto& row : timer_.rows()) {
+      auto same = std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
+      if (same == kernels_.end()) {
+        kernels_.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
+      } else {
+        same->calls += row.calls;
+        same->total_s += row.total_s;
+        same->min_s = std::min(same->min_s, row.min_s);
+        same->max_s = std::max(same->max_s, row.max_s);
+      }
+    }
+    if (trace_) trace_->set_kernels(kernels_);
+  }
+
+  // --- files and text ------------------------------------------------------------------------------------------------
+
+  void save() {
+    const train::StateScalars scalars = trainer_->scalars();
+    const io::CheckpointState state{.step = step_,
+                                    .sample_index = sample_,
+                                    .seed = settings_.job.seed,
+                                    .loss_scale = scalars.loss_scale,
+                                    .good_steps = scalars.good_steps,
+                                    .optimizer_steps = scalars.optimizer_steps,
+                                    .deck = context_.deck.resolved,
+                                    .tokenisation = corpus_->tokenisation(),
+                                    .gemm = "kokkos_kernels",
+                                    .git_hash = build_info::git_hash()};
+    // The tensors this rank writes, copied to the host together.
+    std::vector<std::vector<float>> data;
+    std::vector<io::CheckpointTensor> tensors;
+    trainer_->save_state(true, [&](const train::StateTensor& tensor) {
+      data.emplace_back(tensor.data.begin(), tensor.data.end());
+      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, data.back()});
+    });
+    together(world_, [&] {
+      io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_), static_cast<int>(settings_.checkpoint.keep));
+    });
+    last_checkpoint_ = step_;
+  }
+
+  void print_sample() {
+    if (world_.rank() != 0) return;
+    const std::string& prompt = settings_.generate.prompt;
+    std::vector<int> tokens(prompt.size());
+    std::transform(prompt.begin(), prompt.end(), tokens.begin(), [](char c) { return static_cast<unsigned char>(c); });
+    if (tokens.empty()) tokens.push_back('\n');
+    const model::GenerateOptions options{settings_.train.sample_tokens, settings_.generate.temperature,
+                                         settings_.generate.top_k, settings_.job.seed, 256};
+    std::string text;
+    const bool is_text = corpus_->tokenisation() == "bytes";
+    for (const int token : trainer_->generate(tokens, options)) {
+      if (!is_text) text += fmt::format("{} ", token);
+      else if (token < 256) text += static_cast<char>(token);
+    }
+    note(fmt::format("\n--- {} tokens generated from the trained model ---\n{}{}\n", settings_.train.sample_tokens,
+                     is_text ? prompt : "", text));
+  }
+
+  void note(const std::string& text) {
+    if (world_.rank() != 0) return;
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size());
+      console_.note(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+
+  const Context& context_;
+  const config::Settings& settings_;
+  parallel::World& world_;
+  io::Console console_;
+  std::optional<train::Plan> plan_;
+  std::optional<data::Corpus> corpus_;
+  std::optional<data::Sampler> sampler_;
+  std::int64_t validation_windows_ = 0;
+  std::unique_ptr<train::Trainer> trainer_;
+  struct Detach {
+    void operator()(io::Trace* trace) const {
+      events::remove_listener(*trace);
+      delete trace;
+    }
+  };
+  std::unique_ptr<io::Trace, Detach> trace_;
+  kernels::KernelTimer timer_;
+  std::vector<io::KernelRow> kernels_;
+  std::int64_t step_ = 0;             // optimizer steps done
+  std::int64_t sample_ = 0;           // next global sample
+  std::int64_t last_checkpoint_ = -1; // step of the newest one of this run
+  bool has_recorded_memory_ = false;
+};
+
+}  // namespace
+
+Exit train(const Context& context) { return TrainingRun(context).run(); }
+
+}  // namespace tessera::jobs

@@ -1,0 +1,152 @@
+/// The verify.model job: logits, loss and every gradient of one batch, for comparison with another implementation.
+///
+///   job.input    tokens [B,T+1] int32 and params/<label> float32 (labels and shapes: model/params.hpp);
+///                or, instead of params, a root attribute `checkpoint` with the path of a checkpoint's folder
+///   job.output   logits [B,T,V], loss (mean over all tokens, nats), grads/<label> float32
+///
+/// The model's sizes are the deck's. precision.compute chooses the storage type. Rank 0 works.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "io/h5.hpp"
+#include "jobs/jobs.hpp"
+#include "kernels/core/cast_copy.hpp"
+#include "memory/arena.hpp"
+#include "model/transformer.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using Exec = kernels::Device;
+
+std::vector<float> read_params(const io::h5::File& input, const model::ParamTable& table, const std::string& path) {
+  std::vector<float> flat(table.flat_count(), 0.0f);
+  std::optional<io::CheckpointReader> checkpoint;
+  if (input.has_attribute("checkpoint")) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path() / input.text("checkpoint");
+    checkpoint.emplace(io::open_checkpoint(folder, {}));
+  }
+  for (const model::Param& param : table.params()) {
+    const std::span<float> target(flat.data() + param.first, param.count);
+    const io::h5::Shape shape =
+        checkpoint ? checkpoint->shape("params", param.label) : input.dataset("params/" + param.label).shape();
+    if (shape != param.shape) {
+      throw Failure(Exit::files, fmt::format("{}: params/{} is [{}], the deck's model needs [{}]; give the deck the file's sizes",
+                                             path, param.label, fmt::join(shape, ","), fmt::join(param.shape, ",")));
+    }
+    if (checkpoint) {
+      checkpoint->read("params", param.label, target);
+    } else {
+      input.dataset("params/" + param.label).read(target);
+    }
+  }
+  return flat;
+}
+
+template <class Scalar>
+void verify(const Context& context) {
+  using Real = Accum<Scalar>;
+  const config::Settings& settings = context.settings();
+  const io::h5::File input = io::h5::File::open(settings.job.input);
+  const io::h5::Shape token_shape = input.dataset("tokens").shape();
+  const model::Shape shape = train::shape_of(settings.model);
+  if (token_shape.size() != 2 || token_shape[0] < 1 || token_shape[1] < 2 || token_shape[1] - 1 > shape.T) {
+    throw Failure(Exit::files, fmt::format("{}: tokens must be [B,T+1] with 1 <= T <= model.context_length = {}, is [{}]",
+                                           settings.job.input, shape.T, fmt::join(token_shape, ",")));
+  }
+  const std::vector<std::int32_t> tokens = input.dataset("tokens").values<std::int32_t>();
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= shape.V) {
+      throw Failure(Exit::files, fmt::format("{}: token {} is not in the vocabulary of {}", settings.job.input, token, shape.V));
+    }
+  }
+  const int B = static_cast<int>(token_shape[0]), T = static_cast<int>(token_shape[1]) - 1, N = B * T;
+
+  // 1. one arena: parameters, gradients, activations, two scalars
+  const model::ParamTable table(shape);
+  memory::Layout layout;
+  const auto whole = memory::Lifetime::whole_run();
+  const memory::TensorId params_id = layout.add("params", {table.flat_count()}, kDtype<Scalar>, memory::Category::parameters, whole);
+  const memory::TensorId grads_id = layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
+  const memory::TensorId scale_id = layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole);
+  const memory::TensorId loss_id = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
+  const model::ActivationOptions options{B, kDtype<Scalar>, true, settings.train.checkpoint_activations,
+                                         train::kind_of(settings.attention.implementation)};
+  const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
+  layout.place();
+  memory::require_host_memory(layout, 1, "\nfewer sequences in `tokens` need less");
+  const memory::Arena<Exec> arena(layout);
+
+  // 2. weights and tokens
+  const Exec exec;
+  const std::vector<float> params_h = read_params(input, table, settings.job.input);
+  const auto params_f = Kokkos::create_mirror_view_and_copy(
+      exec, Kokkos::View<const float*, Kokkos::HostSpace, kernels::Unmanaged>(params_h.data(), params_h.size()));
+  const kernels::Vector<Scalar, Exec> params(arena.template data<Scalar>(params_id), params_h.size());
+  kernels::CastCopy<Exec, float, Scalar>{params_f, params}.launch(exec);
+  kernels::Vector<Real, Exec> grads(arena.template data<Real>(grads_id), table.flat_count());
+  Kokkos::deep_copy(exec, grads, Real(0));
+  const kernels::Value<Real, Exec> scale(arena.template data<Real>(scale_id));
+  const kernels::Value<double, Exec> loss(arena.template data<double>(loss_id));
+  Kokkos::deep_copy(exec, scale, static_cast<Real>(1.0 / N));
+  Kokkos::deep_copy(exec, loss, 0.0);
+  model::Transformer<Exec, Scalar> transformer(shape, table, tensors, options, arena, params.data(), grads.data());
+  transformer.set_batch(B, T);
+  std::vector<int> inputs(N), targets(N);
+  for (int b = 0; b < B; ++b) {
+    for (int t = 0; t < T; ++t) {
+      inputs[b * T + t] = tokens[b * (T + 1) + t];
+      targets[b * T + t] = tokens[b * (T + 1) + t + 1];
+    }
+  }
+  using HostInts = Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>;
+  Kokkos::deep_copy(exec, transformer.inputs(), HostInts(inputs.data(), inputs.size()));
+  Kokkos::deep_copy(exec, transformer.targets(), HostInts(targets.data(), targets.size()));
+
+  // 3. forward, logits chunk by chunk, backward
+  model::Hooks silent;
+  transformer.forward(exec, silent);
+  std::vector<float> logits(std::int64_t{N} * shape.V);
+  for (int first = 0; first < N; first += transformer.chunk_rows()) {
+    const int count = std::min(transformer.chunk_rows(), N - first);
+    const auto chunk_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), transformer.logits(exec, first, count));
+    for (int row = 0; row < count; ++row) {
+      for (int v = 0; v < shape.V; ++v) logits[(std::int64_t{first} + row) * shape.V + v] = static_cast<float>(chunk_h(row, v));
+    }
+  }
+  transformer.head(exec, loss, scale, true, silent);
+  transformer.backward(exec, silent);
+  exec.fence();
+
+  // 4. the answer
+  const auto grads_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
+  double loss_sum = 0;
+  Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
+  io::h5::File output = io::h5::File::create(output_path(context, "model.h5"));
+  output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
+  const double mean = loss_sum / N;
+  output.write("loss", {}, std::span<const double>(&mean, 1), {"nats per token", "mean cross-entropy over all tokens"});
+  for (const model::Param& param : table.params()) {
+    const std::vector<float> grad(grads_h.data() + param.first, grads_h.data() + param.first + param.count);
+    output.write("grads/" + param.label, param.shape, std::span<const float>(grad), {"1", "gradient of the mean loss"});
+  }
+  output.close();
+}
+
+}  // namespace
+
+Exit verify_model(const Context& context) {
+  on_root(context.world, [&] {
+    switch (train::dtype_of(context.settings().precision.compute)) {
+      case Dtype::bf16: return verify<bfloat16>(context);
+      case Dtype::fp16: return verify<float16>(context);
+      default: return verify<float>(context);
+    }
+  });
+  return Exit::finished;
+}
+
+}  // namespace tessera::jobs

@@ -1,0 +1,126 @@
+/// tessera: numbered steps from a command line to an exit code.
+///
+///   1 command line   2 deck   3 questions that need neither MPI nor Kokkos   4 MPI   5 Kokkos   6 the job
+///
+/// The one place where an exception becomes a message and an exit code.
+
+#include <fmt/format.h>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include "build_info.hpp"
+#include "config/availability.hpp"
+#include "config/command_line.hpp"
+#include "config/deck.hpp"
+#include "jobs/jobs.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "train/plan.hpp"
+
+namespace {
+
+using namespace tessera;
+
+/// This rank's number as launchers put it into the environment, before MPI is up; 0 without a launcher.
+int launcher_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  }
+  return 0;
+}
+
+int report(const Failure& failure) {
+  if (launcher_rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
+  return static_cast<int>(failure.code());
+}
+
+std::string joined(int argc, char** argv) {
+  std::string text;
+  for (int i = 0; i < argc; ++i) text += fmt::format("{}{}", i > 0 ? " " : "", argv[i]);
+  return text;
+}
+
+/// --version, --show-config, --explain, --help: no deck needed. True when one was asked for.
+bool answer_without_deck(const config::CommandLine& line) {
+  if (launcher_rank() != 0 && (line.help || line.version || line.show_config || line.explain)) return true;
+  if (line.help) {
+    fmt::print("{}", config::help_text());
+  } else if (line.version) {
+    fmt::print("{}\n", build_info::summary());
+  } else if (line.show_config) {
+    fmt::print("{}\nflags      {}\nKokkos     {}\nMPI        {}\nBLAS       {}\n", build_info::summary(), build_info::flags(),
+               build_info::kokkos(), build_info::mpi(), kernels::gemm_library());
+  } else if (line.explain) {
+    fmt::print("{}", config::explain(*line.explain));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// --check, --print, --plan: the deck is read, nothing else. True when one was asked for.
+bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
+  if (!line.check && !line.print && !line.plan) return false;
+  std::string text;
+  if (line.print) text += deck.resolved;
+  if (line.plan) {
+    const Dtype dtype = train::dtype_of(deck.settings.precision.compute);
+    const train::Plan plan = train::plan_training(deck.settings, dtype, static_cast<int>(deck.settings.parallel.ranks));
+    text += train::describe(plan, deck.settings);
+  }
+  if (line.check && !line.print && !line.plan) text = fmt::format("{}: no faults\n", deck.path.string());
+  if (launcher_rank() == 0) fmt::print("{}", text);
+  return true;
+}
+
+/// Steps 4 to 6. Views die before Kokkos is finalised, Kokkos before MPI.
+int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
+  const std::string command = joined(argc, argv);
+  std::optional<parallel::World> world;
+  try {
+    world.emplace(argc, argv);
+  } catch (const Failure& failure) {
+    return report(failure);
+  }
+  try {
+    std::vector<std::string> arguments = line.kokkos_arguments;
+    std::vector<char*> kokkos_argv{argv[0]};
+    for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());
+    int kokkos_argc = static_cast<int>(kokkos_argv.size());
+    kokkos_argv.push_back(nullptr);
+    const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
+    return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
+  } catch (const jobs::CollectiveFailure& failure) {  // every rank is here: rank 0 speaks, all finalise
+    if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
+    return static_cast<int>(failure.code());
+  } catch (const std::exception& exception) {
+    const auto* failure = dynamic_cast<const Failure*>(&exception);
+    const bool is_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
+    const Exit code = failure ? failure->code() : is_memory ? Exit::out_of_memory : Exit::environment;
+    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), exception.what());
+    std::fflush(nullptr);
+    if (world->size() > 1) world->abort(static_cast<int>(code));
+    return static_cast<int>(code);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const config::CommandLine line = config::parse_command_line(argc, argv);
+    if (answer_without_deck(line)) return 0;
+    const config::Deck deck = config::load_deck(line.deck, line.overrides);
+    if (answer_about_deck(line, deck)) return 0;
+    config::check_build(deck.settings, {});
+    return run(argc, argv, line, deck);
+  } catch (const Failure& failure) {
+    return report(failure);
+  } catch (const std::exception& exception) {
+    return report(Failure(Exit::environment, exception.what()));
+  }
+}
