@@ -203,6 +203,12 @@ TEST_F(DeckFile, letters_outside_of_quotes) {
   EXPECT_EQ(load_deck(write("c.toml", "generate.prompt = \"\"\"\\\n§\"\"\" # é\n")).settings.generate.prompt, "§");
 }
 
+TEST_F(DeckFile, brackets_without_end) {
+  for (const char* text :
+       {"[[[1]]]\n", "[[[a]]]\n", "[[=\n", "[.a]\n", "a = {=}\n", "a = {b = 1, @ = 2}\n", "= 5\n", ". = 5\n"})
+    EXPECT_THAT(refused(write("a.toml", text)), HasSubstr("is not TOML: ")) << text;
+}
+
 TEST_F(DeckFile, endless) { EXPECT_THAT(refused("/dev/zero"), HasSubstr("is longer than")); }
 
 TEST_F(DeckFile, nested_past_all_reason) {
