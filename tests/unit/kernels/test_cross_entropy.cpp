@@ -82,11 +82,13 @@ TYPED_TEST(CrossEntropyTest, small_probabilities_keep_their_relative_accuracy) {
 
 TYPED_TEST(CrossEntropyTest, large_logits_neither_overflow_nor_become_nan) {
   using Real = Accum<TypeParam>;
-  const Shape s{2, 1500};  // the maximum of row 0 comes in the second tile
+  const Shape s{4, 1500};  // two tiles
   auto logits = uniform_as<TypeParam>(s.n * s.V, 3);
-  logits[1400] = 30000;
-  logits[s.V + 3] = -30000;
-  const std::vector<int> targets = {7, 3};
+  logits[1400] = 30000;         // row 0: the maximum comes in the second tile
+  logits[s.V + 3] = -30000;     // row 1: the target is hopeless
+  logits[2 * s.V + 5] = 30000;  // row 2: the maximum comes in the first tile
+  for (int v = 0; v < s.V; ++v) logits[3 * s.V + v] = v == 700 ? -100 : -30000;  // row 3: all are negative
+  const std::vector<int> targets = {7, 3, 8, 9};
   const Result<TypeParam> got(s, logits, targets, true);
   const auto expected = reference::cross_entropy(Buffer<TypeParam>(logits).values(), targets, kScale);
   EXPECT_TRUE(all_close<Real>(got.row_loss.values(), expected.row_loss, {.relative = tolerance<Real>(s.V)}));

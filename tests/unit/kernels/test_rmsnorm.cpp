@@ -211,6 +211,8 @@ TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_row
   forward_refuses([&](F& f) { f.y = big.matrix(2, 4); });
   forward_refuses([&](F& f) { f.rrms = real.vector(); });
   forward_refuses([&](F& f) { f.delta = big.matrix(2, 4); });
+  forward_refuses([&](F& f) { f.delta = big.matrix(3, 3); });
+  forward_refuses([&](F& f) { f.residual = big.matrix(4, 4); });
   forward_refuses([&](F& f) { f.residual = big.matrix(3, 3); });
 
   using B = RmsnormBackward<Device, Scalar>;
@@ -231,10 +233,14 @@ TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_row
   backward_refuses([&](B& b) { b.gain = big.vector(); });
   backward_refuses([&](B& b) { b.rrms = real.vector(); });
   backward_refuses([&](B& b) { b.d_y = big.matrix(3, 5); });
+  backward_refuses([&](B& b) { b.d_y = big.matrix(2, 4); });
   backward_refuses([&](B& b) { b.d_residual = big.matrix(4, 4); });
+  backward_refuses([&](B& b) { b.d_residual = big.matrix(3, 3); });
   backward_refuses([&](B& b) { b.d_x = big.matrix(2, 4); });
+  backward_refuses([&](B& b) { b.d_x = big.matrix(3, 5); });
   backward_refuses([&](B& b) { b.d_gain = real.vector(); });
   backward_refuses([&](B& b) { b.partial = real.matrix(B::kPartials - 1, 4); });
+  backward_refuses([&](B& b) { b.partial = real.matrix(B::kPartials, 3); });
 
   const LaunchRecorder recorder;
   F none = good;

@@ -1,0 +1,141 @@
+/// What all kernels stand on: the 16-bit storage types, exhaustively, the fast exponential, and the dtype copy.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/core/cast_copy.hpp"
+#include "kernels/core/math.hpp"
+#include "kernels/core/scalar.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/launch_recorder.hpp"
+#include "support/random.hpp"
+#include "support/scalars.hpp"
+
+namespace tessera::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+template <class Scalar>
+struct Format;
+template <>
+struct Format<bfloat16> {
+  static constexpr int exponent_bits = 8, fraction_bits = 7;
+};
+template <>
+struct Format<float16> {
+  static constexpr int exponent_bits = 5, fraction_bits = 10;
+};
+
+template <class Scalar>
+Scalar from_bits(unsigned bits) {
+  Scalar value;
+  value.bits = static_cast<std::uint16_t>(bits);
+  return value;
+}
+
+/// The number that IEEE 754 assigns to a pattern, by its definition.
+template <class Scalar>
+double meaning(unsigned bits) {
+  constexpr int f_bits = Format<Scalar>::fraction_bits, bias = (1 << (Format<Scalar>::exponent_bits - 1)) - 1;
+  constexpr unsigned e_max = (1u << Format<Scalar>::exponent_bits) - 1;
+  const double sign = bits & 0x8000u ? -1 : 1;
+  const unsigned exponent = (bits & 0x7fffu) >> f_bits, fraction = bits & ((1u << f_bits) - 1);
+  if (exponent == e_max) return fraction ? std::nan("") : sign * HUGE_VAL;
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - bias - f_bits);
+  return sign * std::ldexp(fraction + (1u << f_bits), static_cast<int>(exponent) - bias - f_bits);
+}
+
+template <class Scalar>
+struct Storage : ::testing::Test {
+  static constexpr unsigned kFirstNotFinite = ((1u << Format<Scalar>::exponent_bits) - 1)
+                                              << Format<Scalar>::fraction_bits;
+};
+using StorageTypes = ::testing::Types<bfloat16, float16>;
+TYPED_TEST_SUITE(Storage, StorageTypes, ScalarNames);
+
+TYPED_TEST(Storage, every_pattern_means_what_the_standard_says_and_comes_back) {
+  for (unsigned bits = 0; bits < 0x10000u; ++bits) {
+    const auto value = from_bits<TypeParam>(bits);
+    const double expected = meaning<TypeParam>(bits);
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(static_cast<float>(value))) << bits;
+      ASSERT_TRUE(std::isnan(static_cast<float>(TypeParam(static_cast<float>(value))))) << bits;
+      continue;
+    }
+    ASSERT_EQ(static_cast<double>(value), expected) << bits;
+    ASSERT_EQ(std::signbit(static_cast<float>(value)), std::signbit(expected)) << bits;
+    ASSERT_EQ(TypeParam(static_cast<float>(value)).bits, bits);
+    ASSERT_EQ(TypeParam(static_cast<double>(value)).bits, bits);
+  }
+}
+
+TYPED_TEST(Storage, rounds_to_the_nearest_and_ties_to_the_even_pattern) {
+  for (unsigned bits = 0; bits + 1 < this->kFirstNotFinite; ++bits) {
+    const double low = meaning<TypeParam>(bits), high = meaning<TypeParam>(bits + 1);
+    const float middle = static_cast<float>((low + high) / 2);  // exact: float has bits to spare
+    for (const unsigned sign : {0u, 0x8000u}) {
+      const float s = sign ? -1.0f : 1.0f;
+      ASSERT_EQ(TypeParam(s * middle).bits, sign | (bits + (bits & 1u))) << middle;
+      ASSERT_EQ(TypeParam(s * std::nextafter(middle, 0.0f)).bits, sign | bits) << middle;
+      ASSERT_EQ(TypeParam(s * std::nextafter(middle, kInf)).bits, sign | (bits + 1)) << middle;
+    }
+  }
+}
+
+TYPED_TEST(Storage, overflows_to_infinity_half_way_past_the_largest_number) {
+  const double largest = meaning<TypeParam>(this->kFirstNotFinite - 1);
+  const double spacing = largest - meaning<TypeParam>(this->kFirstNotFinite - 2);
+  const float limit = static_cast<float>(largest + spacing / 2);
+  EXPECT_EQ(TypeParam(std::nextafter(limit, 0.0f)).bits, this->kFirstNotFinite - 1);
+  EXPECT_EQ(TypeParam(limit).bits, this->kFirstNotFinite);
+  EXPECT_EQ(TypeParam(-limit).bits, 0x8000u | this->kFirstNotFinite);
+  EXPECT_EQ(TypeParam(kInf).bits, this->kFirstNotFinite);
+}
+
+TYPED_TEST(Storage, epsilon_is_the_distance_from_one_to_the_next) {
+  const auto one = TypeParam(1.0f);
+  EXPECT_EQ(meaning<TypeParam>(one.bits + 1u) - 1.0, kEpsilon<TypeParam>);
+}
+
+TEST(FastExp, is_within_two_ulp_of_the_exact_value) {
+  double worst = 0;
+  for (double x = -86.5; x <= 88.7; x += 1.7e-4) {
+    const auto in = static_cast<float>(x);
+    worst = std::max(worst, ulps<float>(kernels::fast_exp(in), std::exp(static_cast<double>(in))));
+  }
+  EXPECT_LT(worst, 2);
+}
+
+TEST(FastExp, has_its_tails_and_keeps_nan) {
+  EXPECT_EQ(kernels::fast_exp(0.0f), 1.0f);
+  EXPECT_EQ(kernels::fast_exp(-kInf), 0.0f);
+  EXPECT_EQ(kernels::fast_exp(-200.0f), 0.0f);
+  EXPECT_LT(kernels::fast_exp(-87.0f), 1e-37f);
+  EXPECT_EQ(kernels::fast_exp(89.0f), kInf);
+  EXPECT_EQ(kernels::fast_exp(kInf), kInf);
+  EXPECT_TRUE(std::isfinite(kernels::fast_exp(88.72f)));
+  EXPECT_TRUE(std::isnan(kernels::fast_exp(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::isnan(kernels::fast_exp(-std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_EQ(kernels::fast_exp(1.25), std::exp(1.25));  // double: the library's
+}
+
+TEST(CastCopy, converts_and_rounds) {
+  const auto values = uniform(1009, 1);
+  const Buffer<float> from(values);
+  const auto to = Buffer<bfloat16>::unwritten(values.size());
+  const LaunchRecorder recorder;
+  kernels::CastCopy<Device, float, bfloat16>{.from = from.vector(), .to = to.vector()}.launch(Device());
+  EXPECT_TRUE(launched_under(recorder, "tessera::core::", Device()));
+  EXPECT_TRUE(all_close<bfloat16>(to.values(), from.values(), {.relative = kEpsilon<bfloat16> / 2}));
+  EXPECT_THROW((kernels::CastCopy<Device, float, bfloat16>{.from = from.first(3), .to = to.vector()}.launch(Device())),
+               std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace tessera::test
