@@ -33,7 +33,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and mapped as they are");
 
-constexpr std::int32_t kEndOfText = 256;                 // the token after the bytes 0..255
+constexpr std::int32_t kEndOfText = 256;                          // the token after the bytes 0..255
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);  // llm.c
 
 /// The two llm.c formats: magic and version stand first in the header, the number of tokens third.
@@ -82,7 +82,8 @@ class Mapping {
 
 /// Refuses the first token outside 0..vocab_size-1; `offset` is the position of tokens[0] in the stream.
 template <class Token>
-void require_in_vocabulary(std::span<const Token> tokens, std::int64_t offset, std::int64_t vocab_size, const std::string& name) {
+void require_in_vocabulary(std::span<const Token> tokens, std::int64_t offset, std::int64_t vocab_size,
+                           const std::string& name) {
   if (std::cmp_less(std::numeric_limits<Token>::max(), vocab_size) && std::is_unsigned_v<Token>) return;
   constexpr std::size_t kBlock = 1 << 14;  // whole blocks by their maximum, which compiles to vector code
   for (std::size_t begin = 0; begin < tokens.size(); begin += kBlock) {
@@ -93,8 +94,9 @@ void require_in_vocabulary(std::span<const Token> tokens, std::int64_t offset, s
     const auto bad = std::find_if(block.begin(), block.end(), [&](Token token) {
       return std::cmp_less(token, 0) || std::cmp_greater_equal(token, vocab_size);
     });
-    throw unusable(name, fmt::format("token {} at position {} is outside the vocabulary of {}", *bad,
-                                     offset + static_cast<std::int64_t>(begin) + (bad - block.begin()), vocab_size),
+    throw unusable(name,
+                   fmt::format("token {} at position {} is outside the vocabulary of {}", *bad,
+                               offset + static_cast<std::int64_t>(begin) + (bad - block.begin()), vocab_size),
                    "Set model.vocab_size above the largest token, or tokenise the data again");
   }
 }
@@ -102,8 +104,10 @@ void require_in_vocabulary(std::span<const Token> tokens, std::int64_t offset, s
 struct TextFile final : Corpus::Source {
   TextFile(const std::string& path, std::int64_t vocab_size) : path(path), file(path) {
     if (vocab_size <= kEndOfText) {
-      throw unusable(path, fmt::format("text needs a vocabulary of {} (256 bytes and end-of-text), model.vocab_size is {}",
-                                       kEndOfText + 1, vocab_size), fmt::format("Set model.vocab_size={}", kEndOfText + 1));
+      throw unusable(path,
+                     fmt::format("text needs a vocabulary of {} (256 bytes and end-of-text), model.vocab_size is {}",
+                                 kEndOfText + 1, vocab_size),
+                     fmt::format("Set model.vocab_size={}", kEndOfText + 1));
     }
   }
   std::int64_t size() const override { return static_cast<std::int64_t>(file.bytes()) + 1; }
@@ -123,7 +127,8 @@ struct TextFile final : Corpus::Source {
 template <class Token>
 struct BinFile final : Corpus::Source {
   BinFile(std::string path, Mapping mapping, std::size_t skip, std::int64_t vocab_size)
-      : path(std::move(path)), file(std::move(mapping)),
+      : path(std::move(path)),
+        file(std::move(mapping)),
         tokens(reinterpret_cast<const Token*>(file.data() + skip), (file.bytes() - skip) / sizeof(Token)) {
     require_in_vocabulary(tokens, 0, vocab_size, this->path);
   }
@@ -162,10 +167,13 @@ std::unique_ptr<const Corpus::Source> open_bin(const std::string& path, std::int
   }
   const std::size_t payload = file.bytes() - kHeaderBytes;
   if (header[2] <= 0 || payload != static_cast<std::size_t>(header[2]) * format.token_bytes) {
-    throw unusable(path, fmt::format("the llm.c header promises {} tokens of {} bytes, {} bytes follow it", header[2],
-                                     format.token_bytes, payload), again);
+    throw unusable(path,
+                   fmt::format("the llm.c header promises {} tokens of {} bytes, {} bytes follow it", header[2],
+                               format.token_bytes, payload),
+                   again);
   }
-  if (format.token_bytes == 2) return std::make_unique<BinFile<std::uint16_t>>(path, std::move(file), kHeaderBytes, vocab_size);
+  if (format.token_bytes == 2)
+    return std::make_unique<BinFile<std::uint16_t>>(path, std::move(file), kHeaderBytes, vocab_size);
   return std::make_unique<BinFile<std::uint32_t>>(path, std::move(file), kHeaderBytes, vocab_size);
 }
 
@@ -186,8 +194,10 @@ struct Hdf5File final : Corpus::Source {
   Hdf5File(const std::string& path, const std::string& dataset, std::int64_t vocab_size)
       : file(io::h5::File::open(path)), tokens(file.dataset(dataset)), length(tokens.size()) {
     const auto type = tokens.type();
-    if (type == io::h5::Type::text || type == io::h5::Type::float32 || type == io::h5::Type::float64 || tokens.shape().size() != 1) {
-      throw unusable(tokens.where(), "not a 1-D array of integers", "Name such a dataset: data.path=\"FILE.h5:/dataset\"");
+    if (type == io::h5::Type::text || type == io::h5::Type::float32 || type == io::h5::Type::float64 ||
+        tokens.shape().size() != 1) {
+      throw unusable(tokens.where(), "not a 1-D array of integers",
+                     "Name such a dataset: data.path=\"FILE.h5:/dataset\"");
     }
     if (length == 0) throw unusable(tokens.where(), "the dataset is empty", "Give a dataset with tokens in data.path");
     std::vector<std::int64_t> block(1 << 20);
@@ -216,7 +226,10 @@ struct Synthetic final : Corpus::Source {
   static constexpr std::uint64_t kNoise = 8;
 
   Synthetic(std::int64_t vocab_size, std::uint64_t seed)
-      : vocabulary(static_cast<std::uint64_t>(vocab_size)), seed(seed), factor(mix(seed, 1) % vocabulary), shift(mix(seed, 2) % vocabulary) {}
+      : vocabulary(static_cast<std::uint64_t>(vocab_size)),
+        seed(seed),
+        factor(mix(seed, 1) % vocabulary),
+        shift(mix(seed, 2) % vocabulary) {}
   std::int64_t size() const override { return kSize; }
   void copy(std::int64_t first, std::span<std::int32_t> out) const override {
     std::uint64_t token = 0;
@@ -234,13 +247,18 @@ struct Synthetic final : Corpus::Source {
   std::uint64_t vocabulary, seed, factor, shift;
 };
 
-std::unique_ptr<const Corpus::Source> open_source(config::DataSource source, const std::string& path, std::int64_t vocab_size, std::uint64_t seed) {
+std::unique_ptr<const Corpus::Source> open_source(config::DataSource source, const std::string& path,
+                                                  std::int64_t vocab_size, std::uint64_t seed) {
   switch (source) {
-    case config::DataSource::synthetic: return std::make_unique<Synthetic>(vocab_size, seed);
-    case config::DataSource::text: return std::make_unique<TextFile>(path, vocab_size);
-    case config::DataSource::tokens: break;
+    case config::DataSource::synthetic:
+      return std::make_unique<Synthetic>(vocab_size, seed);
+    case config::DataSource::text:
+      return std::make_unique<TextFile>(path, vocab_size);
+    case config::DataSource::tokens:
+      break;
   }
-  if (const auto [file, dataset] = split_hdf5_path(path); !file.empty()) return std::make_unique<Hdf5File>(file, dataset, vocab_size);
+  if (const auto [file, dataset] = split_hdf5_path(path); !file.empty())
+    return std::make_unique<Hdf5File>(file, dataset, vocab_size);
   return open_bin(path, vocab_size);
 }
 

@@ -26,7 +26,7 @@ class Corpus {
  public:
   static Corpus open(config::DataSource, const std::string& path, std::int64_t vocab_size, std::uint64_t seed);
 
-  std::int64_t size() const;  // tokens
+  std::int64_t size() const;                                         // tokens
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
   /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
   std::string tokenisation() const;

@@ -15,15 +15,21 @@ namespace {
 constexpr int kRounds = 6;  // of the Feistel network; four would do for a permutation that nobody attacks
 
 /// Keys of the two choices an epoch makes; the second argument keeps them apart.
-std::uint64_t order_key(std::uint64_t seed, std::int64_t epoch) { return mix(mix(seed, 1), static_cast<std::uint64_t>(epoch)); }
-std::uint64_t offset_key(std::uint64_t seed, std::int64_t epoch) { return mix(mix(seed, 2), static_cast<std::uint64_t>(epoch)); }
+std::uint64_t order_key(std::uint64_t seed, std::int64_t epoch) {
+  return mix(mix(seed, 1), static_cast<std::uint64_t>(epoch));
+}
+std::uint64_t offset_key(std::uint64_t seed, std::int64_t epoch) {
+  return mix(mix(seed, 2), static_cast<std::uint64_t>(epoch));
+}
 
-void require_window(const Corpus& corpus, const char* part, std::int64_t tokens, std::int64_t context_length, double fraction) {
+void require_window(const Corpus& corpus, const char* part, std::int64_t tokens, std::int64_t context_length,
+                    double fraction) {
   if (tokens > context_length) return;
-  throw Failure(Exit::files, fmt::format("{}: its {} part has {} of {} tokens (data.validation_fraction = {}), one sample "
-                                         "needs {} (model.context_length {} and the target after it). Give more data, "
-                                         "or change one of these two keys.",
-                                         corpus.name(), part, tokens, corpus.size(), fraction, context_length + 1, context_length));
+  throw Failure(Exit::files,
+                fmt::format("{}: its {} part has {} of {} tokens (data.validation_fraction = {}), one sample "
+                            "needs {} (model.context_length {} and the target after it). Give more data, "
+                            "or change one of these two keys.",
+                            corpus.name(), part, tokens, corpus.size(), fraction, context_length + 1, context_length));
 }
 
 }  // namespace
@@ -57,7 +63,7 @@ Sampler::Sampler(const Corpus& corpus, std::int64_t context_length, double valid
   if (validation_fraction > 0) require_window(corpus, "validation", validation_tokens, T, validation_fraction);
   validation_windows_ = std::max<std::int64_t>(validation_tokens - 1, 0) / T;
   windows_ = std::max<std::int64_t>(train_tokens_ / T - 1, 1);  // one window less than fits leaves room for any offset
-  offsets_ = train_tokens_ - windows_ * T;                      // 0 .. offsets_-1; the target after the last window fits
+  offsets_ = train_tokens_ - windows_ * T;  // 0 .. offsets_-1; the target after the last window fits
 }
 
 std::int64_t Sampler::window_start(std::int64_t g) const {
@@ -71,7 +77,8 @@ std::int64_t Sampler::validation_start(std::int64_t i) const { return train_toke
 
 void Sampler::fill(std::int64_t g, std::span<std::int32_t> row) const {
   if (g < 0 || static_cast<std::int64_t>(row.size()) != context_length_ + 1) {
-    throw std::invalid_argument(fmt::format("Sampler::fill: sample {}, row of {} where [T+1] = {}", g, row.size(), context_length_ + 1));
+    throw std::invalid_argument(
+        fmt::format("Sampler::fill: sample {}, row of {} where [T+1] = {}", g, row.size(), context_length_ + 1));
   }
   corpus_.copy(window_start(g), row);
 }

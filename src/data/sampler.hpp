@@ -33,19 +33,19 @@ class Sampler {
   /// Keeps a reference to `corpus`. Throws Failure(Exit::files) where a part is shorter than one window.
   Sampler(const Corpus& corpus, std::int64_t context_length, double validation_fraction, std::uint64_t seed);
 
-  std::int64_t windows_per_epoch() const { return windows_; }                   // W
+  std::int64_t windows_per_epoch() const { return windows_; }  // W
   std::int64_t epoch_of(std::int64_t g) const { return g / windows_; }
   std::int64_t train_tokens() const { return train_tokens_; }
   std::int64_t validation_windows() const { return validation_windows_; }
 
-  std::int64_t window_start(std::int64_t g) const;               // first token of training sample g
-  std::int64_t validation_start(std::int64_t i) const;           // first token of validation window i
-  void fill(std::int64_t g, std::span<std::int32_t> row) const;  // [T+1]
+  std::int64_t window_start(std::int64_t g) const;                          // first token of training sample g
+  std::int64_t validation_start(std::int64_t i) const;                      // first token of validation window i
+  void fill(std::int64_t g, std::span<std::int32_t> row) const;             // [T+1]
   void fill_validation(std::int64_t i, std::span<std::int32_t> row) const;  // [T+1]
 
  private:
   const Corpus& corpus_;
-  std::int64_t context_length_;   // T
+  std::int64_t context_length_;  // T
   std::uint64_t seed_;
   std::int64_t train_tokens_, windows_, offsets_, validation_windows_;
 };

@@ -92,7 +92,8 @@ void prepare(const fs::path& checkpoints, const fs::path& temporary) {
 }
 
 /// Every rank: its file, on the disk. Returns its manifest: "bytes checksum", then "group label extents..." per tensor.
-std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, std::span<const CheckpointTensor> tensors) {
+std::string write_rank_file(const fs::path& path, std::int64_t step, int rank,
+                            std::span<const CheckpointTensor> tensors) {
   auto file = h5::File::create(path);
   file.set_attribute("format", kFormat);
   file.set_attribute("format_version", kVersion);
@@ -100,7 +101,8 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, s
   file.set_attribute("rank", std::int64_t{rank});
   std::string manifest;
   for (const CheckpointTensor& tensor : tensors) {
-    file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data, {"1", tensor.group + " of " + tensor.label});
+    file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data,
+               {"1", tensor.group + " of " + tensor.label});
     manifest += fmt::format("{} {}", tensor.group, tensor.label);
     for (const std::int64_t extent : tensor.shape) manifest += fmt::format(" {}", extent);
     manifest += '\n';
@@ -168,7 +170,8 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
   auto name = file.write("files/name", names, {"1", "rank files of this checkpoint"});
   name.make_scale("name");
   file.write("files/bytes", bytes, {"byte", "size of the rank file"}).attach_scale(name, 0);
-  file.write("files/xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"}).attach_scale(name, 0);
+  file.write("files/xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"})
+      .attach_scale(name, 0);
   file.close();
   sync_file(path);
 }
@@ -179,7 +182,8 @@ void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(temporary);
   if (!fs::exists(folder)) return publish(temporary, folder);
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw file_failure(folder, "replacing the checkpoint", errno);
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+      throw file_failure(folder, "replacing the checkpoint", errno);
     publish(folder, folder.parent_path() / (std::string(kTemporary) + "old_" + folder.filename().string()));
     publish(temporary, folder);
   }
@@ -206,8 +210,8 @@ void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
 
 }  // namespace
 
-void write_checkpoint(const fs::path& run_directory, const CheckpointState& state, std::span<const CheckpointTensor> mine,
-                      const Peers& peers, int keep) {
+void write_checkpoint(const fs::path& run_directory, const CheckpointState& state,
+                      std::span<const CheckpointTensor> mine, const Peers& peers, int keep) {
   const fs::path checkpoints = checkpoints_of(run_directory);
   const fs::path folder = checkpoints / step_name(state.step);
   const fs::path temporary = checkpoints / (std::string(kTemporary) + step_name(state.step));
@@ -217,7 +221,8 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
       if (is_first) prepare(checkpoints, temporary);
       return std::string();
     });
-    const auto manifests = together(peers, [&] { return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, mine); });
+    const auto manifests = together(
+        peers, [&] { return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, mine); });
     together(peers, [&] {
       if (!is_first) return std::string();
       CheckpointState complete = state;
@@ -245,7 +250,8 @@ std::string instead_of(const fs::path& folder) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
   std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
-  if (steps.empty()) return "There is no older checkpoint beside it: use another run's, or start anew with job.overwrite=true";
+  if (steps.empty())
+    return "There is no older checkpoint beside it: use another run's, or start anew with job.overwrite=true";
   return fmt::format("Use the one before: --resume {}", (folder.parent_path() / step_name(steps.back())).string());
 }
 
@@ -274,7 +280,8 @@ h5::File open_index(const fs::path& folder) {
   if (version != kVersion) {
     throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion));
   }
-  if (found != expected) throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected));
+  if (found != expected)
+    throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected));
   return std::move(*index);
 }
 
@@ -286,7 +293,8 @@ void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::strin
     throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes));
   }
   const std::string found = checksum(path);
-  if (found != expected) throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected));
+  if (found != expected)
+    throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected));
 }
 
 }  // namespace
@@ -331,7 +339,8 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
     const CheckpointState state = read_state(index);
     const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
     const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
-    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size(); file += static_cast<std::size_t>(peers.ranks)) {
+    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size();
+         file += static_cast<std::size_t>(peers.ranks)) {
       verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file));
     }
     opened.reset(new CheckpointReader::Opened{folder, std::move(index), state});

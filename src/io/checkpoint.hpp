@@ -36,16 +36,16 @@ struct Peers {
 
 /// A logical tensor, unpadded and unsharded, in host memory of the one rank that writes it.
 struct CheckpointTensor {
-  std::string group;                // "params", "moments/m", "moments/v"
-  std::string label;                // "block.03.attn.qkv.weight"
+  std::string group;  // "params", "moments/m", "moments/v"
+  std::string label;  // "block.03.attn.qkv.weight"
   std::vector<std::int64_t> shape;
-  std::span<const float> data;      // row-major
+  std::span<const float> data;  // row-major
 };
 
 struct CheckpointState {
-  std::int64_t step = 0;             // optimizer steps done
-  std::int64_t sample_index = 0;     // next global sample
-  std::uint64_t seed = 0;            // with step and sample_index all the randomness there is
+  std::int64_t step = 0;          // optimizer steps done
+  std::int64_t sample_index = 0;  // next global sample
+  std::uint64_t seed = 0;         // with step and sample_index all the randomness there is
   double loss_scale = 1.0;
   std::int64_t good_steps = 0;       // since the loss scale last changed
   std::int64_t optimizer_steps = 0;  // AdamW updates that were not skipped
@@ -63,7 +63,7 @@ class CheckpointReader {
  public:
   const CheckpointState& state() const;
   const std::filesystem::path& folder() const;
-  std::vector<std::string> labels(const std::string& group) const;           // sorted
+  std::vector<std::string> labels(const std::string& group) const;  // sorted
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
   void read(const std::string& group, const std::string& label, std::span<float> out) const;

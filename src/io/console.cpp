@@ -39,7 +39,8 @@ std::string short_bytes(double value) {
 std::string clock(double seconds) {
   if (!std::isfinite(seconds)) return "--:--";
   const auto s = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
-  return s < 3600 ? fmt::format("{:02d}:{:02d}", s / 60, s % 60) : fmt::format("{}:{:02d}:{:02d}", s / 3600, s / 60 % 60, s % 60);
+  return s < 3600 ? fmt::format("{:02d}:{:02d}", s / 60, s % 60)
+                  : fmt::format("{}:{:02d}:{:02d}", s / 3600, s / 60 % 60, s % 60);
 }
 
 /// Columns of the terminal behind `stream`; COLUMNS, then 80, where it does not say.
@@ -120,7 +121,8 @@ void Console::end() {
 
 void Console::print_line(const StepRecord& r) {
   if (!std::exchange(has_header_, true)) {
-    fmt::print(stream_, kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s", "peak mem");
+    fmt::print(stream_, kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s",
+               "peak mem");
   }
   fmt::print(stream_, kLine, r.step, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
              number(r.validation_loss, "{:.4f}"), number(r.grad_norm, "{:.3g}"), number(r.learning_rate, "{:.2e}"),
@@ -134,12 +136,16 @@ void Console::print_line(const StepRecord& r) {
 void Console::draw_bar() {
   const auto now = std::chrono::steady_clock::now();
   last_draw_ = now;
-  const auto all = std::max<std::int64_t>(last_step_ - first_step_, 1), done = std::clamp<std::int64_t>(latest_.step - first_step_, 0, all);
+  const auto all = std::max<std::int64_t>(last_step_ - first_step_, 1),
+             done = std::clamp<std::int64_t>(latest_.step - first_step_, 0, all);
   const double elapsed_s = Seconds(now - begin_time_).count();
-  const double left_s = done > 0 ? elapsed_s / static_cast<double>(done) * static_cast<double>(all - done) : kNotMeasured;
-  const double fraction = last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
+  const double left_s =
+      done > 0 ? elapsed_s / static_cast<double>(done) * static_cast<double>(all - done) : kNotMeasured;
+  const double fraction =
+      last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
 
-  const auto width = static_cast<std::size_t>(std::max(terminal_width(stream_) - 1, 1));  // the last column makes some wrap
+  const auto width =
+      static_cast<std::size_t>(std::max(terminal_width(stream_) - 1, 1));  // the last column makes some wrap
   std::string head = fmt::format("step {}/{} ", latest_.step, last_step_);
   std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
   if (head.size() + tail.size() > width) {
@@ -147,8 +153,9 @@ void Console::draw_bar() {
     tail = tail.substr(0, width - head.size());
   }
   constexpr std::size_t kSmallestBar = 12;
-  for (const std::string& part : {"  loss " + number(latest_.loss, "{:.4f}"), "  val " + number(latest_validation_loss_, "{:.4f}"),
-                                  "  " + short_number(latest_.tokens_per_second) + " tokens/s"}) {
+  for (const std::string& part :
+       {"  loss " + number(latest_.loss, "{:.4f}"), "  val " + number(latest_validation_loss_, "{:.4f}"),
+        "  " + short_number(latest_.tokens_per_second) + " tokens/s"}) {
     if (head.size() + tail.size() + part.size() + kSmallestBar > width) break;
     tail += part;
   }

@@ -46,17 +46,24 @@ std::string next_action(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return "Free some space there, raise the quota or file size limit, or set job.directory to another file system";
+    case EFBIG:
+      return "Free some space there, raise the quota or file size limit, or set job.directory to another file system";
     case EACCES:
     case EPERM:
-    case EROFS: return "Check who owns it and its permissions, or set job.directory to a folder you may write";
+    case EROFS:
+      return "Check who owns it and its permissions, or set job.directory to a folder you may write";
     case ENOENT:
-    case ENOTDIR: return "Check the path";
-    case EISDIR: return "It is a folder: give the path of a file";
+    case ENOTDIR:
+      return "Check the path";
+    case EISDIR:
+      return "It is a folder: give the path of a file";
     case EMFILE:
-    case ENFILE: return "Raise the limit of open files (ulimit -n)";
-    case EIO: return "The disk or the network file system has a fault: look at the system log, and use another file system";
-    default: return "Check the file system it is on";
+    case ENFILE:
+      return "Raise the limit of open files (ulimit -n)";
+    case EIO:
+      return "The disk or the network file system has a fault: look at the system log, and use another file system";
+    default:
+      return "Check the file system it is on";
   }
 }
 
@@ -74,7 +81,8 @@ void sync_file(const std::filesystem::path& path) {
 void sync_folder(const std::filesystem::path& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   // Some network file systems cannot sync a folder and order renames by themselves: that is no fault.
-  if (::fsync(folder.fd()) != 0 && errno != EINVAL && errno != EBADF) throw file_failure(path, "syncing the folder", errno);
+  if (::fsync(folder.fd()) != 0 && errno != EINVAL && errno != EBADF)
+    throw file_failure(path, "syncing the folder", errno);
   folder.close();
 }
 

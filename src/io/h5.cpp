@@ -21,12 +21,13 @@ static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that
 /// The innermost entry of HDF5's error stack: the one that knows what happened.
 std::string innermost_reason() {
   std::string reason;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD,
-           [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
-             *static_cast<std::string*>(out) = entry->desc != nullptr ? entry->desc : "";
-             return 1;  // one is enough
-           },
-           &reason);
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
+        *static_cast<std::string*>(out) = entry->desc != nullptr ? entry->desc : "";
+        return 1;  // one is enough
+      },
+      &reason);
   H5Eclear2(H5E_DEFAULT);
   return reason;
 }
@@ -41,15 +42,17 @@ int errno_in(const std::string& reason) {
   const std::string reason = innermost_reason();
   const int error = errno_in(reason);
   if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; where the "
-                              "file system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
-                              where, doing, reason));
+    throw Failure(
+        Exit::files,
+        fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; where the "
+                    "file system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
+                    where, doing, reason));
   }
   if (error != 0) throw file_failure(where, doing, error);
-  throw Failure(Exit::files, fmt::format("{}: {} failed: {}. The file is damaged or not what is expected there: look at "
-                                         "it with h5dump -H, or use another copy.",
-                                         where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
+  throw Failure(Exit::files,
+                fmt::format("{}: {} failed: {}. The file is damaged or not what is expected there: look at "
+                            "it with h5dump -H, or use another copy.",
+                            where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
 }
 
 template <class Result>
@@ -59,8 +62,8 @@ Result check(Result result, const std::string& where, std::string_view doing) {
 }
 #define H5_CHECK(call, where, doing) check((call), (where), (doing))
 
-/// Before the first call: no printing of error stacks (a setting of each thread), and no clean-up at exit, which in 1.10
-/// crashes once a file could not be flushed because the disk was full. Everything is closed by handles instead.
+/// Before the first call: no printing of error stacks (a setting of each thread), and no clean-up at exit, which
+/// in 1.10 crashes once a file could not be flushed because the disk was full. Everything is closed by handles instead.
 void start_library() {
   static const herr_t without_clean_up = H5dont_atexit();
   static thread_local const herr_t is_quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -81,15 +84,24 @@ Handle text_type() {
 Handle make_type(Type type, bool is_stored) {
   const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
   switch (type) {
-    case Type::float32: return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
-    case Type::float64: return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
-    case Type::int32: return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
-    case Type::int64: return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
-    case Type::uint8: return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
-    case Type::uint16: return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
-    case Type::uint32: return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
-    case Type::uint64: return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
-    case Type::text: return text_type();
+    case Type::float32:
+      return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
+    case Type::float64:
+      return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
+    case Type::int32:
+      return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
+    case Type::int64:
+      return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
+    case Type::uint8:
+      return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
+    case Type::uint16:
+      return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
+    case Type::uint32:
+      return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
+    case Type::uint64:
+      return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
+    case Type::text:
+      return text_type();
   }
   throw std::logic_error("unknown h5::Type");
 }
@@ -107,12 +119,13 @@ Handle make_space(const Shape& shape) {
 /// Transfers that stop where a number does not fit its new type, instead of clipping it.
 Handle strict_transfer() {
   Handle plist(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
-  H5Pset_type_conv_cb(plist.id(),
-                      [](H5T_conv_except_t kind, hid_t, hid_t, void*, void*, void*) {
-                        const bool is_range = kind == H5T_CONV_EXCEPT_RANGE_HI || kind == H5T_CONV_EXCEPT_RANGE_LOW;
-                        return is_range ? H5T_CONV_ABORT : H5T_CONV_UNHANDLED;
-                      },
-                      nullptr);
+  H5Pset_type_conv_cb(
+      plist.id(),
+      [](H5T_conv_except_t kind, hid_t, hid_t, void*, void*, void*) {
+        const bool is_range = kind == H5T_CONV_EXCEPT_RANGE_HI || kind == H5T_CONV_EXCEPT_RANGE_LOW;
+        return is_range ? H5T_CONV_ABORT : H5T_CONV_UNHANDLED;
+      },
+      nullptr);
   return plist;
 }
 
@@ -170,11 +183,13 @@ namespace {
 
 void write_attribute(const Object& object, const std::string& name, Type type, const void* value) {
   const std::string where = fmt::format("{}@{}", object.where(), name);
-  if (H5Aexists(object.id(), name.c_str()) > 0) H5_CHECK(H5Adelete(object.id(), name.c_str()), where, "replacing the attribute");
+  if (H5Aexists(object.id(), name.c_str()) > 0)
+    H5_CHECK(H5Adelete(object.id(), name.c_str()), where, "replacing the attribute");
   const Handle space = make_space({});
   const Handle stored = make_type(type, true), native = make_type(type, false);
   Handle attribute(H5_CHECK(H5Acreate2(object.id(), name.c_str(), stored.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
-                            where, "making the attribute"), H5Aclose);
+                            where, "making the attribute"),
+                   H5Aclose);
   H5_CHECK(H5Awrite(attribute.id(), native.id(), value), where, "writing the attribute");
   H5_CHECK(attribute.close(), where, "closing the attribute");
 }
@@ -204,7 +219,8 @@ T read_number(const Object& object, const std::string& name) {
     H5_CHECK(H5Aread(attribute.id(), stored.id(), raw.data()), where, "reading the attribute");
     const Handle base(H5Tget_super(stored.id()), H5Tclose);
     raw.resize(std::max(raw.size(), sizeof wide));
-    H5_CHECK(H5Tconvert(base.id(), H5T_NATIVE_INT64, 1, raw.data(), nullptr, H5P_DEFAULT), where, "reading the attribute");
+    H5_CHECK(H5Tconvert(base.id(), H5T_NATIVE_INT64, 1, raw.data(), nullptr, H5P_DEFAULT), where,
+             "reading the attribute");
     std::copy_n(raw.data(), sizeof wide, reinterpret_cast<char*>(&wide));
     return static_cast<T>(wide);
   }
@@ -225,9 +241,15 @@ void Object::set_attribute(const std::string& name, std::string_view value) {
   const char* pointer = text.c_str();
   write_attribute(*this, name, Type::text, &pointer);
 }
-void Object::set_attribute(const std::string& name, std::int64_t value) { write_attribute(*this, name, Type::int64, &value); }
-void Object::set_attribute(const std::string& name, std::uint64_t value) { write_attribute(*this, name, Type::uint64, &value); }
-void Object::set_attribute(const std::string& name, double value) { write_attribute(*this, name, Type::float64, &value); }
+void Object::set_attribute(const std::string& name, std::int64_t value) {
+  write_attribute(*this, name, Type::int64, &value);
+}
+void Object::set_attribute(const std::string& name, std::uint64_t value) {
+  write_attribute(*this, name, Type::uint64, &value);
+}
+void Object::set_attribute(const std::string& name, double value) {
+  write_attribute(*this, name, Type::float64, &value);
+}
 
 bool Object::has_attribute(const std::string& name) const { return H5Aexists(id(), name.c_str()) > 0; }
 
@@ -235,7 +257,8 @@ std::string Object::text(const std::string& name) const {
   const std::string where = fmt::format("{}@{}", where_, name);
   const Handle attribute = open_attribute(*this, name, where);
   const Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
-  return read_strings(stored.id(), 1, where, [&](hid_t type, void* out) { return H5Aread(attribute.id(), type, out); }).front();
+  return read_strings(stored.id(), 1, where, [&](hid_t type, void* out) { return H5Aread(attribute.id(), type, out); })
+      .front();
 }
 std::int64_t Object::integer(const std::string& name) const { return read_number<std::int64_t>(*this, name); }
 std::uint64_t Object::natural(const std::string& name) const { return read_number<std::uint64_t>(*this, name); }
@@ -247,7 +270,8 @@ Type Dataset::type() const {
   const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
   const std::size_t bytes = H5Tget_size(stored.id());
   switch (H5Tget_class(stored.id())) {
-    case H5T_STRING: return Type::text;
+    case H5T_STRING:
+      return Type::text;
     case H5T_FLOAT:
       if (bytes == 4) return Type::float32;
       if (bytes == 8) return Type::float64;
@@ -263,15 +287,18 @@ Type Dataset::type() const {
         if (bytes == 8) return Type::uint64;
       }
       break;
-    default: break;
+    default:
+      break;
   }
   throw Failure(Exit::files, fmt::format("{}: neither numbers of a common type nor text. Write it as one of float32, "
-                                         "float64, integers or UTF-8 strings.", where_));
+                                         "float64, integers or UTF-8 strings.",
+                                         where_));
 }
 
 Shape Dataset::shape() const {
   const Handle space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose);
-  std::vector<hsize_t> extents(static_cast<std::size_t>(H5_CHECK(H5Sget_simple_extent_ndims(space.id()), where_, "reading the shape")));
+  std::vector<hsize_t> extents(
+      static_cast<std::size_t>(H5_CHECK(H5Sget_simple_extent_ndims(space.id()), where_, "reading the shape")));
   H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr);
   return {extents.begin(), extents.end()};
 }
@@ -282,10 +309,11 @@ namespace {
 
 void require_kind(const Dataset& dataset, Type wanted) {
   const Type stored = dataset.type();
-  if (stored == Type::text || is_float(stored) != is_float(wanted)) {
-    throw Failure(Exit::files, fmt::format("{}: holds {} where {} are expected. Write it as {}.", dataset.where(),
-                                           stored == Type::text ? "text" : is_float(stored) ? "floats" : "integers",
-                                           is_float(wanted) ? "floats" : "integers", is_float(wanted) ? "float32" : "int32"));
+  const std::string kind = stored == Type::text ? "text" : is_float(stored) ? "floats" : "integers";
+  const std::string wanted_kind = is_float(wanted) ? "floats" : "integers";
+  if (kind != wanted_kind) {
+    throw Failure(Exit::files, fmt::format("{}: holds {} where {} are expected. Write it as {}.", dataset.where(), kind,
+                                           wanted_kind, is_float(wanted) ? "float32" : "int32"));
   }
 }
 
@@ -294,8 +322,9 @@ void require_kind(const Dataset& dataset, Type wanted) {
 void Dataset::read_as(Type type, void* out, std::int64_t count) const {
   require_kind(*this, type);
   if (size() != count) {
-    throw Failure(Exit::files, fmt::format("{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
-                                           where_, fmt::join(shape(), ", "), size(), count));
+    throw Failure(Exit::files,
+                  fmt::format("{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
+                              where_, fmt::join(shape(), ", "), size(), count));
   }
   if (count == 0) return;
   const Handle native = make_type(type, false), transfer = strict_transfer();
@@ -311,8 +340,10 @@ void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64
   }
   if (count == 0) return;
   const hsize_t start = static_cast<hsize_t>(first), length = static_cast<hsize_t>(count);
-  const Handle file_space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose), memory_space = make_space({count});
-  H5_CHECK(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_, "choosing a range");
+  const Handle file_space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose),
+      memory_space = make_space({count});
+  H5_CHECK(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_,
+           "choosing a range");
   const Handle native = make_type(type, false), transfer = strict_transfer();
   H5_CHECK(H5Dread(id(), native.id(), memory_space.id(), file_space.id(), transfer.id(), out), where_, "reading");
 }
@@ -325,7 +356,9 @@ std::vector<std::string> Dataset::strings() const {
                       [&](hid_t type, void* out) { return H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out); });
 }
 
-void Dataset::make_scale(const std::string& name) { H5_CHECK(H5DSset_scale(id(), name.c_str()), where_, "making a dimension scale"); }
+void Dataset::make_scale(const std::string& name) {
+  H5_CHECK(H5DSset_scale(id(), name.c_str()), where_, "making a dimension scale");
+}
 
 void Dataset::attach_scale(const Dataset& scale, int axis) {
   H5_CHECK(H5DSattach_scale(id(), scale.id(), static_cast<unsigned>(axis)), where_, "attaching a dimension scale");
@@ -348,7 +381,8 @@ std::vector<std::string> Group::names() const {
   H5_CHECK(H5Gget_info(id(), &info), where_, "listing the group");
   std::vector<std::string> names;
   for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto length = H5_CHECK(H5Lget_name_by_idx(id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT), where_, "listing the group");
+    const auto length = H5_CHECK(H5Lget_name_by_idx(id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT),
+                                 where_, "listing the group");
     std::string name(static_cast<std::size_t>(length), '\0');
     H5Lget_name_by_idx(id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size() + 1, H5P_DEFAULT);
     names.push_back(std::move(name));
@@ -359,7 +393,8 @@ std::vector<std::string> Group::names() const {
 std::vector<std::string> Group::dataset_paths() const {
   std::vector<std::string> paths;
   for (const std::string& name : names()) {
-    const Handle member(H5_CHECK(H5Oopen(id(), name.c_str(), H5P_DEFAULT), where_, "opening a member of the group"), H5Oclose);
+    const Handle member(H5_CHECK(H5Oopen(id(), name.c_str(), H5P_DEFAULT), where_, "opening a member of the group"),
+                        H5Oclose);
     const H5I_type_t kind = H5Iget_type(member.id());
     if (kind == H5I_DATASET) paths.push_back(name);
     if (kind != H5I_GROUP) continue;
@@ -371,7 +406,7 @@ std::vector<std::string> Group::dataset_paths() const {
 Group Group::group(const std::string& path) const {
   const std::string where = fmt::format("{}/{}", where_, path);
   if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the group is missing. Give a file that has it.", where));
-  return {Handle(H5_CHECK(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the group"), H5Gclose), where};
+  return { Handle(H5_CHECK(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the group"), H5Gclose), where };
 }
 
 Group Group::make_group(const std::string& path) {
@@ -379,22 +414,32 @@ Group Group::make_group(const std::string& path) {
   const std::string where = fmt::format("{}/{}", where_, path);
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
   H5Pset_create_intermediate_group(links.id(), 1);
-  return {Handle(H5_CHECK(H5Gcreate2(id(), path.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT), where, "making the group"), H5Gclose), where};
+  return {
+    Handle(H5_CHECK(H5Gcreate2(id(), path.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT), where, "making the group"),
+           H5Gclose),
+        where
+  };
 }
 
 Dataset Group::dataset(const std::string& path) const {
   const std::string where = fmt::format("{}/{}", where_, path);
-  if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the dataset is missing. Give a file that has it.", where));
-  return {Handle(H5_CHECK(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the dataset"), H5Dclose), where};
+  if (!has(path))
+    throw Failure(Exit::files, fmt::format("{}: the dataset is missing. Give a file that has it.", where));
+  return { Handle(H5_CHECK(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the dataset"), H5Dclose), where };
 }
 
 namespace {
 
-Handle make_dataset(const Group& group, const std::string& path, const std::string& where, Type type, const Shape& shape, hid_t creation) {
+Handle make_dataset(const Group& group, const std::string& path, const std::string& where, Type type,
+                    const Shape& shape, hid_t creation) {
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
   H5Pset_create_intermediate_group(links.id(), 1);
   const Handle stored = make_type(type, true), space = make_space(shape);
-  return {H5_CHECK(H5Dcreate2(group.id(), path.c_str(), stored.id(), space.id(), links.id(), creation, H5P_DEFAULT), where, "making the dataset"), H5Dclose};
+  return {
+    H5_CHECK(H5Dcreate2(group.id(), path.c_str(), stored.id(), space.id(), links.id(), creation, H5P_DEFAULT), where,
+             "making the dataset")
+    , H5Dclose
+  };
 }
 
 void set_meaning(Object& object, const Meaning& meaning) {
@@ -404,9 +449,11 @@ void set_meaning(Object& object, const Meaning& meaning) {
 
 }  // namespace
 
-Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, const void* values, std::int64_t count, const Meaning& meaning) {
+Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, const void* values, std::int64_t count,
+                        const Meaning& meaning) {
   const std::string where = fmt::format("{}/{}", where_, path);
-  if (product(shape) != count) throw std::logic_error(fmt::format("{}: {} values for shape [{}]", where, count, fmt::join(shape, ", ")));
+  if (product(shape) != count)
+    throw std::logic_error(fmt::format("{}: {} values for shape [{}]", where, count, fmt::join(shape, ", ")));
   Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
   const Handle native = make_type(type, false);
   if (count > 0) H5_CHECK(H5Dwrite(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where, "writing");
@@ -425,7 +472,8 @@ Dataset Group::write_virtual(const std::string& path, Type type, const Shape& sh
                              const std::string& source_path, const Meaning& meaning) {
   const std::string where = fmt::format("{}/{}", where_, path);
   const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose), space = make_space(shape);
-  H5_CHECK(H5Pset_virtual(creation.id(), space.id(), source_file.c_str(), source_path.c_str(), space.id()), where, "making the virtual dataset");
+  H5_CHECK(H5Pset_virtual(creation.id(), space.id(), source_file.c_str(), source_path.c_str(), space.id()), where,
+           "making the virtual dataset");
   Dataset dataset(make_dataset(*this, path, where, type, shape, creation.id()), where);
   set_meaning(dataset, meaning);
   return dataset;
@@ -434,14 +482,19 @@ Dataset Group::write_virtual(const std::string& path, Type type, const Shape& sh
 // --- files ----------------------------------------------------------------------------------------------------------
 
 File::File(Handle file, Handle root, std::filesystem::path path, bool is_writing)
-    : Group(std::move(root), path.string() + ":"), file_(std::move(file)), path_(std::move(path)), is_writing_(is_writing) {}
+    : Group(std::move(root), path.string() + ":"),
+      file_(std::move(file)),
+      path_(std::move(path)),
+      is_writing_(is_writing) {}
 
 File File::create(const std::filesystem::path& path) {
   start_library();
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);  // datasets still open do not keep the file from closing
   H5Pset_sieve_buf_size(access.id(), 0);                // no held-back data: a full disk shows in the write that met it
-  Handle file(H5_CHECK(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), path.string(), "making the HDF5 file"), H5Fclose);
+  Handle file(
+      H5_CHECK(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), path.string(), "making the HDF5 file"),
+      H5Fclose);
   Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
   return {std::move(file), std::move(root), path, true};
 }

@@ -19,22 +19,31 @@
 
 namespace tessera::io::h5 {
 
-using Id = std::int64_t;                   // hid_t
-using Shape = std::vector<std::int64_t>;   // extents, slowest first; empty: a scalar
+using Id = std::int64_t;                  // hid_t
+using Shape = std::vector<std::int64_t>;  // extents, slowest first; empty: a scalar
 
 enum class Type { float32, float64, int32, int64, uint8, uint16, uint32, uint64, text };
 
 template <class T>
 constexpr Type type_of() {
-  if constexpr (std::is_same_v<T, float>) return Type::float32;
-  else if constexpr (std::is_same_v<T, double>) return Type::float64;
-  else if constexpr (std::is_same_v<T, std::int32_t>) return Type::int32;
-  else if constexpr (std::is_same_v<T, std::int64_t>) return Type::int64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>) return Type::uint8;
-  else if constexpr (std::is_same_v<T, std::uint16_t>) return Type::uint16;
-  else if constexpr (std::is_same_v<T, std::uint32_t>) return Type::uint32;
-  else if constexpr (std::is_same_v<T, std::uint64_t>) return Type::uint64;
-  else static_assert(sizeof(T) == 0, "no HDF5 type for this element");
+  if constexpr (std::is_same_v<T, float>)
+    return Type::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return Type::float64;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return Type::int32;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return Type::int64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return Type::uint8;
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return Type::uint16;
+  else if constexpr (std::is_same_v<T, std::uint32_t>)
+    return Type::uint32;
+  else if constexpr (std::is_same_v<T, std::uint64_t>)
+    return Type::uint64;
+  else
+    static_assert(sizeof(T) == 0, "no HDF5 type for this element");
 }
 
 /// What a dataset holds; written as its attributes `units` and `description`. Units "1" for plain numbers.
@@ -71,9 +80,9 @@ class Object {
 
   bool has_attribute(const std::string& name) const;
   std::string text(const std::string& name) const;
-  std::int64_t integer(const std::string& name) const;   // integers and booleans of any width
+  std::int64_t integer(const std::string& name) const;  // integers and booleans of any width
   std::uint64_t natural(const std::string& name) const;
-  double number(const std::string& name) const;          // floats and integers
+  double number(const std::string& name) const;  // floats and integers
 
   const std::string& where() const { return where_; }
   Id id() const { return handle_.id(); }
@@ -94,7 +103,9 @@ class Dataset : public Object {
   /// The whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
   /// integers read integers of any width; a value out of range or the other kind is refused, not converted.
   template <class T>
-  void read(std::span<T> out) const { read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size())); }
+  void read(std::span<T> out) const {
+    read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size()));
+  }
   template <class T>
   void read_from(std::int64_t first, std::span<T> out) const {
     read_range_as(type_of<T>(), out.data(), first, static_cast<std::int64_t>(out.size()));
@@ -107,8 +118,8 @@ class Dataset : public Object {
   }
   std::vector<std::string> strings() const;
 
-  void make_scale(const std::string& name);                  // becomes the dimension scale `name`
-  void attach_scale(const Dataset& scale, int axis);         // its axis `axis` is measured by `scale`
+  void make_scale(const std::string& name);           // becomes the dimension scale `name`
+  void attach_scale(const Dataset& scale, int axis);  // its axis `axis` is measured by `scale`
 
  private:
   friend class Group;
@@ -119,11 +130,11 @@ class Dataset : public Object {
 
 class Group : public Object {
  public:
-  bool has(const std::string& path) const;                   // "a/b/c": false where any part is missing
-  std::vector<std::string> names() const;                    // members, sorted
-  std::vector<std::string> dataset_paths() const;            // all datasets below, "a/b/c", sorted
+  bool has(const std::string& path) const;         // "a/b/c": false where any part is missing
+  std::vector<std::string> names() const;          // members, sorted
+  std::vector<std::string> dataset_paths() const;  // all datasets below, "a/b/c", sorted
   Group group(const std::string& path) const;
-  Group make_group(const std::string& path);                 // with the groups above it; an existing one is opened
+  Group make_group(const std::string& path);  // with the groups above it; an existing one is opened
   Dataset dataset(const std::string& path) const;
 
   /// Writes a dataset of `shape`, row-major; the groups above it are made.
@@ -157,7 +168,7 @@ class File : public Group {
   void close();                                      // checked; a file that was written must be closed with it
   File(File&&) noexcept = default;
   File& operator=(File&&) noexcept = default;
-  ~File() { handle_.close(); }                       // the root group before its file
+  ~File() { handle_.close(); }  // the root group before its file
 
  private:
   File(Handle file, Handle root, std::filesystem::path path, bool is_writing);

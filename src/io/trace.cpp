@@ -55,7 +55,8 @@ auto column(const std::vector<Row>& rows, Member member) {
 class Table {
  public:
   template <class T>
-  Table(h5::Group& parent, const std::string& path, const std::string& axis, const std::vector<T>& scale, const h5::Meaning& meaning)
+  Table(h5::Group& parent, const std::string& path, const std::string& axis, const std::vector<T>& scale,
+        const h5::Meaning& meaning)
       : group_(parent.make_group(path)), scale_(group_.write(axis, scale, meaning)) {
     scale_.make_scale(axis);
   }
@@ -99,8 +100,10 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     try {
       load(*resumed_step);
     } catch (const std::out_of_range&) {
-      throw Failure(Exit::files, fmt::format("{}: its columns are not equally long. Move the file away to resume without "
-                                             "its rows.", path_.string()));
+      throw Failure(Exit::files,
+                    fmt::format("{}: its columns are not equally long. Move the file away to resume without "
+                                "its rows.",
+                                path_.string()));
     }
     last_flush_s_ = events::now_s();
   } else {
@@ -129,7 +132,8 @@ void Trace::set_kernels(std::vector<KernelRow> kernels) {
 }
 
 void Trace::flush_if_due() {
-  if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_)) flush();
+  if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_))
+    flush();
 }
 
 void Trace::flush() {
@@ -203,7 +207,8 @@ void Trace::on(const events::MemoryChange& change) {
 
 void Trace::on(const events::Communication& call) {
   if (!is_recording_) return;
-  comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s, call.exposed_s, attempt_});
+  comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s,
+                   call.exposed_s, attempt_});
   has_unwritten_ = true;
 }
 
@@ -224,7 +229,8 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("created", created_);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
 
-  Table steps(file, "steps", "step", column(steps_, &StepRecord::step), {"1", "optimizer steps done, over all resumes"});
+  Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
+              {"1", "optimizer steps done, over all resumes"});
   for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
 
   Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
@@ -259,7 +265,8 @@ void Trace::write(const std::filesystem::path& path) const {
   phase.make_scale("phase");
   category.make_scale("category");
   const h5::Shape shape = {static_cast<std::int64_t>(phases_.size()), static_cast<std::int64_t>(categories_.size())};
-  auto peak = group.write("peaks", shape, std::span<const std::int64_t>(peaks), {"byte", "largest live bytes by phase and category, rank 0"});
+  auto peak = group.write("peaks", shape, std::span<const std::int64_t>(peaks),
+                          {"byte", "largest live bytes by phase and category, rank 0"});
   peak.attach_scale(phase, 0);
   peak.attach_scale(category, 1);
 
@@ -280,8 +287,10 @@ void Trace::load(std::int64_t resumed_step) {
   const auto info = file.group("info");
   const auto version = info.has_attribute("format_version") ? info.integer("format_version") : 0;
   if (version != kVersion) {
-    throw Failure(Exit::files, fmt::format("{}: format version {} where {} is expected. Move the file away to resume without "
-                                           "its rows, or use the program that wrote it.", path_.string(), version, kVersion));
+    throw Failure(Exit::files,
+                  fmt::format("{}: format version {} where {} is expected. Move the file away to resume without "
+                              "its rows, or use the program that wrote it.",
+                              path_.string(), version, kVersion));
   }
   created_ = info.text("created");
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
@@ -299,37 +308,46 @@ void Trace::load(std::int64_t resumed_step) {
   const auto kernels = file.group("kernels");
   const auto kernel = kernels.dataset("label").strings();
   const auto calls = kernels.dataset("calls").values<std::int64_t>();
-  const auto total = kernels.dataset("total").values<double>(), min = kernels.dataset("min").values<double>(), max = kernels.dataset("max").values<double>();
-  for (std::size_t i = 0; i < kernel.size(); ++i) kernels_.push_back({kernel[i], calls.at(i), total.at(i), min.at(i), max.at(i)});
+  const auto total = kernels.dataset("total").values<double>(), min = kernels.dataset("min").values<double>(),
+             max = kernels.dataset("max").values<double>();
+  for (std::size_t i = 0; i < kernel.size(); ++i)
+    kernels_.push_back({kernel[i], calls.at(i), total.at(i), min.at(i), max.at(i)});
 
   const auto regions = file.group("events");
   const auto label = regions.dataset("label").strings(), stream = regions.dataset("stream").strings();
   const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
   const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
-  for (std::size_t i = 0; i < label.size(); ++i) regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), attempt.at(i)});
+  for (std::size_t i = 0; i < label.size(); ++i)
+    regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), attempt.at(i)});
 
   const auto memory = file.group("memory/events");
-  const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(), category = memory.dataset("category").strings();
+  const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
+             category = memory.dataset("category").strings();
   const auto time = memory.dataset("time").values<double>();
-  const auto bytes = memory.dataset("bytes").values<std::int64_t>(), live = memory.dataset("live_bytes").values<std::int64_t>();
+  const auto bytes = memory.dataset("bytes").values<std::int64_t>(),
+             live = memory.dataset("live_bytes").values<std::int64_t>();
   const auto begin = memory.dataset("begin").values<std::uint8_t>();
   const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
   for (std::size_t i = 0; i < tensor.size(); ++i) {
-    memory_.push_back({tensor[i], phase.at(i), category.at(i), time.at(i), bytes.at(i), live.at(i), begin.at(i), memory_attempt.at(i)});
+    memory_.push_back({tensor[i], phase.at(i), category.at(i), time.at(i), bytes.at(i), live.at(i), begin.at(i),
+                       memory_attempt.at(i)});
   }
 
   for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
   for (const auto& name : file.dataset("memory/phase").strings()) phase_index(name);
   const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
-  for (std::size_t i = 0; i < peaks.size(); ++i) peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
+  for (std::size_t i = 0; i < peaks.size(); ++i)
+    peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
 
   const auto comm = file.group("comm");
   const auto operation = comm.dataset("operation").strings(), moved = comm.dataset("label").strings();
   const auto comm_bytes = comm.dataset("bytes").values<std::int64_t>();
-  const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(), exposed = comm.dataset("exposed").values<double>();
+  const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(),
+             exposed = comm.dataset("exposed").values<double>();
   const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
   for (std::size_t i = 0; i < operation.size(); ++i) {
-    comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i), comm_attempt.at(i)});
+    comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i),
+                     comm_attempt.at(i)});
   }
 }
 

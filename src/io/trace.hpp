@@ -29,12 +29,12 @@
 namespace tessera::io {
 
 struct RunInfo {
-  std::string version;   // of the program
+  std::string version;  // of the program
   std::string git_hash;
-  std::string build;     // compiler, Kokkos, MPI, flags
-  std::string hosts;     // one line per host: name, ranks, devices
-  std::string command;   // as typed
-  std::string deck;      // resolved, TOML
+  std::string build;    // compiler, Kokkos, MPI, flags
+  std::string hosts;    // one line per host: name, ranks, devices
+  std::string command;  // as typed
+  std::string deck;     // resolved, TOML
 };
 
 struct KernelRow {
@@ -106,10 +106,10 @@ class Trace final : public events::Listener {
   std::vector<MemoryRow> memory_;
   std::vector<CommRow> comm_;
 
-  std::vector<std::string> categories_, phases_;     // in order of appearance; categories_[0] is "total"
-  std::vector<std::int64_t> live_;                   // [category] bytes live now
-  std::vector<std::int64_t> recorded_live_;          // [category] bytes live after the last memory row
-  std::vector<std::vector<std::int64_t>> peaks_;     // [phase][category] bytes
+  std::vector<std::string> categories_, phases_;  // in order of appearance; categories_[0] is "total"
+  std::vector<std::int64_t> live_;                // [category] bytes live now
+  std::vector<std::int64_t> recorded_live_;       // [category] bytes live after the last memory row
+  std::vector<std::vector<std::int64_t>> peaks_;  // [phase][category] bytes
 };
 
 }  // namespace tessera::io

@@ -26,8 +26,12 @@ std::vector<std::int32_t> tokens_of(const Corpus& corpus, std::int64_t first, st
 }
 std::vector<std::int32_t> all_of(const Corpus& corpus) { return tokens_of(corpus, 0, corpus.size()); }
 
-Corpus open_text(const fs::path& path, std::int64_t vocab_size = 257) { return Corpus::open(DataSource::text, path.string(), vocab_size, 1); }
-Corpus open_tokens(const std::string& path, std::int64_t vocab_size = 50257) { return Corpus::open(DataSource::tokens, path, vocab_size, 1); }
+Corpus open_text(const fs::path& path, std::int64_t vocab_size = 257) {
+  return Corpus::open(DataSource::text, path.string(), vocab_size, 1);
+}
+Corpus open_tokens(const std::string& path, std::int64_t vocab_size = 50257) {
+  return Corpus::open(DataSource::tokens, path, vocab_size, 1);
+}
 
 /// llm.c: 256 int32, of which the first three count, then the tokens.
 template <class Token>
@@ -60,22 +64,26 @@ TEST(TextCorpus, bytes_that_are_not_utf8_are_bytes) {
 TEST(TextCorpus, refuses_a_vocabulary_without_end_of_text) {
   const ScratchFolder folder;
   write_bytes(folder / "a.txt", "abc");
-  EXPECT_THAT(failure_of([&] { open_text(folder / "a.txt", 256); }), AllOf(HasSubstr("a.txt"), HasSubstr("model.vocab_size=257")));
+  EXPECT_THAT(failure_of([&] { open_text(folder / "a.txt", 256); }),
+              AllOf(HasSubstr("a.txt"), HasSubstr("model.vocab_size=257")));
 }
 
 TEST(AnyCorpus, files_that_cannot_be_read_are_named) {
   const ScratchFolder folder;
   write_bytes(folder / "empty", "");
-  EXPECT_THAT(failure_of([&] { open_text(folder / "empty"); }), AllOf(HasSubstr("empty"), HasSubstr("the file is empty")));
+  EXPECT_THAT(failure_of([&] { open_text(folder / "empty"); }),
+              AllOf(HasSubstr("empty"), HasSubstr("the file is empty")));
   EXPECT_THAT(failure_of([&] { open_tokens((folder / "empty").string()); }), HasSubstr("the file is empty"));
-  EXPECT_THAT(failure_of([&] { open_text(folder / "none"); }), AllOf(HasSubstr("none"), HasSubstr("No such file"), HasSubstr("Check the path")));
+  EXPECT_THAT(failure_of([&] { open_text(folder / "none"); }),
+              AllOf(HasSubstr("none"), HasSubstr("No such file"), HasSubstr("Check the path")));
   EXPECT_THAT(failure_of([&] { open_text(folder.path()); }), HasSubstr("directory"));
   EXPECT_THAT(failure_of([&] { open_text("/dev/null"); }), HasSubstr("not a regular file"));
   write_bytes(folder / "secret", "abc");
   fs::permissions(folder.path(), fs::perms::all);
   fs::permissions(folder / "secret", fs::perms::none);
   const OrdinaryUser user;
-  EXPECT_THAT(failure_of([&] { open_text(folder / "secret"); }), AllOf(HasSubstr("secret"), HasSubstr("Permission denied")));
+  EXPECT_THAT(failure_of([&] { open_text(folder / "secret"); }),
+              AllOf(HasSubstr("secret"), HasSubstr("Permission denied")));
 }
 
 TEST(AnyCorpus, copies_stay_inside) {
@@ -130,7 +138,8 @@ TEST(BinCorpus, refuses_tokens_above_the_vocabulary_with_their_position) {
   tokens[80'000] = 999;
   write_array(folder / "a.bin", tokens);
   EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.bin").string(), 300); }),
-              AllOf(HasSubstr("a.bin"), HasSubstr("token 300 at position 70001"), HasSubstr("vocabulary of 300"), HasSubstr("model.vocab_size")));
+              AllOf(HasSubstr("a.bin"), HasSubstr("token 300 at position 70001"), HasSubstr("vocabulary of 300"),
+                    HasSubstr("model.vocab_size")));
   EXPECT_EQ(open_tokens((folder / "a.bin").string(), 1000).size(), 100'000);
 }
 
@@ -163,7 +172,9 @@ TEST(Hdf5Corpus, refuses_what_is_not_a_row_of_tokens) {
     file.write("negative", tokens, {"1", "x"});
     file.close();
   }
-  const auto refusal = [&](const std::string& dataset) { return failure_of([&] { open_tokens((folder / "a.h5").string() + ":/" + dataset); }); };
+  const auto refusal = [&](const std::string& dataset) {
+    return failure_of([&] { open_tokens((folder / "a.h5").string() + ":/" + dataset); });
+  };
   EXPECT_THAT(refusal("floats"), AllOf(HasSubstr("/floats"), HasSubstr("not a 1-D array of integers")));
   EXPECT_THAT(refusal("table"), HasSubstr("not a 1-D array of integers"));
   EXPECT_THAT(refusal("none"), HasSubstr("empty"));
@@ -177,7 +188,8 @@ TEST(SyntheticCorpus, depends_on_the_seed_and_on_nothing_else) {
   EXPECT_NE(tokens_of(make(1), 0, 1000), tokens_of(make(2), 0, 1000));
   const auto whole = tokens_of(make(1), 0, 1000);
   for (const std::int64_t first : {1, 63, 64, 65, 700}) {
-    EXPECT_EQ(tokens_of(make(1), first, 200), std::vector<std::int32_t>(whole.begin() + first, whole.begin() + first + 200));
+    EXPECT_EQ(tokens_of(make(1), first, 200),
+              std::vector<std::int32_t>(whole.begin() + first, whole.begin() + first + 200));
   }
   // The first tokens of seed 1, so that a change of the sequence is noticed: stored losses depend on it.
   EXPECT_THAT(tokens_of(make(1), 0, 6), ElementsAre(110, 31, 84, 107, 20, 215));
@@ -202,7 +214,8 @@ TEST(SyntheticCorpus, next_token_can_be_learnt_but_not_fully) {
 }
 
 TEST(SyntheticCorpus, serves_the_smallest_vocabulary) {
-  for (const std::int32_t token : tokens_of(Corpus::open(DataSource::synthetic, "", 2, 1), 0, 1000)) EXPECT_LT(token, 2);
+  for (const std::int32_t token : tokens_of(Corpus::open(DataSource::synthetic, "", 2, 1), 0, 1000))
+    EXPECT_LT(token, 2);
 }
 
 }  // namespace

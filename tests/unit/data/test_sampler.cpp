@@ -38,7 +38,8 @@ class Counting {
 TEST(Permutation, is_a_bijection_for_any_size_and_key) {
   std::vector<std::int64_t> sizes(130);
   std::iota(sizes.begin(), sizes.end(), 1);
-  for (const std::int64_t size : {255, 256, 257, 1000, 1023, 1025, 4096, 4097, 65535, 65537, 100'003}) sizes.push_back(size);
+  for (const std::int64_t size : {255, 256, 257, 1000, 1023, 1025, 4096, 4097, 65535, 65537, 100'003})
+    sizes.push_back(size);
   for (const std::int64_t size : sizes) {
     for (const std::uint64_t key : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
       const Permutation order(size, key);
@@ -132,7 +133,8 @@ TEST(Sampler, order_changes_with_epoch_and_seed_but_not_with_the_caller) {
   const auto order = [&](std::uint64_t seed, std::int64_t epoch) {
     const Sampler sampler(counting.corpus(), 8, 0.1, seed);
     std::vector<std::int64_t> starts;
-    for (std::int64_t i = 0; i < 100; ++i) starts.push_back(sampler.window_start(epoch * sampler.windows_per_epoch() + i));
+    for (std::int64_t i = 0; i < 100; ++i)
+      starts.push_back(sampler.window_start(epoch * sampler.windows_per_epoch() + i));
     return starts;
   };
   EXPECT_EQ(order(1, 0), order(1, 0));
@@ -177,9 +179,11 @@ TEST(Sampler, smallest_corpus_is_one_window) {
 TEST(Sampler, too_short_is_refused_with_the_sizes) {
   const Counting tiny(8), small(40);
   EXPECT_THAT(failure_of([&] { Sampler(tiny.corpus(), 8, 0.0, 1); }),
-              AllOf(HasSubstr("tokens.bin"), HasSubstr("training part has 8 of 8 tokens"), HasSubstr("needs 9"), HasSubstr("model.context_length 8")));
+              AllOf(HasSubstr("tokens.bin"), HasSubstr("training part has 8 of 8 tokens"), HasSubstr("needs 9"),
+                    HasSubstr("model.context_length 8")));
   EXPECT_THAT(failure_of([&] { Sampler(small.corpus(), 8, 0.2, 1); }),
-              AllOf(HasSubstr("validation part has 8 of 40 tokens"), HasSubstr("data.validation_fraction = 0.2"), HasSubstr("needs 9")));
+              AllOf(HasSubstr("validation part has 8 of 40 tokens"), HasSubstr("data.validation_fraction = 0.2"),
+                    HasSubstr("needs 9")));
 }
 
 }  // namespace

@@ -25,19 +25,30 @@ using testing::Not;
 const Peers kAlone{};
 
 CheckpointState state_at(std::int64_t step) {
-  return {.step = step, .sample_index = 8 * step, .seed = ~std::uint64_t{0}, .loss_scale = 65536.0, .good_steps = 3,
-          .optimizer_steps = step - 1, .ranks = 0, .deck = "[model]\nd_model = 4\n", .tokenisation = "bytes",
-          .gemm = "sgemm OpenBLAS", .git_hash = "abc"};
+  return {.step = step,
+          .sample_index = 8 * step,
+          .seed = ~std::uint64_t{0},
+          .loss_scale = 65536.0,
+          .good_steps = 3,
+          .optimizer_steps = step - 1,
+          .ranks = 0,
+          .deck = "[model]\nd_model = 4\n",
+          .tokenisation = "bytes",
+          .gemm = "sgemm OpenBLAS",
+          .git_hash = "abc"};
 }
 
 /// Tensors of which rank r of R owns every R-th; the values tell tensor, step and position.
 struct Weights {
   explicit Weights(std::int64_t step, std::int64_t scale = 1) {
     for (const std::string group : {"params", "moments/m", "moments/v"}) {
-      for (const auto& [label, shape] : std::map<std::string, std::vector<std::int64_t>>{
-               {"embedding.weight", {7, 4 * scale}}, {"block.00.attn.qkv.weight", {12, 4 * scale}}, {"head.norm.gain", {4}}}) {
+      for (const auto& [label, shape] :
+           std::map<std::string, std::vector<std::int64_t>>{{"embedding.weight", {7, 4 * scale}},
+                                                            {"block.00.attn.qkv.weight", {12, 4 * scale}},
+                                                            {"head.norm.gain", {4}}}) {
         auto& values = storage.emplace_back(std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>()));
-        std::iota(values.begin(), values.end(), static_cast<float>(1000 * step + 100 * static_cast<std::int64_t>(storage.size())));
+        std::iota(values.begin(), values.end(),
+                  static_cast<float>(1000 * step + 100 * static_cast<std::int64_t>(storage.size())));
         tensors.push_back({group, label, shape, {}});
       }
     }
@@ -82,7 +93,8 @@ TEST(Checkpoint, comes_back_on_any_number_of_ranks) {
     const ScratchFolder run;
     write_steps(run.path(), {10}, 2, writers);
     for (const int readers : {1, 2, 4}) {
-      const auto thrown = run_ranks(readers, [&](const Peers& peers) { expect_whole(run / "checkpoints/step_00000010", 10, peers); });
+      const auto thrown =
+          run_ranks(readers, [&](const Peers& peers) { expect_whole(run / "checkpoints/step_00000010", 10, peers); });
       EXPECT_THAT(thrown, Each(IsEmpty())) << writers << " writers, " << readers << " readers";
     }
   }
@@ -107,7 +119,8 @@ TEST(Checkpoint, state_comes_back) {
   EXPECT_THAT(reader.labels("nothing"), IsEmpty());
   EXPECT_FALSE(reader.has("params", "nothing"));
   std::vector<float> short_by_one(27);
-  EXPECT_THAT(failure_of([&] { reader.read("params", "embedding.weight", short_by_one); }), AllOf(HasSubstr("embedding.weight"), HasSubstr("[7, 4]")));
+  EXPECT_THAT(failure_of([&] { reader.read("params", "embedding.weight", short_by_one); }),
+              AllOf(HasSubstr("embedding.weight"), HasSubstr("[7, 4]")));
 }
 
 TEST(Checkpoint, folder_can_be_moved) {
@@ -174,7 +187,8 @@ class DamagedCheckpoint : public testing::Test {
     return alone;
   }
   auto names_and_offers(const std::string& file, const std::string& what) {
-    return AllOf(HasSubstr((folder_ / file).string()), HasSubstr(what), HasSubstr("--resume " + (run_ / "checkpoints/step_00000010").string()));
+    return AllOf(HasSubstr((folder_ / file).string()), HasSubstr(what),
+                 HasSubstr("--resume " + (run_ / "checkpoints/step_00000010").string()));
   }
   ScratchFolder run_;
   fs::path folder_ = run_ / "checkpoints/step_00000020";
@@ -194,7 +208,8 @@ TEST_F(DamagedCheckpoint, flipped_byte_anywhere_in_a_rank_file) {
   const auto size = fs::file_size(folder_ / "rank_00000.h5");
   for (std::uintmax_t at = 0; at < size; at += 997) {
     flip_byte(folder_ / "rank_00000.h5", at);
-    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }), names_and_offers("rank_00000.h5", "checksum"));
+    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }),
+                names_and_offers("rank_00000.h5", "checksum"));
     flip_byte(folder_ / "rank_00000.h5", at);
   }
   flip_byte(folder_ / "rank_00000.h5", size / 2);
@@ -246,7 +261,8 @@ TEST(CheckpointFault, full_disk_on_one_rank_is_agreed_on) {
       write_checkpoint(run.path(), state_at(20), (peers.rank == 1 ? large : small).of(peers.rank, 3), peers, 1);
     });
   }
-  EXPECT_THAT(thrown[0], AllOf(HasSubstr("rank 1: "), HasSubstr("rank_00001.h5"), HasSubstr("File too large"), HasSubstr("Free some space")));
+  EXPECT_THAT(thrown[0], AllOf(HasSubstr("rank 1: "), HasSubstr("rank_00001.h5"), HasSubstr("File too large"),
+                               HasSubstr("Free some space")));
   EXPECT_THAT(thrown, Each(thrown[0]));
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
   expect_whole(run / "checkpoints/step_00000010", 10);
@@ -262,7 +278,9 @@ TEST(CheckpointFault, full_disk_is_told_wherever_it_hits) {
   const Weights weights(20);
   for (rlim_t limit = 0; limit < largest; limit += 503) {
     const FileSizeLimit full(limit);
-    EXPECT_THAT(failure_of([&] { write_checkpoint(run.path(), state_at(20), weights.of(0, 1), kAlone, 1); }), HasSubstr("File too large")) << limit;
+    EXPECT_THAT(failure_of([&] { write_checkpoint(run.path(), state_at(20), weights.of(0, 1), kAlone, 1); }),
+                HasSubstr("File too large"))
+        << limit;
     EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010")) << limit;
   }
   expect_whole(folder, 10);
@@ -270,10 +288,12 @@ TEST(CheckpointFault, full_disk_is_told_wherever_it_hits) {
 
 TEST(CheckpointFault, read_only_folder_is_named) {
   const ScratchFolder run;
-  fs::permissions(run.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(run.path(),
+                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   const OrdinaryUser user;
   const Weights weights(10);
-  const auto thrown = run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(peers.rank, 2), peers, 1); });
+  const auto thrown = run_ranks(
+      2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(peers.rank, 2), peers, 1); });
   EXPECT_THAT(thrown[0], AllOf(HasSubstr("checkpoints"), HasSubstr("Permission denied")));
   EXPECT_EQ(thrown[0], thrown[1]);
 }
@@ -281,7 +301,8 @@ TEST(CheckpointFault, read_only_folder_is_named) {
 TEST(CheckpointFault, tensor_of_two_ranks_is_refused) {
   const ScratchFolder run;
   const Weights weights(10);
-  const auto thrown = run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(0, 1), peers, 1); });
+  const auto thrown =
+      run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(0, 1), peers, 1); });
   EXPECT_THAT(thrown[0], HasSubstr("is written by rank 1 and by one before it"));
   EXPECT_EQ(thrown[0], thrown[1]);
 }

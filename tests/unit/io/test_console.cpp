@@ -24,8 +24,15 @@ using testing::Not;
 using testing::SizeIs;
 
 StepRecord record(std::int64_t step, double validation_loss = io::kNotMeasured) {
-  return {.step = step, .loss = 2.5, .validation_loss = validation_loss, .grad_norm = 1.25, .learning_rate = 1e-3,
-          .tokens = 4096.0 * static_cast<double>(step), .step_time_s = 0.0512, .tokens_per_second = 80000, .peak_bytes = 212.0 * 1024 * 1024};
+  return {.step = step,
+          .loss = 2.5,
+          .validation_loss = validation_loss,
+          .grad_norm = 1.25,
+          .learning_rate = 1e-3,
+          .tokens = 4096.0 * static_cast<double>(step),
+          .step_time_s = 0.0512,
+          .tokens_per_second = 80000,
+          .peak_bytes = 212.0 * 1024 * 1024};
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -110,7 +117,8 @@ std::string on_terminal(unsigned short columns, Work work) {
   ::fcntl(master, F_SETFL, O_NONBLOCK);
   std::string text;
   char buffer[4096];
-  for (ssize_t got; (got = ::read(master, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(got));
+  for (ssize_t got; (got = ::read(master, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(got));
   std::fclose(stream);
   ::close(master);
   return text;
@@ -157,7 +165,8 @@ TEST_F(ConsoleBar, never_wraps) {
       console.step(record(100'000, 2.75));
     });
     std::istringstream frames(text);
-    for (std::string frame; std::getline(frames, frame, '\r');) EXPECT_LT(columns_of(frame), columns + (columns == 1 ? 1u : 0u)) << frame;
+    for (std::string frame; std::getline(frames, frame, '\r');)
+      EXPECT_LT(columns_of(frame), columns + (columns == 1 ? 1u : 0u)) << frame;
   }
 }
 
@@ -196,7 +205,9 @@ TEST_F(ConsoleBar, no_color_and_other_locales_are_respected) {
 
 TEST_F(ConsoleBar, dumb_terminal_gets_lines) {
   ::setenv("TERM", "dumb", 1);
-  on_terminal(80, [](std::FILE* file) { EXPECT_EQ(Console(Console::Style::automatic, 10, file).style(), Console::Style::line); });
+  on_terminal(80, [](std::FILE* file) {
+    EXPECT_EQ(Console(Console::Style::automatic, 10, file).style(), Console::Style::line);
+  });
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ const h5::Meaning kMeaning{"s", "a column"};
 
 template <class T>
 class H5Types : public testing::Test {};
-using Elements = testing::Types<float, double, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>;
+using Elements = testing::Types<float, double, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                                std::uint64_t>;
 TYPED_TEST_SUITE(H5Types, Elements);
 
 TYPED_TEST(H5Types, tensor_comes_back_with_type_shape_and_meaning) {
@@ -79,10 +80,48 @@ TEST(H5, text_and_attributes_come_back) {
   EXPECT_EQ(file.number("scale"), 0.1);
   EXPECT_EQ(file.number("count"), -7.0);
   EXPECT_FALSE(file.has_attribute("nothing"));
-  EXPECT_THAT(failure_of([&] { file.integer("nothing"); }), AllOf(HasSubstr("a.h5"), HasSubstr("@nothing"), HasSubstr("missing")));
+  EXPECT_THAT(failure_of([&] { file.integer("nothing"); }),
+              AllOf(HasSubstr("a.h5"), HasSubstr("@nothing"), HasSubstr("missing")));
   EXPECT_THAT(failure_of([&] { file.integer("deck"); }), HasSubstr("not an integer"));
   EXPECT_THAT(failure_of([&] { file.integer("scale"); }), HasSubstr("not an integer"));
   EXPECT_THAT(failure_of([&] { file.text("count"); }), HasSubstr("no text"));
+}
+
+// Input files come from h5py, which has its own ways of writing booleans, short strings and default types.
+TEST(H5, reads_what_h5py_writes) {
+  const ScratchFolder folder;
+  write_bytes(folder / "write.py", R"(
+import h5py, numpy, sys
+with h5py.File(sys.argv[1], "w") as file:
+    file.attrs["flag"] = True
+    file.attrs["off"] = numpy.bool_(False)
+    file.attrs["number"] = 3
+    file.attrs["small"] = numpy.int8(-3)
+    file.attrs["text"] = "Grüße"
+    file.attrs["bytes"] = numpy.bytes_("fixed")
+    file["double"] = numpy.arange(6.0).reshape(2, 3)
+    file["default"] = numpy.arange(5)
+    file["half"] = numpy.arange(3, dtype="float16")
+    file["big_endian"] = numpy.arange(3, dtype=">i4")
+    file.create_dataset("packed", data=numpy.arange(1000, dtype="int32"), chunks=(100,), compression="gzip")
+    file["words"] = numpy.array([b"one", b"three"])
+)");
+  const std::string command =
+      "'" TESSERA_PYTHON "' '" + (folder / "write.py").string() + "' '" + (folder / "a.h5").string() + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const auto file = h5::File::open(folder / "a.h5");
+  EXPECT_EQ(file.integer("flag"), 1);
+  EXPECT_EQ(file.integer("off"), 0);
+  EXPECT_EQ(file.integer("number"), 3);
+  EXPECT_EQ(file.integer("small"), -3);
+  EXPECT_EQ(file.text("text"), "Grüße");
+  EXPECT_EQ(file.text("bytes"), "fixed");
+  EXPECT_THAT(file.dataset("double").values<float>(), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(file.dataset("default").values<std::int32_t>(), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(file.dataset("big_endian").values<std::int32_t>(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(file.dataset("packed").values<std::int32_t>()[999], 999);
+  EXPECT_THAT(file.dataset("words").strings(), ElementsAre("one", "three"));
+  EXPECT_THAT(failure_of([&] { file.dataset("half").values<float>(); }), HasSubstr("common type"));
 }
 
 TEST(H5, lists_what_is_there) {
@@ -123,24 +162,28 @@ TEST(H5, refuses_what_would_change_the_numbers) {
   EXPECT_THAT(failure_of([&] { wide.read(std::span<float>(floats)); }), HasSubstr("holds integers where floats"));
   EXPECT_THAT(failure_of([&] { large.read(std::span<float>(floats)); }), HasSubstr("/large"));
   EXPECT_THAT(failure_of([&] { names.read(std::span<float>(floats)); }), HasSubstr("holds text"));
-  EXPECT_THAT(failure_of([&] { wide.read(std::span<std::int32_t>(integers).first(1)); }), HasSubstr("2 entries where 1"));
+  EXPECT_THAT(failure_of([&] { wide.read(std::span<std::int32_t>(integers).first(1)); }),
+              HasSubstr("2 entries where 1"));
   EXPECT_THAT(failure_of([&] { file.dataset("gone"); }), AllOf(HasSubstr("/gone"), HasSubstr("missing")));
   EXPECT_THAT(failure_of([&] { file.group("gone"); }), HasSubstr("missing"));
 }
 
 TEST(H5, names_files_that_cannot_be_opened) {
   const ScratchFolder folder;
-  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "none.h5"); }), AllOf(HasSubstr("none.h5"), HasSubstr("No such file")));
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "none.h5"); }),
+              AllOf(HasSubstr("none.h5"), HasSubstr("No such file")));
   EXPECT_THAT(failure_of([&] { h5::File::open(folder.path()); }), HasSubstr("directory"));
   write_bytes(folder / "text.h5", "this is not HDF5\n");
-  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "text.h5"); }), AllOf(HasSubstr("text.h5"), HasSubstr("signature")));
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "text.h5"); }),
+              AllOf(HasSubstr("text.h5"), HasSubstr("signature")));
   {
     auto file = h5::File::create(folder / "cut.h5");
     file.write("x", std::vector<double>(1000), kMeaning);
     file.close();
   }
   fs::resize_file(folder / "cut.h5", 5000);
-  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "cut.h5"); }), AllOf(HasSubstr("cut.h5"), HasSubstr("truncated")));
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "cut.h5"); }),
+              AllOf(HasSubstr("cut.h5"), HasSubstr("truncated")));
 }
 
 TEST(H5, hints_at_locking_when_another_process_writes) {
@@ -194,7 +237,9 @@ TEST(H5, full_disk_is_told_wherever_it_hits) {
   const auto size = fs::file_size(folder / "a.h5");
   for (rlim_t limit = 0; limit < size; limit += 1009) {
     const FileSizeLimit full(limit);
-    EXPECT_THAT(failure_of(write_file), AllOf(HasSubstr("a.h5"), HasSubstr("File too large"), HasSubstr("job.directory"))) << limit;
+    EXPECT_THAT(failure_of(write_file),
+                AllOf(HasSubstr("a.h5"), HasSubstr("File too large"), HasSubstr("job.directory")))
+        << limit;
   }
   write_file();  // the library has survived all of them
   EXPECT_EQ(h5::File::open(folder / "a.h5").dataset("large").size(), 20'000);
@@ -202,9 +247,11 @@ TEST(H5, full_disk_is_told_wherever_it_hits) {
 
 TEST(H5, read_only_folder_is_named) {
   const ScratchFolder folder;
-  fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(folder.path(),
+                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   const OrdinaryUser user;
-  EXPECT_THAT(failure_of([&] { h5::File::create(folder / "a.h5"); }), AllOf(HasSubstr("a.h5"), HasSubstr("Permission denied")));
+  EXPECT_THAT(failure_of([&] { h5::File::create(folder / "a.h5"); }),
+              AllOf(HasSubstr("a.h5"), HasSubstr("Permission denied")));
 }
 
 }  // namespace

@@ -19,13 +19,28 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const io::RunInfo kInfo{.version = "0.1.0", .git_hash = "abc", .build = "gcc", .hosts = "node0", .command = "tessera x.toml", .deck = "[job]\n"};
+const io::RunInfo kInfo{.version = "0.1.0",
+                        .git_hash = "abc",
+                        .build = "gcc",
+                        .hosts = "node0",
+                        .command = "tessera x.toml",
+                        .deck = "[job]\n"};
 
 StepRecord record(std::int64_t step) {
   const double s = static_cast<double>(step);
-  return {.step = step, .loss = 5 / s, .grad_norm = 1, .learning_rate = 1e-3, .tokens = 4096 * s, .step_time_s = 0.05,
-          .forward_s = 0.02, .backward_s = 0.025, .exposed_comm_s = 0.001, .optimizer_s = 0.003, .tokens_per_second = 81920,
-          .mfu = 0.1, .peak_bytes = 1e8};
+  return {.step = step,
+          .loss = 5 / s,
+          .grad_norm = 1,
+          .learning_rate = 1e-3,
+          .tokens = 4096 * s,
+          .step_time_s = 0.05,
+          .forward_s = 0.02,
+          .backward_s = 0.025,
+          .exposed_comm_s = 0.001,
+          .optimizer_s = 0.003,
+          .tokens_per_second = 81920,
+          .mfu = 0.1,
+          .peak_bytes = 1e8};
 }
 
 /// A run with rows in every group.
@@ -40,13 +55,16 @@ void fill(Trace& trace, std::int64_t steps) {
   trace.record_events(false);
 }
 
-std::vector<double> column(const fs::path& path, const std::string& name) { return io::h5::File::open(path).dataset(name).values<double>(); }
+std::vector<double> column(const fs::path& path, const std::string& name) {
+  return io::h5::File::open(path).dataset(name).values<double>();
+}
 std::vector<std::int64_t> integers(const fs::path& path, const std::string& name) {
   return io::h5::File::open(path).dataset(name).values<std::int64_t>();
 }
 
 int open_with_python(const fs::path& path, int rows) {
-  const std::string command = "'" TESSERA_PYTHON "' '" TESSERA_SOURCE_DIR "/tests/unit/io/open_run.py' '" + path.string() + "' " + std::to_string(rows);
+  const std::string command = "'" TESSERA_PYTHON "' '" TESSERA_SOURCE_DIR "/tests/unit/io/open_run.py' '" +
+                              path.string() + "' " + std::to_string(rows);
   return std::system(command.c_str());
 }
 
@@ -105,9 +123,10 @@ TEST(Trace, peaks_are_largest_live_bytes_by_phase_and_category) {
   trace.flush();
   const auto file = io::h5::File::open(folder / "run.h5");
   EXPECT_THAT(file.dataset("memory/phase").strings(), ElementsAre("setup", "forward", "backward"));
-  EXPECT_THAT(file.dataset("memory/category").strings(), ElementsAre("total", "parameters", "activations", "gradients"));
-  EXPECT_THAT(file.dataset("memory/peaks").values<std::int64_t>(), ElementsAre(100, 100, 0, 0,     //
-                                                                               180, 100, 80, 0,    //
+  EXPECT_THAT(file.dataset("memory/category").strings(),
+              ElementsAre("total", "parameters", "activations", "gradients"));
+  EXPECT_THAT(file.dataset("memory/peaks").values<std::int64_t>(), ElementsAre(100, 100, 0, 0,   //
+                                                                               180, 100, 80, 0,  //
                                                                                170, 100, 30, 40));
 }
 
@@ -135,7 +154,8 @@ TEST(Trace, resume_keeps_rows_up_to_the_step_and_cuts_the_later_ones) {
     trace.flush();
   }
   Trace trace(folder / "run.h5", kInfo, 0, 6);
-  EXPECT_THAT(integers(folder / "run.h5", "steps/step").size(), 10u) << "cut before the resumed run had anything to say";
+  EXPECT_THAT(integers(folder / "run.h5", "steps/step").size(), 10u)
+      << "cut before the resumed run had anything to say";
   trace.add(record(7));
   trace.record_events(true);
   events::report(events::Region{"forward", "compute", 0.1, 0.2});
@@ -164,7 +184,8 @@ TEST(Trace, resume_refuses_a_damaged_file_and_a_later_format) {
     file.make_group("info").set_attribute("format_version", std::int64_t{99});
     file.close();
   }
-  EXPECT_THAT(failure_of([&] { Trace(folder / "run.h5", kInfo, 0, 6); }), AllOf(HasSubstr("version 99"), HasSubstr("Move the file away")));
+  EXPECT_THAT(failure_of([&] { Trace(folder / "run.h5", kInfo, 0, 6); }),
+              AllOf(HasSubstr("version 99"), HasSubstr("Move the file away")));
 }
 
 ino_t inode(const fs::path& path) {
@@ -215,7 +236,8 @@ TEST(Trace, full_disk_is_told_and_leaves_the_file_before) {
   for (std::int64_t step = 6; step < 2000; ++step) trace.add(record(step));
   {
     const FileSizeLimit full(60'000);
-    EXPECT_THAT(failure_of([&] { trace.flush(); }), AllOf(HasSubstr("run.h5"), HasSubstr("File too large"), HasSubstr("Free some space")));
+    EXPECT_THAT(failure_of([&] { trace.flush(); }),
+                AllOf(HasSubstr("run.h5"), HasSubstr("File too large"), HasSubstr("Free some space")));
   }
   EXPECT_EQ(integers(folder / "run.h5", "steps/step").size(), 5u);
   EXPECT_THAT(names_in(folder.path()), ElementsAre("run.h5"));
@@ -225,9 +247,11 @@ TEST(Trace, full_disk_is_told_and_leaves_the_file_before) {
 
 TEST(Trace, folder_that_cannot_be_written_to_is_told_at_once) {
   const ScratchFolder folder;
-  fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(folder.path(),
+                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   const OrdinaryUser user;
-  EXPECT_THAT(failure_of([&] { Trace(folder / "run.h5", kInfo, 0); }), AllOf(HasSubstr("run.h5"), HasSubstr("Permission denied")));
+  EXPECT_THAT(failure_of([&] { Trace(folder / "run.h5", kInfo, 0); }),
+              AllOf(HasSubstr("run.h5"), HasSubstr("Permission denied")));
 }
 
 TEST(Trace, file_is_whole_after_a_kill_at_any_instant) {
@@ -256,7 +280,8 @@ TEST(Trace, file_is_whole_after_a_kill_at_any_instant) {
 }
 
 int plot(const fs::path& run, const fs::path& image) {
-  const std::string command = "'" TESSERA_SOURCE_DIR "/scripts/plot_run' '" + run.string() + "' -o '" + image.string() + "'";
+  const std::string command =
+      "'" TESSERA_SOURCE_DIR "/scripts/plot_run' '" + run.string() + "' -o '" + image.string() + "'";
   return std::system(command.c_str());
 }
 
