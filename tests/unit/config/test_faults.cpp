@@ -1,4 +1,5 @@
 /// Every way in which the values of a deck can be wrong: the place, the key, the words, the way out.
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct Case {
   const char* deck;
   const char* fault;  // the line that has to be in the message, from its beginning
 };
+
+void PrintTo(const Case& item, std::ostream* out) { *out << item.title; }
 
 class Fault : public testing::TestWithParam<Case> {};
 
@@ -59,6 +62,8 @@ const Case kCases[] = {
     {"too_small", "train.steps = 0\n", "deck.toml:1:15  train.steps  0 is out of range  legal: 1 to 1e+12"},
     {"too_large", "optimizer.beta1 = 1.0\n",
      "deck.toml:1:19  optimizer.beta1  1 is out of range  legal: 0 to 1 (not included)"},
+    {"zero_heads_divide_nothing", "model.num_heads = 0\n",
+     "deck.toml:1:19  model.num_heads  0 is out of range  legal: 1 to 65536"},
     {"at_open_minimum", "model.rope_theta = 0\n",
      "deck.toml:1:20  model.rope_theta  0 is out of range  legal: above 0 to"},
     {"not_a_number", "optimizer.eps = nan\n", "deck.toml:1:17  optimizer.eps  is nan, not a finite number"},
