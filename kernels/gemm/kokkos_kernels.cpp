@@ -11,6 +11,25 @@
 namespace tessera::kernels {
 namespace {
 
+/// Shows a library call to Kokkos Tools as a kernel, so that profiles contain the products too.
+class ToolKernel {
+ public:
+  ToolKernel(Op op_a, Op op_b) : is_watched_(Kokkos::Tools::profileLibraryLoaded()) {
+    if (!is_watched_) return;
+    const char* letters = op_a == Op::transpose ? "tn" : op_b == Op::transpose ? "nt" : "nn";
+    Kokkos::Tools::beginParallelFor(std::string("tessera::gemm::") + letters + "[kokkos_kernels]", 0, &id_);
+  }
+  ~ToolKernel() {
+    if (is_watched_) Kokkos::Tools::endParallelFor(id_);
+  }
+  ToolKernel(const ToolKernel&) = delete;
+  ToolKernel& operator=(const ToolKernel&) = delete;
+
+ private:
+  bool is_watched_;
+  std::uint64_t id_ = 0;
+};
+
 /// The library call; both operands and the result of one type.
 template <class Exec, class Real>
 void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<const Real, Exec> b, Op op_b,
@@ -23,6 +42,7 @@ void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<cons
     if (!accumulate) Kokkos::deep_copy(exec, c, Real(0));
     return;
   }
+  const ToolKernel watched(op_a, op_b);
   const auto call = [&](const auto&... instance) { KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c); };
   if constexpr (kBlasTakesInstance) {
     call(exec);

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/mix.hpp"
+#include "random.hpp"
 #include "errors.hpp"
 #include "io/files.hpp"
 #include "io/h5.hpp"

@@ -6,7 +6,7 @@
 #include <bit>
 #include <stdexcept>
 
-#include "data/mix.hpp"
+#include "random.hpp"
 #include "errors.hpp"
 
 namespace tessera::data {

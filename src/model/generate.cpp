@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/core/instantiate.hpp"
-#include "model/random.hpp"
+#include "random.hpp"
 #include "model/transformer.hpp"
 
 namespace tessera::model {
@@ -88,7 +88,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
       advance({prompt.end() - std::min<std::ptrdiff_t>(T, static_cast<std::ptrdiff_t>(prompt.size())), prompt.end()});
   std::vector<int> generated;
   while (static_cast<std::int64_t>(generated.size()) < options.max_tokens) {
-    const double u = uniform(mixed(mixed(options.seed) ^ generated.size()));
+    const double u = uniform(mix(options.seed, generated.size()));
     const int token = sample_token(std::move(logits), options.temperature, options.top_k, u);
     generated.push_back(token);
     if (token == options.end_of_text || static_cast<std::int64_t>(generated.size()) == options.max_tokens) break;

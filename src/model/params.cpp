@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "model/random.hpp"
+#include "random.hpp"
 
 namespace tessera::model {
 
@@ -60,13 +60,13 @@ BlockParams block_params(const ParamTable& table, int block) {
 
 double initial_value(std::uint64_t seed, const Param& param, std::int64_t index) {
   if (param.initial_std == 0) return 1.0;
-  std::uint64_t key = mixed(seed);
-  for (const char letter : param.label) key = mixed(key ^ static_cast<unsigned char>(letter));
+  std::uint64_t key = mix(seed);
+  for (const char letter : param.label) key = mix(key ^ static_cast<unsigned char>(letter));
   // Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again.
   for (std::uint64_t attempt = 0;; ++attempt) {
-    const std::uint64_t counter = mixed(key ^ static_cast<std::uint64_t>(index)) + (attempt << 1);
-    const double radius = std::sqrt(-2.0 * std::log(uniform(mixed(counter))));
-    const double normal = radius * std::cos(2.0 * M_PI * uniform(mixed(counter + 1)));
+    const std::uint64_t counter = mix(key ^ static_cast<std::uint64_t>(index)) + (attempt << 1);
+    const double radius = std::sqrt(-2.0 * std::log(uniform(mix(counter))));
+    const double normal = radius * std::cos(2.0 * M_PI * uniform(mix(counter + 1)));
     if (std::fabs(normal) <= 3.0) return normal * param.initial_std;
   }
 }
