@@ -312,6 +312,7 @@ class TrainingRun {
       data.emplace_back(tensor.data.begin(), tensor.data.end());
       tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, data.back()});
     });
+    on_root(world_, [&] { trace_->flush(); });  // a resume goes on from here: the rows before must not be lost
     together(world_, [&] {
       io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_), static_cast<int>(settings_.checkpoint.keep));
     });

@@ -68,20 +68,31 @@ def end_all(pids, how=signal.SIGKILL):
             pass
 
 
-class Job:
-    """A running program; `ranks=None` starts it without mpirun."""
+def wait_for_end(pids, limit_s=10):
+    """True once none of the processes lives; a killed one may take a moment, and init a moment more to collect it."""
+    end = time.monotonic() + limit_s
+    while any(is_alive(pid) for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
-    def __init__(self, arguments, ranks, cwd, env=None, **popen):
-        start = [str(PROGRAM)] if ranks is None else [str(SOURCE / "scripts/run"), "--quiet", "-n", str(ranks), str(PROGRAM)]
+
+class Job:
+    """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program."""
+
+    def __init__(self, arguments, ranks, cwd, env=None, wrapper=(), **popen):
+        start = [*map(str, wrapper), str(PROGRAM)]
+        if ranks is not None:
+            start = [str(SOURCE / "scripts/run"), "--quiet", "-n", str(ranks), *start]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(env or {})}
-        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.out, self.err = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
         self.process = subprocess.Popen(start + [str(a) for a in arguments], stdout=self.out, stderr=self.err, cwd=cwd,
                                         env=environment, stdin=subprocess.DEVNULL, **popen)
 
     def ranks(self):
         """Process ids of the ranks (the program itself where there is no mpirun)."""
-        own = [p for p in [self.process.pid, *descendants(self.process.pid)] if self._runs_program(p)]
-        return own
+        return [pid for pid in [self.process.pid, *descendants(self.process.pid)] if self._runs_program(pid)]
 
     @staticmethod
     def _runs_program(pid):
@@ -94,15 +105,24 @@ class Job:
         end_all([*descendants(self.process.pid), self.process.pid])
         self.process.wait()
 
+    def close(self):
+        if self.process.poll() is None:
+            self.kill_everything()
+        self.out.close()
+        self.err.close()
+
     def wait(self, limit_s=LIMIT_S):
         try:
             code = self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.kill_everything()
             code = "none: it hung"
-        self.out.seek(0)
-        self.err.seek(0)
-        return Result(code, self.out.read(), self.err.read())
+        texts = []
+        for file in (self.out, self.err):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return Result(code, *texts)
 
 
 class RunTest(unittest.TestCase):
@@ -110,7 +130,7 @@ class RunTest(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="tessera run "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.jobs = []
-        self.addCleanup(lambda: [job.kill_everything() for job in self.jobs if job.process.poll() is None])
+        self.addCleanup(lambda: [job.close() for job in self.jobs])
 
     def start(self, deck, *arguments, ranks=None, **more):
         job = Job([deck, *arguments], ranks, self.folder, **more)
@@ -122,7 +142,7 @@ class RunTest(unittest.TestCase):
         result = self.start(deck, *arguments, ranks=ranks, **more).wait()
         self.assertEqual(result.code, code, str(result))
         for words in [says] if isinstance(says, str) else says:
-            self.assertIn(words, result.err if code else result.out + result.err, str(result))
+            self.assertIn(words, result.err + (result.out if code in (FINISHED, STOPPED) else ""), str(result))
         return result
 
     def train(self, name, *arguments, deck=TINY, **more):
@@ -133,7 +153,8 @@ class RunTest(unittest.TestCase):
     def wait_until(self, condition, what, job, limit_s=LIMIT_S):
         end = time.monotonic() + limit_s
         while not condition():
-            self.assertIsNone(job.process.poll(), f"ended before {what}: {job.wait() if job.process.poll() is not None else ''}")
+            if job.process.poll() is not None:
+                self.fail(f"ended before {what}: {job.wait()}")
             self.assertLess(time.monotonic(), end, f"never saw {what}")
             time.sleep(0.001)
 

@@ -7,7 +7,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import STOPPED, TINY, RunTest, column, is_alive, latest_step, tensors
+from harness import STOPPED, TINY, RunTest, column, latest_step, tensors, wait_for_end
 
 STEADY = ("optimizer.eps=1e-3", "checkpoint.keep=10")
 # Sums over ranks in another order: some roundings per gradient and step, 30 steps, not amplified where eps is large.
@@ -78,7 +78,7 @@ class LostRank(RunTest):
         os.kill(ranks[1], signal.SIGKILL)
         result = job.wait(60)
         self.assertNotIn(result.code, (0, STOPPED, "none: it hung"), str(result))
-        self.assertFalse([pid for pid in ranks if is_alive(pid)])
+        self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
 
 if __name__ == "__main__":

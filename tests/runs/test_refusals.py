@@ -21,7 +21,7 @@ class Decks(RunTest):
             "out of range": ("[train]\nsteps = -1\n", ["train.steps"]),
             "contradiction": ("[model]\nd_model = 30\nnum_heads = 4\n", ["model.d_model", "model.num_heads"]),
             "not TOML": ("this is no deck\n", ["deck.toml:1"]),
-            "empty": ("", ["deck.toml", "empty"]),
+            "empty": ("", ["deck.toml", "no key"]),
             "binary": (b"\x7fELF\x00\x01\x02" * 50, ["deck.toml"]),
         }
         for name, (text, says) in faults.items():

@@ -7,7 +7,7 @@ import unittest
 
 import numpy as np
 
-from harness import FINISHED, STOPPED, TINY, RunTest, column, end_all, is_alive, latest_step, tensors
+from harness import FINISHED, STOPPED, TINY, RunTest, column, end_all, latest_step, tensors, wait_for_end
 
 STEPS = 240
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -26,7 +26,7 @@ class Resume(RunTest):
         """Power cut: every process of the job at once."""
         pids = [*job.ranks(), job.process.pid]
         job.kill_everything()
-        self.assertFalse([pid for pid in pids if is_alive(pid)])
+        self.assertTrue(wait_for_end(pids), "a killed process lives on")
 
     def test_after_a_kill_the_bits_are_those_of_no_interruption(self):
         for name, more in {"fp32": (), "fp16": ("precision.compute=fp16",)}.items():
@@ -123,7 +123,7 @@ class Stopping(RunTest):
         ranks = job.ranks()
         os.kill(job.process.pid, signal.SIGINT)
         self.assertNotIn(job.wait(60).code, (0, "none: it hung"))
-        self.assertFalse([pid for pid in ranks if is_alive(pid)])
+        self.assertTrue(wait_for_end(ranks), "a rank lives on")
         steps = latest_step(directory)
         self.run_deck(TINY, f"job.directory={directory}", f"train.steps={steps + 5}", "--resume", "auto", ranks=2)
         self.assertEqual(column(directory, "step")[-1], steps + 5)

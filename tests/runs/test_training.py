@@ -22,14 +22,15 @@ class Training(RunTest):
         directory = self.train("tiny")
         loss, validation = column(directory, "loss"), column(directory, "validation_loss")
         self.assertEqual(list(column(directory, "step")), list(range(1, 31)))
-        self.assertAlmostEqual(loss[0], np.log(64), delta=0.5)
+        self.assertAlmostEqual(loss[0], np.log(64), delta=1.0)
         self.assertLess(loss[-1], loss[0] - 0.5)
         self.assertEqual(np.flatnonzero(np.isfinite(validation)).tolist(), [9, 19, 29])
         self.assertLess(validation[29], validation[9])
         self.assertAlmostEqual(column(directory, "learning_rate").max(), 1e-2, delta=1e-9)
-        self.assertTrue((column(directory, "step_time") > 0).all())
-        parts = sum(np.nan_to_num(column(directory, name)) for name in ("forward", "backward", "exposed_comm", "optimizer"))
-        self.assertTrue((parts <= 1.05 * column(directory, "step_time")).all(), "the parts of a step exceed the step")
+        times = np.delete(column(directory, "step_time"), 2)  # step 3 is profiled: its times enter no average
+        self.assertTrue((times > 0).all())
+        parts = sum(np.delete(column(directory, name), 2) for name in ("forward", "backward", "exposed_comm", "optimizer"))
+        self.assertTrue((parts <= 1.05 * times).all(), "the parts of a step exceed the step")
         self.assertEqual(latest_step(directory), 30)
         with h5py.File(directory / "run.h5", "r") as file:
             self.assertIn("[model]", file["info"].attrs["deck"])
@@ -93,7 +94,7 @@ class Training(RunTest):
         self.assertNotEqual(once, other)
 
     def test_divergence_is_exit_5(self):
-        self.train("diverged", "optimizer.learning_rate=1e30", "optimizer.min_learning_rate=1e30", "optimizer.clip_norm=0",
+        self.train("diverged", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0",
                    "optimizer.warmup_steps=0", code=NUMBERS, says="step")
 
     def test_a_model_that_cannot_fit_is_exit_4_with_the_table(self):
@@ -109,15 +110,15 @@ class Training(RunTest):
                 self.run_deck(self.deck(printed, "printed.toml"), "--check")
 
     def test_a_directory_that_is_not_empty_is_refused_and_kept(self):
-        directory = self.train("once", "train.steps=2")
+        directory = self.train("once", "train.steps=5")
         before = (directory / "run.h5").read_bytes()
         result = self.start(TINY, f"job.directory={directory}").wait()
         self.assertIn(result.code, (USAGE, 6), str(result))
         for way_out in ("--resume", "job.directory", "job.overwrite"):
             self.assertIn(way_out, result.err)
         self.assertEqual((directory / "run.h5").read_bytes(), before)
-        self.train("once", "train.steps=3", "job.overwrite=true", code=FINISHED)
-        self.assertEqual(len(column(directory, "step")), 3)
+        self.train("once", "train.steps=6", "job.overwrite=true", code=FINISHED)
+        self.assertEqual(len(column(directory, "step")), 6)
 
 
 if __name__ == "__main__":
