@@ -40,11 +40,15 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
   double sum = 0;
   for (const int i : order) sum += std::exp((logits[i] - logits[order.front()]) / temperature);
   double left = u * sum;
+  int chosen = order.front();
   for (const int i : order) {
-    left -= std::exp((logits[i] - logits[order.front()]) / temperature);
-    if (left < 0) return i;
+    const double weight = std::exp((logits[i] - logits[order.front()]) / temperature);
+    if (weight == 0) break;  // what rounding leaves of u must not fall through to the impossible
+    chosen = i;
+    left -= weight;
+    if (left < 0) break;
   }
-  return order.back();
+  return chosen;
 }
 
 template <class Exec, class Scalar>

@@ -117,6 +117,9 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
     Kokkos::deep_copy(exec, upto(cache->values[block], cache->tokens, seen), heads_of_qkv<Exec>(qkv.data(), 2, B_, H, T_, D));
     attend.k = upto(cache->keys[block], 0, seen);
     attend.v = upto(cache->values[block], 0, seen);
+    if (t.probabilities != memory::kAbsent) {
+      attend.probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, seen);
+    }
   }
   attend.forward(exec);
   tick(3);
