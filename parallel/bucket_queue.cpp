@@ -38,7 +38,7 @@ void BucketQueue::begin() {
 
 void BucketQueue::ready(std::size_t span) {
   if (!is_active_) return;
-  Bucket& bucket = buckets_[bucket_of_span_[span]];
+  Bucket& bucket = buckets_[bucket_of_span_.at(span)];
   if (bucket.missing == 0) throw std::logic_error("bucket queue: a span of '" + bucket.span.label + "' is ready twice");
   if (--bucket.missing > 0) return;
   bucket.start_s = events::now_s();

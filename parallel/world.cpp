@@ -11,8 +11,10 @@
 namespace tessera::parallel {
 
 World::World(int& argc, char**& argv) {
-  int provided = 0;
-  MPI_CHECK(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided));
+  int is_running = 0, provided = 0;
+  MPI_CHECK(MPI_Initialized(&is_running));
+  owns_mpi_ = !is_running;
+  if (owns_mpi_) MPI_CHECK(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
@@ -42,7 +44,7 @@ World::~World() {
   collectives_.reset();
   int is_finalized = 0;
   MPI_Finalized(&is_finalized);
-  if (!is_finalized) MPI_Finalize();
+  if (owns_mpi_ && !is_finalized) MPI_Finalize();
 }
 
 bool World::any(bool mine) const { return max(mine ? 1 : 0) != 0; }

@@ -1,6 +1,7 @@
 /// The ranks of this launch: who am I, who shares my host, and the few exchanges of small host values.
 ///
-/// Owns MPI: constructed once in main, finalised when it goes. MPI runs FUNNELED: only the main thread calls in.
+/// Owns MPI: constructed once in main, finalised when it goes; where MPI runs already (a test, a host program) it only
+/// borrows it. MPI runs FUNNELED: only the main thread calls in.
 #pragma once
 
 #include <memory>
@@ -39,6 +40,7 @@ class World {
   [[noreturn]] void abort(int code) const;
 
  private:
+  bool owns_mpi_ = false;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   std::string hosts_;
   std::unique_ptr<Collectives> collectives_;
