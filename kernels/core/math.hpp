@@ -24,7 +24,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
     constexpr float kTooSmall = -86.6f, kTooLarge = 88.722839f;
     const float clamped = x < kTooSmall ? kTooSmall : (x > kTooLarge ? kTooLarge : x);
     const int biased = static_cast<int>(clamped * 1.44269504f + 126.5f);  // truncation rounds n: the sum is positive
-    const float n = static_cast<float>(biased - 126);
+    const float n = static_cast<float>(biased) - 126.0f;  // in float: a NaN makes `biased` the smallest int
     float r = __builtin_fmaf(n, -0.693359375f, clamped);
     r = __builtin_fmaf(n, 2.12194440e-4f, r);
     float q = 1.381446607e-3f;
