@@ -1,0 +1,218 @@
+#include "model/activations.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "support/buffer.hpp"
+#include "support/random.hpp"
+#include "unit/model/golden.hpp"
+#include "unit/model/pass.hpp"
+
+namespace tessera::test {
+namespace {
+
+using kernels::AttentionKind;
+
+/// At every tick, overwrites with NaN whatever no live tensor owns: a kernel that reads a tensor before its life
+/// begins, after it ended, or after another tensor took its place cannot give a number any more.
+class Poisoner final : public model::Hooks {
+ public:
+  template <class Scalar>
+  explicit Poisoner(const Pass<Scalar>& pass)
+      : layout_(pass.layout), base_(reinterpret_cast<unsigned char*>(const_cast<Scalar*>(pass.params())) - layout_[0].offset) {}
+
+  void tick(int tick) override {
+    EXPECT_GE(tick, last_) << "time runs backwards";
+    last_ = tick;
+    std::vector<bool> is_free(layout_.arena_bytes(), true);
+    for (const memory::Tensor& tensor : layout_.tensors()) {
+      if (tensor.lifetime.first <= tick && tick <= tensor.lifetime.last) {
+        std::fill_n(is_free.begin() + tensor.offset, tensor.bytes, false);
+      }
+    }
+    Kokkos::fence();
+    const kernels::Vector<unsigned char, Device> arena(base_, is_free.size());
+    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), arena);
+    for (std::size_t i = 0; i < is_free.size(); ++i) {
+      if (is_free[i]) host(i) = 0xFF;
+    }
+    Kokkos::deep_copy(arena, host);
+    ++ticks;
+  }
+  int ticks = 0;
+
+ private:
+  const memory::Layout& layout_;
+  unsigned char* base_;
+  int last_ = 0;
+};
+
+TEST(Activations, every_tensor_is_alive_when_it_is_used) {
+  const Golden golden;
+  model::Shape shape = golden.shape;
+  shape.L = 5;
+  const auto tokens = uniform_int(3 * 25, 5, 0, 61);
+  const auto run = [&](auto scalar, AttentionKind attention, int checkpoint) {
+    using Scalar = decltype(scalar);
+    SCOPED_TRACE(::testing::Message() << kScalarName<Scalar> << (attention == AttentionKind::standard ? " standard" : " flash2")
+                                      << ", checkpoint every " << checkpoint);
+    Pass<Scalar> plain(shape, {.sequences = 3, .checkpoint_blocks = checkpoint, .attention = attention});
+    Pass<Scalar> poisoned(shape, {.sequences = 3, .checkpoint_blocks = checkpoint, .attention = attention});
+    const auto params = uniform(plain.table.flat_count(), 6, -0.3, 0.3);
+    for (auto* pass : {&plain, &poisoned}) {
+      pass->set_params(params);
+      pass->set_tokens(tokens, 3, 24);
+    }
+    plain.run();
+    Poisoner poisoner(poisoned);
+    poisoned.run(true, &poisoner);
+    EXPECT_EQ(poisoner.ticks, 1 + 5 * 8 + 1 + 2 + 5 * 8 + 1);
+    EXPECT_TRUE(std::isfinite(plain.loss));
+    EXPECT_EQ(poisoned.loss, plain.loss);
+    EXPECT_TRUE(same_bits(poisoned.grads, plain.grads));
+  };
+  for (const AttentionKind attention : {AttentionKind::standard, AttentionKind::flash2}) {
+    for (const int checkpoint : {0, 1, 2, 3, 5, 9}) {
+      run(0.0f, attention, checkpoint);
+      run(bfloat16(), attention, checkpoint);
+    }
+    run(0.0, attention, 2);
+    run(float16(), attention, 2);
+  }
+}
+
+/// The order of the announcements.
+class Diary final : public model::Hooks {
+ public:
+  void before_forward(int unit) override { note("f", unit); }
+  void after_forward(int unit) override { note("F", unit); }
+  void before_backward(int unit) override { note("b", unit); }
+  void after_backward(int unit) override {
+    note("B", unit);
+    if (on_unit) on_unit(unit);
+  }
+  void progress() override { ++progresses; }
+
+  std::string text;
+  int progresses = 0;
+  std::function<void(int)> on_unit;
+
+ private:
+  void note(const char* what, int unit) { text += what + std::to_string(unit) + ' '; }
+};
+
+TEST(Hooks, announce_every_unit_forwards_and_backwards) {
+  const Golden golden;
+  for (const int checkpoint : {0, 1}) {
+    Pass<double> pass(golden.shape, {.sequences = 3, .checkpoint_blocks = checkpoint});
+    pass.set_params(golden.flat("params"));
+    pass.set_tokens(golden.tokens, 3, 24);
+    Diary diary;
+    pass.run(true, &diary);
+    EXPECT_EQ(diary.text, "f0 F0 f1 F1 f2 F2 f3 F3 b3 B3 b2 B2 b1 B1 b0 B0 ");
+    EXPECT_GE(diary.progresses, 2 * 8 + 2 * 7);
+    diary.text.clear();
+    pass.run(false, &diary);
+    EXPECT_EQ(diary.text, "f0 F0 f1 F1 f2 F2 f3 F3 ");
+  }
+}
+
+TEST(Hooks, after_backward_means_that_the_gradients_of_the_unit_are_complete) {
+  const Golden golden;
+  Pass<double> pass(golden.shape, {.sequences = 3});
+  pass.set_params(golden.flat("params"));
+  pass.set_tokens(golden.tokens, 3, 24);
+  const double* grads = pass.arena.data<double>(1);
+  ASSERT_EQ(pass.layout[1].label, "grads");
+  std::vector<double> announced(pass.table.flat_count(), std::nan(""));
+  Diary diary;
+  diary.on_unit = [&](int unit) {
+    Kokkos::fence();
+    const model::UnitSpan& span = pass.table.units()[unit];
+    const std::vector<double> now = download(grads + span.first, span.count);
+    std::copy(now.begin(), now.end(), announced.begin() + span.first);
+  };
+  pass.run(true, &diary);
+  EXPECT_TRUE(same_bits(announced, pass.grads));
+}
+
+// --- the list itself ------------------------------------------------------------------------------------------------
+
+std::int64_t activation_bytes(const model::Shape& shape, const model::ActivationOptions& options) {
+  memory::Layout layout;
+  model::declare_activations(shape, options, layout);
+  layout.place();
+  return layout.peak_by_category()[static_cast<int>(memory::Category::activations)];
+}
+
+TEST(Activations, labels_are_unique_and_the_same_names_serve_everyone) {
+  const model::Shape shape{257, 64, 64, 4, 4, 128, 1e4, 1e-5};
+  for (const int checkpoint : {0, 1, 3}) {
+    memory::Layout layout;
+    model::declare_activations(shape, {2, Dtype::bf16, true, checkpoint, AttentionKind::standard}, layout);
+    std::set<std::string> labels;
+    for (const memory::Tensor& tensor : layout.tensors()) EXPECT_TRUE(labels.insert(tensor.label).second) << tensor.label;
+    EXPECT_TRUE(labels.count("block.03.qkv"));
+    EXPECT_EQ(labels.count("block.03.recomputed.qkv"), checkpoint > 0 ? 1u : 0u);
+  }
+}
+
+TEST(Activations, checkpointing_trades_memory_as_it_should) {
+  const model::Shape shape{257, 128, 128, 12, 4, 352, 1e4, 1e-5};
+  const auto bytes = [&](int checkpoint) { return activation_bytes(shape, {4, Dtype::fp32, true, checkpoint, AttentionKind::flash2}); };
+  // One block's tensors are 8C + 3F numbers a row (and a few); with checkpoints one segment of them is alive at once.
+  const double row = 4.0 * (8 * 128 + 3 * 352), rows = 4 * 128;
+  EXPECT_NEAR(static_cast<double>(bytes(0)), 12 * row * rows, 0.1 * 12 * row * rows);
+  EXPECT_LT(bytes(1), bytes(2));
+  EXPECT_LT(bytes(3), bytes(0) / 2);
+  EXPECT_LE(bytes(12), bytes(0) * 11 / 10);
+}
+
+TEST(Activations, attention_memory_is_quadratic_in_T_only_for_standard) {
+  model::Shape shape{257, 512, 64, 2, 4, 128, 1e4, 1e-5};
+  const auto bytes = [&](AttentionKind kind, int T) {
+    shape.T = T;
+    return static_cast<double>(activation_bytes(shape, {1, Dtype::fp32, true, 0, kind}));
+  };
+  EXPECT_NEAR(bytes(AttentionKind::flash2, 1024) / bytes(AttentionKind::flash2, 512), 2, 0.01);
+  EXPECT_GT(bytes(AttentionKind::standard, 1024) / bytes(AttentionKind::standard, 512), 3.5);
+}
+
+TEST(Activations, inference_keeps_nothing_and_needs_no_gradients) {
+  const model::Shape shape{257, 128, 128, 12, 4, 352, 1e4, 1e-5};
+  const model::ActivationOptions training{1, Dtype::fp32, true, 0, AttentionKind::flash2};
+  model::ActivationOptions inference = training;
+  inference.for_training = false;
+  memory::Layout layout;
+  const model::ActivationTensors t = model::declare_activations(shape, inference, layout);
+  EXPECT_EQ(t.d_x, memory::kAbsent);
+  EXPECT_EQ(t.norm_partial, memory::kAbsent);
+  for (const memory::Tensor& tensor : layout.tensors()) EXPECT_EQ(tensor.label.find("d_"), std::string::npos) << tensor.label;
+  EXPECT_LT(activation_bytes(shape, inference), activation_bytes(shape, training) / 6);
+}
+
+TEST(Activations, sixteen_bit_types_halve_the_activations_and_bring_panels) {
+  const model::Shape shape{257, 128, 128, 2, 4, 352, 1e4, 1e-5};
+  memory::Layout fp32, bf16;
+  const auto a = model::declare_activations(shape, {1, Dtype::fp32, true, 0, AttentionKind::flash2}, fp32);
+  const auto b = model::declare_activations(shape, {1, Dtype::bf16, true, 0, AttentionKind::flash2}, bf16);
+  EXPECT_EQ(a.gemm_workspace, memory::kAbsent);
+  ASSERT_NE(b.gemm_workspace, memory::kAbsent);
+  EXPECT_EQ(bf16[b.forward[1].qkv].bytes * 2, fp32[a.forward[1].qkv].bytes);
+  EXPECT_EQ(bf16[b.forward[1].lse].dtype, Dtype::fp32);  // statistics stay in the arithmetic type
+}
+
+TEST(Activations, logits_are_never_all_there_when_there_are_many) {
+  const model::Shape shape{151936, 1024, 64, 1, 4, 128, 1e4, 1e-5};
+  memory::Layout layout;
+  const auto t = model::declare_activations(shape, {4, Dtype::fp32, true, 0, AttentionKind::flash2}, layout);
+  EXPECT_EQ(t.chunk_rows, 64);
+  EXPECT_EQ(layout[t.logits].shape, (std::vector<std::int64_t>{64, 151936}));
+}
+
+}  // namespace
+}  // namespace tessera::test

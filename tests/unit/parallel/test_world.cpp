@@ -1,0 +1,102 @@
+#include "parallel/world.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "errors.hpp"
+#include "unit/parallel/world.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using test::TestWorld;
+using ::testing::HasSubstr;
+
+template <class Work>
+std::string environment_failure_of(Work work) {
+  try {
+    work();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::environment);
+    return failure.what();
+  }
+  ADD_FAILURE() << "no Failure was thrown";
+  return "";
+}
+
+TEST(CheckLauncher, accepts_agreement_and_no_slurm) {
+  EXPECT_NO_THROW(check_launcher(4, nullptr));
+  EXPECT_NO_THROW(check_launcher(4, "4"));
+}
+
+TEST(CheckLauncher, refuses_another_count_and_names_both) {
+  const std::string message = environment_failure_of([] { check_launcher(1, "8"); });
+  EXPECT_THAT(message, HasSubstr("1 ranks"));
+  EXPECT_THAT(message, HasSubstr("SLURM_NTASKS says 8"));
+  EXPECT_THAT(message, HasSubstr("--mpi=pmix"));
+}
+
+TEST(ChooseDevice, is_the_local_rank_or_none) {
+  EXPECT_EQ(choose_device(0, 4, 4, false), 0);
+  EXPECT_EQ(choose_device(3, 4, 4, false), 3);
+  EXPECT_EQ(choose_device(1, 2, 8, false), 1);
+  EXPECT_EQ(choose_device(3, 4, 0, false), -1);
+}
+
+TEST(ChooseDevice, shares_only_when_allowed) {
+  EXPECT_THAT(environment_failure_of([] { choose_device(0, 3, 2, false); }), HasSubstr("parallel.allow_shared_device=true"));
+  EXPECT_EQ(choose_device(2, 3, 2, true), 0);
+  EXPECT_EQ(choose_device(1, 3, 2, true), 1);
+}
+
+TEST(World, ranks_are_numbered_and_share_this_host) {
+  const TestWorld world;
+  ASSERT_GE(world.size(), 1);
+  const std::vector<double> seen = world.sum({static_cast<double>(world.rank()), 1.0});
+  EXPECT_EQ(seen[0], world.size() * (world.size() - 1) / 2.0);
+  EXPECT_EQ(seen[1], world.size());
+  EXPECT_EQ(world.local_size(), world.size());
+  EXPECT_EQ(world.local_rank(), world.rank());
+  EXPECT_THAT(world.hosts(), HasSubstr(": " + std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks")));
+}
+
+TEST(World, any_and_max_hear_every_rank) {
+  const TestWorld world;
+  EXPECT_FALSE(world.any(false));
+  for (int rank = 0; rank < world.size(); ++rank) EXPECT_TRUE(world.any(world.rank() == rank)) << "only rank " << rank;
+  EXPECT_EQ(world.max(-5 - world.rank()), -5);
+  EXPECT_EQ(world.max(world.rank()), world.size() - 1);
+}
+
+TEST(World, sums_element_by_element_in_double) {
+  const TestWorld world;
+  EXPECT_EQ(world.sum({}), std::vector<double>{});
+  const std::vector<double> sums = world.sum({1.0 + 0x1p-40, -1.0, world.rank() == 0 ? 0x1p60 : 0.0});
+  EXPECT_EQ(sums, (std::vector<double>{world.size() * (1.0 + 0x1p-40), -1.0 * world.size(), 0x1p60}));
+}
+
+TEST(World, gathers_texts_of_different_lengths_in_the_order_of_ranks) {
+  const TestWorld world;
+  const auto text_of = [](int rank) { return std::string(static_cast<std::size_t>(rank) * 70000, 'a' + rank) + '\0' + "end"; };
+  const std::vector<std::string> all = world.all_gather(text_of(world.rank()));
+  ASSERT_EQ(static_cast<int>(all.size()), world.size());
+  for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[rank], text_of(rank)) << "text of rank " << rank;
+  EXPECT_EQ(world.all_gather(""), std::vector<std::string>(world.size()));
+}
+
+TEST(World, broadcasts_the_text_of_rank_0_whatever_the_others_hold) {
+  const TestWorld world;
+  const std::string long_text(100000, 'x');
+  EXPECT_EQ(world.broadcast(world.rank() == 0 ? long_text : "other"), long_text);
+  EXPECT_EQ(world.broadcast(world.rank() == 0 ? "" : "other"), "");
+  world.barrier();
+}
+
+TEST(World, borrows_an_mpi_that_runs_already) {
+  { const TestWorld first; }
+  const TestWorld second;  // would die in MPI_Init, or find MPI finalised, if the first had owned it
+  EXPECT_TRUE(second.any(true));
+}
+
+}  // namespace
+}  // namespace tessera::parallel
