@@ -76,6 +76,7 @@ std::vector<std::int64_t> numbers_up_to(std::size_t count) {
   return numbers;
 }
 
+const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
 
 /// The column of an older file, or `count` times `missing` where that file had none.
@@ -96,6 +97,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s) {
   created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   category_index("total");
+  step_in_progress_ = resumed_step.value_or(0) + 1;
   if (resumed_step && std::filesystem::exists(path_)) {
     try {
       load(*resumed_step);
@@ -123,6 +125,7 @@ Trace::~Trace() {
 
 void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
+  step_in_progress_ = record.step + 1;
   has_unwritten_ = true;
 }
 
@@ -179,7 +182,7 @@ void Trace::record_events(bool is_recording) {
       if (change == 0) continue;
       total += change;
       memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], events::now_s(), std::abs(change), total,
-                         change > 0, attempt_});
+                         change > 0, step_in_progress_, attempt_});
     }
     recorded_live_[0] = total;
   }
@@ -188,7 +191,8 @@ void Trace::record_events(bool is_recording) {
 
 void Trace::on(const events::Region& region) {
   if (!is_recording_) return;
-  regions_.push_back({std::string(region.label), std::string(region.stream), region.start_s, region.end_s, attempt_});
+  regions_.push_back({std::string(region.label), std::string(region.stream), region.start_s, region.end_s,
+                      step_in_progress_, attempt_});
   has_unwritten_ = true;
 }
 
@@ -201,14 +205,14 @@ void Trace::on(const events::MemoryChange& change) {
   if (!is_recording_) return;
   recorded_live_ = live_;
   memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category), change.time_s,
-                     change.bytes, live_[0], change.is_begin, attempt_});
+                     change.bytes, live_[0], change.is_begin, step_in_progress_, attempt_});
   has_unwritten_ = true;
 }
 
 void Trace::on(const events::Communication& call) {
   if (!is_recording_) return;
   comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s,
-                   call.exposed_s, attempt_});
+                   call.exposed_s, step_in_progress_, attempt_});
   has_unwritten_ = true;
 }
 
@@ -245,6 +249,7 @@ void Trace::write(const std::filesystem::path& path) const {
   regions.add("end", column(regions_, &RegionRow::end_s), {"s", "end, since the program started"});
   regions.add("rank", std::vector<std::int32_t>(regions_.size(), 0), {"1", "MPI rank that reported it"});
   regions.add("stream", column(regions_, &RegionRow::stream), {"1", "compute or communication"});
+  regions.add("step", column(regions_, &RegionRow::step), kStep);
   regions.add("attempt", column(regions_, &RegionRow::attempt), kAttempt);
 
   Table memory(file, "memory/events", "event", numbers_up_to(memory_.size()), {"1", "row number"});
@@ -255,6 +260,7 @@ void Trace::write(const std::filesystem::path& path) const {
   memory.add("live_bytes", column(memory_, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
   memory.add("phase", column(memory_, &MemoryRow::phase), {"1", "phase of the step"});
   memory.add("category", column(memory_, &MemoryRow::category), {"1", "parameters, gradients, activations, ..."});
+  memory.add("step", column(memory_, &MemoryRow::step), kStep);
   memory.add("attempt", column(memory_, &MemoryRow::attempt), kAttempt);
 
   std::vector<std::int64_t> peaks;
@@ -277,6 +283,7 @@ void Trace::write(const std::filesystem::path& path) const {
   comm.add("start", column(comm_, &CommRow::start_s), {"s", "enqueued, since the program started"});
   comm.add("end", column(comm_, &CommRow::end_s), {"s", "complete, since the program started"});
   comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time spent waiting for it and nothing else"});
+  comm.add("step", column(comm_, &CommRow::step), kStep);
   comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
 
   file.close();
@@ -316,9 +323,10 @@ void Trace::load(std::int64_t resumed_step) {
   const auto regions = file.group("events");
   const auto label = regions.dataset("label").strings(), stream = regions.dataset("stream").strings();
   const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
+  const auto region_step = load_column<std::int64_t>(regions, "step", label.size(), 0);
   const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
   for (std::size_t i = 0; i < label.size(); ++i)
-    regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), attempt.at(i)});
+    regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), region_step.at(i), attempt.at(i)});
 
   const auto memory = file.group("memory/events");
   const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
@@ -327,10 +335,11 @@ void Trace::load(std::int64_t resumed_step) {
   const auto bytes = memory.dataset("bytes").values<std::int64_t>(),
              live = memory.dataset("live_bytes").values<std::int64_t>();
   const auto begin = memory.dataset("begin").values<std::uint8_t>();
+  const auto memory_step = load_column<std::int64_t>(memory, "step", tensor.size(), 0);
   const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
   for (std::size_t i = 0; i < tensor.size(); ++i) {
     memory_.push_back({tensor[i], phase.at(i), category.at(i), time.at(i), bytes.at(i), live.at(i), begin.at(i),
-                       memory_attempt.at(i)});
+                       memory_step.at(i), memory_attempt.at(i)});
   }
 
   for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
@@ -344,10 +353,11 @@ void Trace::load(std::int64_t resumed_step) {
   const auto comm_bytes = comm.dataset("bytes").values<std::int64_t>();
   const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(),
              exposed = comm.dataset("exposed").values<double>();
+  const auto comm_step = load_column<std::int64_t>(comm, "step", operation.size(), 0);
   const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
   for (std::size_t i = 0; i < operation.size(); ++i) {
     comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i),
-                     comm_attempt.at(i)});
+                     comm_step.at(i), comm_attempt.at(i)});
   }
 }
 

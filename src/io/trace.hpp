@@ -3,12 +3,13 @@
 ///   /info            attributes: format, version, git_hash, build, hosts, command, deck, created, attempts
 ///   /steps/*         one column per quantity [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
-///   /events/*        label, start, end, rank, stream, attempt [event]
-///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, attempt [event]
+///   /events/*        label, start, end, rank, stream, step, attempt [event]
+///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, step, attempt [event]
 ///   /memory/peaks    [phase, category] largest live bytes; category "total" is the peak of the sum
-///   /comm/*          operation, label, bytes, start, end, exposed, attempt [call]
+///   /comm/*          operation, label, bytes, start, end, exposed, step, attempt [call]
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
+/// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
 ///
 /// Robustness  Rows stay in memory; a flush writes run.h5.tmp whole, syncs it and renames it over run.h5, so a kill
@@ -71,6 +72,7 @@ class Trace final : public events::Listener {
   struct RegionRow {
     std::string label, stream;
     double start_s, end_s;
+    std::int64_t step;
     std::int32_t attempt;
   };
   struct MemoryRow {
@@ -78,12 +80,14 @@ class Trace final : public events::Listener {
     double time_s;
     std::int64_t bytes, live_bytes;
     std::uint8_t is_begin;
+    std::int64_t step;
     std::int32_t attempt;
   };
   struct CommRow {
     std::string operation, label;
     std::int64_t bytes;
     double start_s, end_s, exposed_s;
+    std::int64_t step;
     std::int32_t attempt;
   };
 
@@ -98,6 +102,7 @@ class Trace final : public events::Listener {
   double flush_s_;
   double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
   std::int32_t attempt_ = 0;
+  std::int64_t step_in_progress_ = 1;
   bool is_recording_ = false, has_unwritten_ = false;
 
   std::vector<StepRecord> steps_;

@@ -84,7 +84,6 @@ class TrainingRun {
           io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved},
           settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt));
       trace_->flush();
-      events::add_listener(*trace_);
     });
   }
 

@@ -135,7 +135,7 @@ TEST(BinCorpus, refuses_tokens_above_the_vocabulary_with_their_position) {
   const ScratchFolder folder;
   std::vector<std::uint16_t> tokens(100'000, 3);
   tokens[70'001] = 300;
-  tokens[80'000] = 999;
+  tokens[99'000] = 999;  // in another block of the scan
   write_array(folder / "a.bin", tokens);
   EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.bin").string(), 300); }),
               AllOf(HasSubstr("a.bin"), HasSubstr("token 300 at position 70001"), HasSubstr("vocabulary of 300"),

@@ -19,9 +19,9 @@ STEPS = ("step loss validation_loss grad_norm learning_rate tokens step_time for
 COLUMNS = {
     "steps": STEPS,
     "kernels": "label calls total min max".split(),
-    "events": "label start end rank stream".split(),
-    "memory/events": "time label bytes begin live_bytes phase category".split(),
-    "comm": "operation bytes start end exposed".split(),
+    "events": "label start end rank stream step".split(),
+    "memory/events": "time label bytes begin live_bytes phase category step".split(),
+    "comm": "operation bytes start end exposed step".split(),
 }
 
 with h5py.File(path, "r") as run:

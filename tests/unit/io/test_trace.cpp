@@ -163,6 +163,7 @@ TEST(Trace, resume_keeps_rows_up_to_the_step_and_cuts_the_later_ones) {
   EXPECT_THAT(integers(folder / "run.h5", "steps/step"), ElementsAre(1, 2, 3, 4, 5, 6, 7));
   EXPECT_EQ(column(folder / "run.h5", "steps/loss")[3], 5.0 / 4);
   EXPECT_THAT(integers(folder / "run.h5", "events/attempt"), ElementsAre(0, 1));
+  EXPECT_THAT(integers(folder / "run.h5", "events/step"), ElementsAre(11, 8)) << "the step in progress";
   EXPECT_THAT(integers(folder / "run.h5", "kernels/calls"), ElementsAre(16, 8));
   EXPECT_EQ(io::h5::File::open(folder / "run.h5").group("info").integer("attempts"), 2);
   EXPECT_EQ(integers(folder / "run.h5", "memory/peaks").size(), 4u);
