@@ -43,18 +43,17 @@ std::string clock(double seconds) {
                   : fmt::format("{}:{:02d}:{:02d}", s / 3600, s / 60 % 60, s % 60);
 }
 
-/// Columns of the terminal behind `stream`; COLUMNS, then 80, where it does not say.
-int terminal_width(std::FILE* stream) {
-  winsize size{};
-  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* columns = std::getenv("COLUMNS");
-  const int width = columns != nullptr ? std::atoi(columns) : 0;
-  return width > 0 ? width : 80;
-}
-
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
+}
+
+/// Columns of the terminal behind `stream`, else COLUMNS, else 0: nobody is looking. mpirun gives rank 0 a terminal of
+/// no size wherever its own output goes; scripts/run exports COLUMNS where that is a real one.
+int terminal_width(std::FILE* stream) {
+  winsize size{};
+  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return std::max(std::atoi(variable("COLUMNS").c_str()), 0);
 }
 
 bool is_utf8_locale() {
@@ -72,7 +71,7 @@ constexpr std::string_view kLine = "{:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {
 Console::Console(Style style, std::int64_t every_steps, std::FILE* stream)
     : style_(style), every_steps_(std::max<std::int64_t>(every_steps, 1)), stream_(stream) {
   const bool is_terminal = ::isatty(::fileno(stream_)) == 1;
-  const bool is_dumb = variable("TERM") == "dumb";
+  const bool is_dumb = variable("TERM") == "dumb" || terminal_width(stream_) == 0;
   if (style_ == Style::automatic) style_ = is_terminal && !is_dumb ? Style::bar : Style::line;
   has_colour_ = is_terminal && !is_dumb && variable("NO_COLOR").empty();
   has_unicode_ = is_utf8_locale();
@@ -144,18 +143,20 @@ void Console::draw_bar() {
   const double fraction =
       last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
 
+  const int columns = terminal_width(stream_);
   const auto width =
-      static_cast<std::size_t>(std::max(terminal_width(stream_) - 1, 1));  // the last column makes some wrap
-  std::string head = fmt::format("step {}/{} ", latest_.step, last_step_);
+      static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // the last makes some wrap
+  const std::string steps = fmt::format("{}", last_step_);
+  std::string head = fmt::format("step {:>{}}/{} ", latest_.step, steps.size(), steps);
   std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
   if (head.size() + tail.size() > width) {
     head = head.substr(0, width);
     tail = tail.substr(0, width - head.size());
   }
   constexpr std::size_t kSmallestBar = 12;
-  for (const std::string& part :
-       {"  loss " + number(latest_.loss, "{:.4f}"), "  val " + number(latest_validation_loss_, "{:.4f}"),
-        "  " + short_number(latest_.tokens_per_second) + " tokens/s"}) {
+  for (const std::string& part : {fmt::format("  loss {:>6}", number(latest_.loss, "{:.4f}")),
+                                  fmt::format("  val {:>6}", number(latest_validation_loss_, "{:.4f}")),
+                                  fmt::format("  {:>6} tokens/s", short_number(latest_.tokens_per_second))}) {
     if (head.size() + tail.size() + part.size() + kSmallestBar > width) break;
     tail += part;
   }

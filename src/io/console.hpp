@@ -18,7 +18,7 @@ namespace tessera::io {
 
 class Console {
  public:
-  enum class Style { automatic, bar, line, silent };  // automatic: bar on a terminal, else line
+  enum class Style { automatic, bar, line, silent };  // automatic: bar on a terminal with a size
 
   /// `stream` is stdout in programs; `every_steps` is the interval between lines (a bar moves with every step).
   Console(Style, std::int64_t every_steps, std::FILE* stream = stdout);

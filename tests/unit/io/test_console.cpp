@@ -203,6 +203,16 @@ TEST_F(ConsoleBar, no_color_and_other_locales_are_respected) {
   EXPECT_THAT(text, AllOf(Not(HasSubstr("\033[3")), Not(HasSubstr("█")), HasSubstr("##")));
 }
 
+// mpirun's terminals have no size; COLUMNS then says that somebody looks.
+TEST_F(ConsoleBar, terminal_without_size_gets_lines_unless_columns_are_given) {
+  const auto style = [](std::FILE* file) { return Console(Console::Style::automatic, 10, file).style(); };
+  ::unsetenv("COLUMNS");
+  on_terminal(0, [&](std::FILE* file) { EXPECT_EQ(style(file), Console::Style::line); });
+  ::setenv("COLUMNS", "100", 1);
+  on_terminal(0, [&](std::FILE* file) { EXPECT_EQ(style(file), Console::Style::bar); });
+  ::unsetenv("COLUMNS");
+}
+
 TEST_F(ConsoleBar, dumb_terminal_gets_lines) {
   ::setenv("TERM", "dumb", 1);
   on_terminal(80, [](std::FILE* file) {
