@@ -40,6 +40,8 @@ class StepHooks final : public model::Hooks {
     if (!std::exchange(has_reported_whole_run_, true)) report(whole_run_, true);
   }
   void begin_micro_step(bool reduces) {
+    // The micro-step before, if there was one, ended with its last tick: what lived until then goes.
+    if (next_tick_ > 0 && events::has_listeners()) report(ends_[next_tick_ - 1], false);
     reduces_ = reduces;
     next_tick_ = 0;
     phase_ = "forward";
@@ -57,6 +59,7 @@ class StepHooks final : public model::Hooks {
   void end_step() {
     tick(static_cast<int>(begins_.size()) - 1);
     if (events::has_listeners()) report(ends_.back(), false);
+    next_tick_ = 0;
   }
 
   void after_backward(int unit) override {
@@ -65,8 +68,9 @@ class StepHooks final : public model::Hooks {
   }
   void progress() override { queue_.progress(); }
 
-  /// A rank without sequences in this micro-step owes its gradients all the same.
+  /// A rank without sequences in this micro-step owes its gradients all the same, and no tensor of it comes alive.
   void nothing_to_do() {
+    next_tick_ = static_cast<int>(begins_.size()) - 1;
     if (!reduces_) return;
     for (int i = 0; i < units_; ++i) queue_.ready(i);
   }
