@@ -1,0 +1,106 @@
+#include "train/plan.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "optim/step_state.hpp"
+
+namespace tessera::train {
+namespace {
+
+using memory::Category;
+using ::testing::HasSubstr;
+
+config::Settings settings() {
+  config::Settings s;
+  s.model = {.size = "custom", .vocab_size = 101, .context_length = 32, .d_model = 64, .num_layers = 3, .num_heads = 4, .d_ff = 160};
+  s.train.batch_size = 12;
+  s.train.steps = 10;
+  return s;
+}
+
+std::int64_t sum_of(const Plan& plan, Category category) {
+  std::int64_t bytes = 0;
+  for (const memory::Tensor& tensor : plan.layout.tensors()) bytes += tensor.category == category ? tensor.bytes : 0;
+  return bytes;
+}
+
+TEST(Plan, takes_names_from_the_deck) {
+  EXPECT_EQ(dtype_of(config::Precision::fp32), Dtype::fp32);
+  EXPECT_EQ(dtype_of(config::Precision::tf32), Dtype::fp32);
+  EXPECT_EQ(dtype_of(config::Precision::bf16), Dtype::bf16);
+  EXPECT_EQ(dtype_of(config::Precision::fp16), Dtype::fp16);
+  EXPECT_EQ(kind_of(config::AttentionImplementation::standard), kernels::AttentionKind::standard);
+  EXPECT_EQ(kind_of(config::AttentionImplementation::flash2), kernels::AttentionKind::flash2);
+  EXPECT_EQ(kind_of(config::AttentionImplementation::automatic), kernels::AttentionKind::flash2);
+  const model::Shape shape = shape_of(settings().model);
+  EXPECT_EQ(shape.V, 101);
+  EXPECT_EQ(shape.T, 32);
+  EXPECT_EQ(shape.C, 64);
+  EXPECT_EQ(shape.L, 3);
+  EXPECT_EQ(shape.H, 4);
+  EXPECT_EQ(shape.F, 160);
+  EXPECT_EQ(shape.D(), 16);
+}
+
+TEST(Plan, fp32_holds_four_numbers_per_parameter) {
+  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  const std::int64_t P = plan.table.flat_count();
+  EXPECT_EQ(sum_of(plan, Category::parameters), 4 * P);
+  EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
+  EXPECT_EQ(sum_of(plan, Category::optimizer), 8 * P);
+  EXPECT_EQ(plan.state.master, memory::kAbsent);
+}
+
+TEST(Plan, bf16_holds_fp32_master_weights_beside_its_own) {
+  const Plan plan = plan_training(settings(), Dtype::bf16, 1);
+  const std::int64_t P = plan.table.flat_count();
+  EXPECT_EQ(sum_of(plan, Category::parameters), 2 * P);
+  EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
+  EXPECT_EQ(sum_of(plan, Category::optimizer), 12 * P);
+}
+
+TEST(Plan, more_ranks_or_micro_steps_need_less_activation_memory) {
+  const std::int64_t one = sum_of(plan_training(settings(), Dtype::fp32, 1), Category::activations);
+  const std::int64_t four = sum_of(plan_training(settings(), Dtype::fp32, 4), Category::activations);
+  EXPECT_NEAR(static_cast<double>(one) / static_cast<double>(four), 4, 0.05);
+  config::Settings micro = settings();
+  micro.train.micro_batch_size = 3;
+  EXPECT_EQ(sum_of(plan_training(micro, Dtype::fp32, 1), Category::activations), four);
+}
+
+TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
+  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  EXPECT_EQ(plan.layout[plan.state.state].bytes, static_cast<std::int64_t>(sizeof(optim::StepState)));
+  EXPECT_EQ(plan.layout[plan.state.state].offset % alignof(optim::StepState), 0u);
+}
+
+TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
+  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  const double V = 101, T = 32, C = 64, L = 3, F = 160, tokens = 12 * T;
+  const double weights = L * (3 * C * C + C * C + 2 * F * C + C * F + 2 * C) + C + V * C;  // the embedding multiplies nothing
+  // scores and their weighted sum: 2 products of 2*T*C each, half of it causal, three times with backward
+  EXPECT_DOUBLE_EQ(step_flop(plan), tokens * (6 * weights + L * 3 * (2 * 2 * T * C) / 2));
+  EXPECT_DOUBLE_EQ(step_flop(plan_training(settings(), Dtype::fp32, 3)), step_flop(plan));
+}
+
+TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_network) {
+  const config::Settings deck = settings();
+  const Plan one = plan_training(deck, Dtype::fp32, 1), three = plan_training(deck, Dtype::fp32, 3);
+  const std::string text = describe(three, deck);
+  EXPECT_THAT(text, HasSubstr(std::to_string(three.table.parameter_count()) + " parameters"));
+  EXPECT_THAT(text, HasSubstr("12 sequences x 32 tokens = 3 ranks x 1 micro-steps x 4 sequences\n"));
+  EXPECT_THAT(text, HasSubstr(three.layout.table()));
+  EXPECT_THAT(text, HasSubstr("1.33 times that"));  // 2 (R-1) / R
+  EXPECT_THAT(describe(one, deck), ::testing::Not(HasSubstr("network")));
+}
+
+TEST(Describe, says_when_ranks_get_different_shares) {
+  config::Settings deck = settings();
+  deck.train.batch_size = 5;
+  deck.parallel.allow_uneven = true;
+  EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck), HasSubstr("(uneven)"));
+}
+
+}  // namespace
+}  // namespace tessera::train

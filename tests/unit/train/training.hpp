@@ -1,0 +1,144 @@
+/// What tests of the training step share: a small deck, a trainer with its data, and the same training in double on
+/// one rank, all sequences at once, with AdamW written out.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/sampler.hpp"
+#include "optim/schedule.hpp"
+#include "reference/adamw.hpp"
+#include "train/step.hpp"
+#include "unit/model/pass.hpp"
+#include "unit/parallel/world.hpp"
+
+namespace tessera::test {
+
+/// A model of 30,000 parameters; eps is large because Adam's first step is otherwise the sign of a gradient.
+inline config::Settings small_settings() {
+  config::Settings s;
+  s.model = {.size = "custom", .vocab_size = 61, .context_length = 24, .d_model = 32, .num_layers = 2, .num_heads = 4, .d_ff = 48};
+  s.train.steps = 20;
+  s.train.batch_size = 6;
+  s.optimizer = {.learning_rate = 1e-2, .min_learning_rate = 1e-3, .warmup_steps = 2, .eps = 1e-3, .clip_norm = 1.0};
+  s.parallel.allow_uneven = true;
+  return s;
+}
+
+/// State tensors by "group/label".
+using State = std::map<std::string, std::vector<float>>;
+
+inline State state_of(train::Trainer& trainer, bool mine_only = false) {
+  State state;
+  trainer.save_state(mine_only, [&](const train::StateTensor& tensor) {
+    state[tensor.group + "/" + tensor.param->label] = {tensor.data.begin(), tensor.data.end()};
+  });
+  return state;
+}
+
+/// A trainer with everything it refers to. Steps follow each other from sample 0 on.
+class Training {
+ public:
+  explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32)
+      : settings(deck),
+        plan(train::plan_training(settings, dtype, world.size())),
+        corpus(data::Corpus::open(config::DataSource::synthetic, "", settings.model.vocab_size, 11)),
+        sampler(corpus, settings.model.context_length, 0.1, 12),
+        trainer(train::make_trainer(plan, settings, world)) {
+    trainer->initialize(13);
+  }
+
+  /// Numbers of the next step; the loss is the mean over all tokens of all ranks.
+  struct Step : train::StepNumbers {
+    double loss;
+  };
+  Step step() {
+    Step numbers{trainer->run(next_sample, sampler), 0};
+    next_sample += settings.train.batch_size;
+    const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
+    numbers.loss = world.sum({numbers.loss_sum})[0] / tokens;
+    return numbers;
+  }
+
+  /// Whether all ranks hold the same weights, bit for bit.
+  bool ranks_agree() {
+    const std::string mine = std::to_string(trainer->weights_fingerprint());
+    for (const std::string& other : world.all_gather(mine)) {
+      if (other != mine) return false;
+    }
+    return true;
+  }
+
+  TestWorld world;
+  config::Settings settings;
+  train::Plan plan;
+  data::Corpus corpus;
+  data::Sampler sampler;
+  std::unique_ptr<train::Trainer> trainer;
+  std::int64_t next_sample = 0;
+};
+
+/// The same training in double: one rank, no accumulation, no buckets, no arena shared with the trainer.
+class ReferenceTraining {
+ public:
+  /// Starts where a trainer of `dtype` starts: its weights are in float but for fp64.
+  ReferenceTraining(const config::Settings& deck, Dtype dtype)
+      : settings(deck), pass(train::shape_of(deck.model), {.sequences = deck.train.batch_size}), state(pass.table.flat_count()) {
+    for (const model::Param& param : pass.table.params()) {
+      for (std::int64_t i = 0; i < param.count; ++i) {
+        const double value = model::initial_value(13, param, i);
+        state[param.first + i].p = dtype == Dtype::fp64 ? value : static_cast<double>(static_cast<float>(value));
+      }
+    }
+  }
+
+  /// One step on tokens [B,T+1].
+  void step(const std::vector<int>& tokens) {
+    const config::Optimizer& o = settings.optimizer;
+    pass.set_params(column(&reference::AdamwState::p));
+    pass.run(tokens, static_cast<int>(settings.train.batch_size), static_cast<int>(settings.model.context_length));
+    double norm_squared = 0;
+    for (const double g : pass.grads) norm_squared += g * g;
+    grad_norm = std::sqrt(norm_squared);
+    const double clip = o.clip_norm > 0 ? std::min(1.0, o.clip_norm / (grad_norm + 1e-6)) : 1.0;
+    const optim::Schedule schedule{o.learning_rate, o.min_learning_rate, o.warmup_steps, settings.train.steps};
+    learning_rate = schedule.learning_rate_at(steps++);
+    for (const model::Param& param : pass.table.params()) {
+      const reference::AdamwConfig config{learning_rate, o.beta1, o.beta2, o.eps, param.has_decay ? o.weight_decay : 0.0};
+      for (std::int64_t i = param.first; i < param.first + param.count; ++i) {
+        state[i] = reference::adamw(state[i], clip * pass.grads[i], steps, config);
+      }
+    }
+  }
+  /// One step on the samples that a trainer would read next.
+  void step(const data::Sampler& sampler) {
+    const std::int64_t B = settings.train.batch_size, row = settings.model.context_length + 1;
+    std::vector<int> tokens(B * row);
+    for (std::int64_t i = 0; i < B; ++i) sampler.fill(steps * B + i, std::span<std::int32_t>(tokens.data() + i * row, row));
+    step(tokens);
+  }
+
+  std::vector<double> column(double reference::AdamwState::*member) const {
+    std::vector<double> values;
+    for (const reference::AdamwState& s : state) values.push_back(s.*member);
+    return values;
+  }
+  /// "params", "moments/m" or "moments/v" of one tensor.
+  std::vector<double> tensor(const std::string& group, const model::Param& param) const {
+    const auto member = group == "params" ? &reference::AdamwState::p
+                        : group == "moments/m" ? &reference::AdamwState::m : &reference::AdamwState::v;
+    return Pass<double>::slice(column(member), param);
+  }
+
+  config::Settings settings;
+  Pass<double> pass;
+  std::vector<reference::AdamwState> state;  // flat
+  int steps = 0;
+  double grad_norm = 0, learning_rate = 0;
+};
+
+}  // namespace tessera::test
