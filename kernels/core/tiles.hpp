@@ -4,8 +4,8 @@
 ///
 /// `b` and `c` are contiguous along the lanes, and `lanes` is a multiple of kLaneBlock (pads are rounded up to it);
 /// `a` may have any two strides, so the same routine serves A*B and A^T*B. Every micro-tile of kRowBlock x kLaneBlock
-/// results stays in registers over the whole depth: on a host as vectors of 32 bytes, on a device as scalars of
-/// one lane. Sums run over k in order, so a result does not depend on how the tile is shared out.
+/// results stays in registers over the whole depth: on a host as vectors, on a device as scalars of one
+/// lane. Sums run over k in order, so a result does not depend on how the tile is shared out.
 ///
 /// Source  the register-blocking of Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053), inner kernel only: the
 ///         tiles are small enough that nothing needs packing.
@@ -21,7 +21,15 @@ namespace tessera::kernels {
 template <class Exec>
 inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
 
-/// A few numbers that one instruction handles: 32 bytes on a host, one number on a device.
+/// Bytes of a host's vector registers, and rows of a micro-tile such that its accumulators fill about two thirds of
+/// them: 6 x 2 of 16 registers, 10 x 2 of 32.
+#ifdef __AVX512F__
+inline constexpr int kVectorBytes = 64, kHostRowBlock = 10;
+#else
+inline constexpr int kVectorBytes = 32, kHostRowBlock = 6;
+#endif
+
+/// A few numbers that one instruction handles: a register of a host, one number of a device's lane.
 template <class Exec, class Real, bool = kIsHost<Exec>>
 struct Pack {
   using Type = Real;
@@ -29,15 +37,15 @@ struct Pack {
 };
 template <class Exec, class Real>
 struct Pack<Exec, Real, true> {
-  typedef Real Type __attribute__((vector_size(32), aligned(sizeof(Real)), may_alias));
-  static constexpr int kWidth = 32 / sizeof(Real);
+  typedef Real Type __attribute__((vector_size(kVectorBytes), aligned(sizeof(Real)), may_alias));
+  static constexpr int kWidth = kVectorBytes / sizeof(Real);
 };
 
 template <class Exec, class Real>
 struct TileProduct {
   using Vec = typename Pack<Exec, Real>::Type;
   static constexpr int kWidth = Pack<Exec, Real>::kWidth;
-  static constexpr int kRowBlock = kIsHost<Exec> ? 6 : 4;            // 6 x 2 accumulators fill 12 of 16 AVX2 registers
+  static constexpr int kRowBlock = kIsHost<Exec> ? kHostRowBlock : 4;
   static constexpr int kLaneBlock = (kIsHost<Exec> ? 2 : 4) * kWidth;
   static constexpr int kVecs = kLaneBlock / kWidth;
 
