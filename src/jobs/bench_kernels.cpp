@@ -9,6 +9,7 @@
 
 #include "jobs/bench.hpp"
 #include "kernels/adamw.hpp"
+#include "kernels/cross_entropy.hpp"
 #include "kernels/norm2.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
@@ -69,10 +70,17 @@ Exit bench_kernels(const Context& context) {
                     context);
     };
     const double tensor = 4.0 * static_cast<double>(N * C);
-    const Floats a(N * C), b(N * C), c(N * C), d(N * C, 1.0f), gain(C, 1.0f), rows(N), partial(128 * std::max(C, N));
+    const Floats a(N * C), b(N * C), c(N * C), d(N * C, 1.0f), gain(C, 1.0f), d_gain(C), rows(N), row_loss(N);
+    const std::int64_t row_tiles = kernels::WeightedSumBackward<Exec, float>::tiles(static_cast<int>(N));
+    const Floats partial(kernels::RmsnormBackward<Exec, float>::kPartials * C), tile_sums(row_tiles * C);
     measure("copy", 2 * tensor, [&] { Kokkos::deep_copy(exec, b.vector(), a.vector<const float>()); });
     measure("weighted_sum", tensor, [&] {
       kernels::WeightedSumForward<Exec, float>{a.matrix<const float>(N, C), gain.vector<const float>(), rows.vector()}.launch(exec);
+    });
+    measure("weighted_sum_backward", 2 * tensor, [&] {
+      kernels::WeightedSumBackward<Exec, float>{a.matrix<const float>(N, C), gain.vector<const float>(), rows.vector<const float>(),
+                                                b.matrix(N, C), d_gain.vector(), tile_sums.matrix(row_tiles, C)}
+          .launch(exec);
     });
     measure("rmsnorm", 2 * tensor, [&] {
       kernels::RmsnormForward<Exec, float>{a.matrix<const float>(N, C), {}, {}, gain.vector<const float>(), b.matrix(N, C), rows.vector(), 1e-5f}
@@ -86,12 +94,22 @@ Exit bench_kernels(const Context& context) {
     });
     measure("rmsnorm_backward", 4 * tensor, [&] {
       kernels::RmsnormBackward<Exec, float>{a.matrix<const float>(N, C), gain.vector<const float>(), rows.vector<const float>(),
-                                            c.matrix<const float>(N, C), d.matrix<const float>(N, C), b.matrix(N, C), gain.vector(),
+                                            c.matrix<const float>(N, C), d.matrix<const float>(N, C), b.matrix(N, C), d_gain.vector(),
                                             partial.matrix(kernels::RmsnormBackward<Exec, float>::kPartials, C)}
           .launch(exec);
     });
     measure("swiglu", 1.5 * tensor, [&] {
       kernels::SwigluForward<Exec, float>{a.matrix<const float>(N, C / 2 * 2), b.matrix(N, C / 2)}.launch(exec);
+    });
+    measure("swiglu_backward", 2.5 * tensor, [&] {
+      kernels::SwigluBackward<Exec, float>{a.matrix<const float>(N, C / 2 * 2), c.matrix<const float>(N, C / 2), b.matrix(N, C / 2 * 2)}
+          .launch(exec);
+    });
+    const Kokkos::View<int*, Exec::memory_space> targets("bench", N);  // zeros
+    const Kokkos::View<float, Exec::memory_space> grad_scale("bench");
+    Kokkos::deep_copy(grad_scale, 1.0f);
+    measure("cross_entropy", 2 * tensor, [&] {  // its own gradient is as good a logit as any
+      kernels::CrossEntropy<Exec, float>{b.matrix(N, C), targets, row_loss.vector(), grad_scale, true}.launch(exec);
     });
     const Kokkos::View<double*, Exec::memory_space> norm_partial("bench", kernels::SquareNorm<Exec, float>::blocks(N * C));
     const Kokkos::View<double, Exec::memory_space> norm("bench");
