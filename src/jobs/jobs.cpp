@@ -2,6 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 namespace tessera::jobs {
@@ -67,7 +73,21 @@ io::Peers peers_of(const parallel::World& world) {
   return {world.rank(), world.size(), [&world](const std::string& mine) { return world.all_gather(mine); }};
 }
 
-void prepare_directory(const Context& context, bool may_exist) {
+namespace {
+
+constexpr const char* kLockName = ".lock";
+
+bool holds_something(const fs::path& directory) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().filename() != kLockName) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const Context& context, bool may_exist) {
   const config::Job& job = context.settings().job;
   on_root(context.world, [&] {
     const fs::path directory = job.directory;
@@ -75,22 +95,29 @@ void prepare_directory(const Context& context, bool may_exist) {
     if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
       throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
     }
-    const bool is_used = fs::is_directory(directory, error) && !fs::is_empty(directory, error);
-    if (is_used && !may_exist) {
-      if (!job.overwrite) {
-        throw Failure(Exit::files,
-                      fmt::format("{} is not empty, and a run never overwrites. Resume it (--resume auto), use another "
-                                  "directory (job.directory=...), or give it up (job.overwrite=true)", job.directory));
-      }
-      // Only what a run writes: a directory named by mistake keeps everything else.
-      for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(directory / name, error);
+    if (!may_exist && !job.overwrite && holds_something(directory)) {
+      throw Failure(Exit::files,
+                    fmt::format("{} is not empty, and a run never overwrites. Resume it (--resume auto), use another "
+                                "directory (job.directory=...), or give it up (job.overwrite=true)", job.directory));
     }
     fs::create_directories(directory, error);
-    if (error) {
-      throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; name a directory that can be written "
-                                             "(job.directory=...)", job.directory, error.message()));
+    if (!error) lock_ = open((directory / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (error || lock_ < 0) {
+      throw Failure(Exit::files, fmt::format("{}: cannot be made or written: {}; name a directory that can be "
+                                             "(job.directory=...)", job.directory, error ? error.message() : std::strerror(errno)));
+    }
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw Failure(Exit::files, fmt::format("{}: another run is working in this directory; wait for it, or use another "
+                                             "(job.directory=...)", job.directory));
+    }
+    if (!may_exist) {  // job.overwrite: only what a run writes goes; a directory named by mistake keeps the rest
+      for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(directory / name, error);
     }
   });
+}
+
+RunDirectory::~RunDirectory() {
+  if (lock_ >= 0) close(lock_);
 }
 
 std::string output_path(const Context& context, const std::string& name) {

@@ -51,8 +51,19 @@ void on_root(const parallel::World& world, const std::function<void()>& work);
 /// The ranks as io wants them.
 io::Peers peers_of(const parallel::World& world);
 
-/// Refuses a directory that is not empty (exit 6) unless the job may overwrite or resumes; makes it. Rank 0 works.
-void prepare_directory(const Context& context, bool may_exist);
+/// A run's directory, held by this run until it ends, however it ends: rank 0 keeps an advisory lock on <directory>/.lock.
+class RunDirectory {
+ public:
+  /// Refuses (exit 6) a directory in which another run works, and one that is not empty unless the job overwrites or
+  /// `may_exist`; makes it where it is missing. Rank 0 works, every rank waits.
+  RunDirectory(const Context& context, bool may_exist);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+ private:
+  int lock_ = -1;  // file descriptor
+};
 
 /// Path of a job's result file: job.output, or `name` in the job's directory (made when missing).
 std::string output_path(const Context& context, const std::string& name);

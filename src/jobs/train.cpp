@@ -68,7 +68,7 @@ class TrainingRun {
                      corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(), validation_windows_));
 
     std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
-    prepare_directory(context_, context_.resume.has_value());
+    directory_.emplace(context_, context_.resume.has_value());
     trainer_ = train::make_trainer(*plan_, settings_, world_);
     if (checkpoint) {
       restore(*checkpoint);
@@ -79,10 +79,10 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}", build_info::summary(), build_info::flags(), build_info::mpi());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       const bool continues = context_.resume && fs::exists(fs::path(settings_.job.directory) / "run.h5");
-      trace_.reset(new io::Trace(
+      trace_ = std::make_unique<io::Trace>(
           fs::path(settings_.job.directory) / "run.h5",
           io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved},
-          settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt));
+          settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       trace_->flush();
     });
   }
@@ -350,18 +350,13 @@ class TrainingRun {
   const config::Settings& settings_;
   parallel::World& world_;
   io::Console console_;
+  std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::optional<data::Corpus> corpus_;
   std::optional<data::Sampler> sampler_;
   std::int64_t validation_windows_ = 0;
   std::unique_ptr<train::Trainer> trainer_;
-  struct Detach {
-    void operator()(io::Trace* trace) const {
-      events::remove_listener(*trace);
-      delete trace;
-    }
-  };
-  std::unique_ptr<io::Trace, Detach> trace_;
+  std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
   std::int64_t step_ = 0;             // optimizer steps done
