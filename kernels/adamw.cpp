@@ -1,6 +1,7 @@
 #include "kernels/adamw.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"

@@ -1,5 +1,9 @@
 #include "kernels/cross_entropy.hpp"
 
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"

@@ -4,8 +4,8 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <type_traits>
 #include <vector>
 

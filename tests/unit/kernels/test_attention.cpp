@@ -196,6 +196,16 @@ TYPED_TEST(Attention, large_scores_neither_overflow_nor_become_nan) {
   }
 }
 
+TYPED_TEST(Attention, a_nan_in_a_query_shows_in_its_output_and_in_no_other) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 1, 70, 70, 8, true};
+  Inputs in = inputs<Scalar>(s);
+  constexpr int bad = 66;
+  in.q[bad * s.D + 3] = std::nan("");
+  const auto out = Outcome<Scalar>(TypeParam::kind, s, in).out.values();
+  for (int i = 0; i < s.Tq; ++i) ASSERT_EQ(std::isnan(out[i * s.D]), i == bad) << i;
+}
+
 TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
   using Scalar = typename TypeParam::Scalar;
   using Real = Accum<Scalar>;
