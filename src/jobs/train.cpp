@@ -175,6 +175,8 @@ class TrainingRun {
   Exit loop() {
     const StopRequest stop(settings_.train.time_limit_s);
     console_.begin(step_, settings_.train.steps);
+    start_s_ = events::now_s();
+    first_step_ = step_;
     while (step_ < settings_.train.steps) {
       const std::string reason = agreed_stop(stop);
       if (!reason.empty()) return stopped(reason);
@@ -182,7 +184,8 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_) save();
-    if (trace_) trace_->flush();
+    if (trace_) timed(trace_s_, [&] { trace_->flush(); });
+    summarize();
     if (settings_.train.sample_tokens > 0) print_sample();
     return Exit::finished;
   }
@@ -198,7 +201,8 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
-    if (trace_) trace_->flush();
+    if (trace_) timed(trace_s_, [&] { trace_->flush(); });
+    summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
     return Exit::stopped;
   }
@@ -215,6 +219,7 @@ class TrainingRun {
     const train::StepNumbers numbers = trainer_->run(sample_, *sampler_);
     const double loss = world_.sum({numbers.loss_sum})[0] / tokens_per_step();
     const double step_time_s = events::now_s() - start_s;
+    steps_s_ += step_time_s;
 
     if (is_profiled) add_profile();
     if (trace_) trace_->record_events(false);
@@ -242,11 +247,15 @@ class TrainingRun {
     }
     const bool is_last = step == settings_.train.steps;
     const std::int64_t every = settings_.train.validate_every;
-    if (validation_windows_ > 0 && (is_last || (every > 0 && step % every == 0))) record.validation_loss = validation_loss();
+    if (validation_windows_ > 0 && (is_last || (every > 0 && step % every == 0))) {
+      timed(validation_s_, [&] { record.validation_loss = validation_loss(); });
+    }
     console_.step(record);
     if (trace_) {
-      trace_->add(record);
-      trace_->flush_if_due();
+      timed(trace_s_, [&] {
+        trace_->add(record);
+        trace_->flush_if_due();
+      });
     }
     if (settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0) save();
   }
@@ -293,6 +302,9 @@ class TrainingRun {
   // --- files and text ------------------------------------------------------------------------------------------------
 
   void save() {
+    // A resume goes on from here: the rows before must not be lost.
+    on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
+    const double begin_s = events::now_s();
     const train::StateScalars scalars = trainer_->scalars();
     const io::CheckpointState state{.step = step_,
                                     .sample_index = sample_,
@@ -311,11 +323,26 @@ class TrainingRun {
       data.emplace_back(tensor.data.begin(), tensor.data.end());
       tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, data.back()});
     });
-    on_root(world_, [&] { trace_->flush(); });  // a resume goes on from here: the rows before must not be lost
     together(world_, [&] {
       io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_), static_cast<int>(settings_.checkpoint.keep));
     });
     last_checkpoint_ = step_;
+    checkpoint_s_ += events::now_s() - begin_s;
+  }
+
+  template <class Work>
+  static void timed(double& total_s, const Work& work) {
+    const double begin_s = events::now_s();
+    work();
+    total_s += events::now_s() - begin_s;
+  }
+
+  /// Where the wall time of this start went. The trace's share is the time rank 0 spent in it outside of steps.
+  void summarize() {
+    const double wall_s = events::now_s() - start_s_;
+    const auto share = [&](double s) { return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9)); };
+    note(fmt::format("{} steps in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n", step_ - first_step_, wall_s,
+                     share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
   }
 
   void print_sample() {
@@ -363,6 +390,9 @@ class TrainingRun {
   std::int64_t sample_ = 0;           // next global sample
   std::int64_t last_checkpoint_ = -1; // step of the newest one of this run
   bool has_recorded_memory_ = false;
+  double start_s_ = 0;                // of the loop
+  std::int64_t first_step_ = 0;       // of this start
+  double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 
 }  // namespace
