@@ -1,4 +1,4 @@
-/// Sees every kernel launch while it lives: label, and the execution instance it was enqueued on.
+/// Sees every kernel launch while it lives: label, time, and the execution instance it was enqueued on.
 ///
 /// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
 /// GPU it does.
@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/events.hpp"
+
 namespace tessera::test {
 
 class LaunchRecorder {
@@ -19,6 +21,7 @@ class LaunchRecorder {
   struct Launch {
     std::string label;
     std::uint32_t instance;
+    double time_s;  // events::now_s()
   };
 
   LaunchRecorder() : before_(Kokkos::Tools::Experimental::get_callbacks()) {
@@ -43,7 +46,7 @@ class LaunchRecorder {
  private:
   static void record(const char* label, std::uint32_t instance, std::uint64_t* id) {
     *id = launches_.size();
-    launches_.push_back({label, instance});
+    launches_.push_back({label, instance, events::now_s()});
   }
 
   Kokkos::Tools::Experimental::EventSet before_;
@@ -54,7 +57,7 @@ class LaunchRecorder {
 template <class Exec>
 ::testing::AssertionResult launched_under(const LaunchRecorder& recorder, const std::string& prefix, const Exec& exec) {
   if (recorder.launches().empty()) return ::testing::AssertionFailure() << "nothing was launched";
-  for (const auto& [label, instance] : recorder.launches()) {
+  for (const auto& [label, instance, time_s] : recorder.launches()) {
     if (label.rfind(prefix, 0) != 0) return ::testing::AssertionFailure() << label << " does not begin with " << prefix;
     if (instance != Kokkos::Tools::Experimental::device_id(exec)) {
       return ::testing::AssertionFailure() << label << " runs on instance " << instance << ", not on the caller's";

@@ -21,6 +21,7 @@ struct PassOptions {
   std::int64_t checkpoint_blocks = 0;
   kernels::AttentionKind attention = kernels::AttentionKind::flash2;
   std::int64_t chunk_rows = 0;  // rows of logits at a time; 0: as declared
+  bool for_training = true;     // false: run(false) only
 };
 
 /// Copies host numbers into an array of another type.
@@ -49,7 +50,8 @@ class Pass {
   Pass(const model::Shape& model_shape, const PassOptions& pass_options)
       : shape(model_shape),
         table(model_shape),
-        options{pass_options.sequences, kDtype<Scalar>, true, pass_options.checkpoint_blocks, pass_options.attention},
+        options{pass_options.sequences, kDtype<Scalar>, pass_options.for_training, pass_options.checkpoint_blocks,
+                pass_options.attention},
         params_id_(layout.add("params", {table.flat_count()}, kDtype<Scalar>, memory::Category::parameters, whole())),
         grads_id_(layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole())),
         scale_id_(layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole())),

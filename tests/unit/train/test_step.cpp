@@ -9,6 +9,7 @@
 #include "kernels/core/kernel_timer.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/launch_recorder.hpp"
 #include "support/scalars.hpp"
 #include "unit/train/training.hpp"
 
@@ -366,24 +367,35 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   deck.parallel.bucket_mbyte = 0;  // one per unit: head, blocks from the last to the first, embedding
   Training training(deck);
   Listener listener;
+  const LaunchRecorder recorder;
   training.step();
   if (training.world.size() == 1) {
     EXPECT_TRUE(listener.communications.empty());
     return;
   }
   ASSERT_EQ(listener.communications.size(), 4u);
-  auto by_start = listener.communications;
-  std::sort(by_start.begin(), by_start.end(), [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
-  const auto last_backward = std::find_if(listener.regions.rbegin(), listener.regions.rend(),
-                                          [](const auto& region) { return region.label == "backward"; });
+  auto buckets = listener.communications;
+  std::sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(by_start[i].label, "grad.bucket." + std::to_string(i));
-    EXPECT_GE(by_start[i].start_s, last_backward->start_s);
-    EXPECT_LE(by_start[i].start_s, last_backward->end_s);
-    bytes += by_start[i].bytes;
+    EXPECT_EQ(buckets[i].label, "grad.bucket." + std::to_string(i));
+    bytes += buckets[i].bytes;
   }
   EXPECT_EQ(bytes, training.plan.table.flat_count() * 4);
+
+  // between the starts lie kernels: bucket 0 leaves before the blocks' attention runs backwards, 2 before the embedding
+  std::vector<double> attention_s, embedding_s, cross_entropy_s;
+  for (const LaunchRecorder::Launch& launch : recorder.launches()) {
+    if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos) attention_s.push_back(launch.time_s);
+    if (launch.label.starts_with("tessera::embedding::backward")) embedding_s.push_back(launch.time_s);
+    if (launch.label.starts_with("tessera::cross_entropy")) cross_entropy_s.push_back(launch.time_s);
+  }
+  ASSERT_FALSE(attention_s.empty() || embedding_s.empty() || cross_entropy_s.empty());
+  EXPECT_GT(buckets[0].start_s, cross_entropy_s.back());  // not in an earlier micro-step
+  EXPECT_LT(buckets[0].start_s, attention_s.back());
+  EXPECT_LT(buckets[1].start_s, attention_s.back());
+  EXPECT_LT(buckets[2].start_s, embedding_s.back());
+  EXPECT_GT(buckets[3].start_s, embedding_s.back());
 }
 
 // --- beside the step ------------------------------------------------------------------------------------------------------
