@@ -119,12 +119,12 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
 
   // 6. normalise and write
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
-    const Real inverse = sum[i] > 0 ? 1 / sum[i] : Real(0);
+    const Real inverse = sum[i] == 0 ? Real(0) : 1 / sum[i];  // 0: no key was seen; NaN stays NaN
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
       out(b, h, first_query + i, d) = static_cast<Scalar>(out_t[d * lanes + i] * inverse);
     });
     Kokkos::single(Kokkos::PerThread(team),
-                   [&] { lse(b, h, first_query + i) = sum[i] > 0 ? top[i] + log(sum[i]) : Real(-HUGE_VAL); });
+                   [&] { lse(b, h, first_query + i) = sum[i] == 0 ? Real(-HUGE_VAL) : top[i] + log(sum[i]); });
   });
 }
 
