@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include "errors.hpp"
@@ -11,35 +12,61 @@
 namespace tessera::memory {
 namespace {
 
-std::optional<std::int64_t> number_in(const char* path) {
+namespace fs = std::filesystem;
+
+std::optional<std::int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   if (file >> value) return value;
   return std::nullopt;  // absent, or the word "max"
 }
 
-std::optional<std::int64_t> mem_available() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kib = 0;
-  while (file >> key >> kib) {
-    std::getline(file, unit);
-    if (key == "MemAvailable:") return kib * 1024;
+/// The number behind `key` in a file of lines "key number" or "key: number unit".
+std::optional<std::int64_t> number_behind(const std::string& key, const fs::path& path) {
+  std::ifstream file(path);
+  for (std::string word; file >> word; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    std::int64_t value = 0;
+    if (word == key && file >> value) return value;
   }
   return std::nullopt;
 }
 
+/// How the two versions of control groups name things; v1 has a hierarchy per controller.
+struct ControlGroups {
+  const char *mount, *limit, *usage, *cache;
+};
+constexpr ControlGroups kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr ControlGroups kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+
+/// What a group has left: its limit less what is in use and could not be given back (file cache could).
+std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& names) {
+  const auto limit = number_in(group / names.limit);
+  if (!limit) return std::nullopt;
+  const std::int64_t used = number_in(group / names.usage).value_or(0);
+  const std::int64_t cache = number_behind(names.cache, group / "memory.stat").value_or(0);
+  return std::max<std::int64_t>(*limit - std::max<std::int64_t>(used - cache, 0), 0);
+}
+
 }  // namespace
 
-std::int64_t available_host_bytes() {
+std::int64_t available_host_bytes(const fs::path& root) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  if (const auto system = mem_available()) least = *system;
-  // Version 2 of control groups, then version 1; a limit counts what is used already.
-  const std::pair<const char*, const char*> groups[] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit, usage] : groups) {
-    if (const auto bytes = number_in(limit)) least = std::min(least, *bytes - number_in(usage).value_or(0));
+  if (const auto kib = number_behind("MemAvailable:", root / "proc/meminfo")) least = *kib * 1024;
+
+  // Lines "number:controllers:path"; without controllers it is version 2. The group and all above it have a say.
+  // A container may not see its path under the mount: then the mount itself is its group.
+  std::ifstream membership(root / "proc/self/cgroup");
+  for (std::string line; std::getline(membership, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_version_2 = controllers == ",,";
+    if (!is_version_2 && controllers.find(",memory,") == std::string::npos) continue;
+    const ControlGroups& names = is_version_2 ? kVersion2 : kVersion1;
+    for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      if (const auto left = left_in(root / names.mount / group, names)) least = std::min(least, *left);
+      if (group.empty()) break;
+    }
   }
   return least;
 }

@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 
@@ -14,12 +15,12 @@
 
 namespace tessera::memory {
 
-/// Bytes of memory this process may still take: the least of the control group's limit and what the system has
-/// available. A machine that overcommits kills a process that believes malloc.
-std::int64_t available_host_bytes();
+/// Bytes of memory this process may still take: the least of what the system has available and what its control
+/// groups' limits leave. A machine that overcommits kills a process that believes malloc. `root` is for tests.
+std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 
-/// Throws Failure(Exit::out_of_memory) with the layout's table when `bytes_per_rank` on each of `ranks_on_host`
-/// ranks exceeds what the host has. `advice` says what would fit.
+/// Throws Failure(Exit::out_of_memory) with the layout's table when `ranks_on_host` arenas exceed what the host has.
+/// `advice` says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
 
 template <class Exec>

@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <filesystem>
 
 #include "errors.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/tensor.hpp"
+#include "unit/io/scratch.hpp"
 
 namespace tessera::memory {
 namespace {
@@ -78,6 +79,53 @@ TEST(HostMemory, available_is_plausible) {
   const std::int64_t bytes = available_host_bytes();
   EXPECT_GT(bytes, std::int64_t{1} << 20);  // this test runs
   EXPECT_LT(bytes, std::int64_t{1} << 50);  // no machine has a pebibyte; "no limit" must not come out
+}
+
+/// A machine as its files describe it.
+struct Machine {
+  test::ScratchFolder folder;
+  Machine(const std::string& membership, std::int64_t available_kib) {
+    file("proc/meminfo", "MemTotal:       99999999 kB\nMemFree:          111111 kB\nMemAvailable:   " + std::to_string(available_kib) +
+                             " kB\nHugePages_Total:       0\n");
+    file("proc/self/cgroup", membership);
+  }
+  void file(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories((folder / name).parent_path());
+    test::write_bytes(folder / name, content);
+  }
+  std::int64_t available() const { return available_host_bytes(folder.path()); }
+};
+
+TEST(HostMemory, without_control_groups_is_what_the_system_has) {
+  EXPECT_EQ(Machine("", 4096).available(), 4096 * 1024);
+  EXPECT_EQ(Machine("0::/\n", 4096).available(), 4096 * 1024);
+  EXPECT_EQ(Machine("5:cpu,cpuacct:/\n1:name=systemd:/\n", 4096).available(), 4096 * 1024);
+}
+
+TEST(HostMemory, a_group_leaves_its_limit_less_what_is_in_use_but_for_file_cache) {
+  const Machine v2("0::/job/step\n", 1 << 20);
+  v2.file("sys/fs/cgroup/job/step/memory.max", "1000000\n");
+  v2.file("sys/fs/cgroup/job/step/memory.current", "700000\n");
+  EXPECT_EQ(v2.available(), 300000);
+  v2.file("sys/fs/cgroup/job/step/memory.stat", "anon 100000\nfile 600000\nactive_file 0\ninactive_file 600000\n");
+  EXPECT_EQ(v2.available(), 900000);
+
+  const Machine v1("9:memory:/docker/7\n", 1 << 20);  // which the container does not see under its mount
+  v1.file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
+  v1.file("sys/fs/cgroup/memory/memory.usage_in_bytes", "700000\n");
+  v1.file("sys/fs/cgroup/memory/memory.stat", "cache 600000\ninactive_file 3\ntotal_inactive_file 500000\n");
+  EXPECT_EQ(v1.available(), 800000);
+}
+
+TEST(HostMemory, the_groups_above_have_a_say_and_max_has_none) {
+  const Machine machine("0::/slurm/job_1/step_0\n", 1 << 20);
+  machine.file("sys/fs/cgroup/slurm/job_1/step_0/memory.max", "max\n");
+  machine.file("sys/fs/cgroup/slurm/job_1/memory.max", "5000000\n");
+  machine.file("sys/fs/cgroup/slurm/memory.max", "9000000\n");
+  EXPECT_EQ(machine.available(), 5000000);
+  machine.file("sys/fs/cgroup/slurm/memory.max", "4000000\n");
+  machine.file("sys/fs/cgroup/slurm/memory.current", "5000000\n");
+  EXPECT_EQ(machine.available(), 0);  // not a negative number
 }
 
 TEST(HostMemory, too_large_a_layout_fails_with_the_table_and_the_advice) {
