@@ -97,7 +97,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
       "batch      {} sequences x {} tokens = {} ranks x {} micro-steps x {} sequences{}\n",
       P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, b.global_sequences, s.T, b.ranks, b.micro_steps, b.micro_sequences,
-      b.sequences_of(b.ranks - 1) * b.ranks == b.global_sequences ? "" : " (uneven)");
+      std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
   text += plan.layout.table();
   const double step = step_flop(plan);
   text += fmt::format("work       {:.3g} flop per step, {:.3g} in all ({} steps)\n", step, step * settings.train.steps,

@@ -95,11 +95,16 @@ TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_networ
   EXPECT_THAT(describe(one, deck), ::testing::Not(HasSubstr("network")));
 }
 
-TEST(Describe, says_when_ranks_get_different_shares) {
+TEST(Describe, says_when_the_shares_are_not_equal) {
   config::Settings deck = settings();
-  deck.train.batch_size = 5;
   deck.parallel.allow_uneven = true;
-  EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck), HasSubstr("(uneven)"));
+  deck.train.batch_size = 5;
+  EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
+              HasSubstr("5 sequences x 32 tokens = 2 ranks x 1 micro-steps x 3 sequences at most (uneven)\n"));
+  deck.train.batch_size = 12;
+  deck.train.micro_batch_size = 4;  // 6 a rank: 4 and 2
+  EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
+              HasSubstr("12 sequences x 32 tokens = 2 ranks x 2 micro-steps x 4 sequences at most (uneven)\n"));
 }
 
 }  // namespace
