@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
 
+#include "errors.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "random.hpp"
 #include "model/transformer.hpp"
@@ -54,6 +56,12 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
                           kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options) {
+  for (const int token : prompt) {
+    if (token < 0 || token >= shape.V) {
+      throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
+                                     std::to_string(shape.V - 1) + ": give a prompt of the model's own tokens in generate.prompt");
+    }
+  }
   // 1. a forward-only arena for one sequence, and the cache
   memory::Layout layout;
   const ActivationOptions activation_options{1, kDtype<Scalar>, false, 0, attention};

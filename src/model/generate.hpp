@@ -24,6 +24,7 @@ struct GenerateOptions {
 
 /// Continues `prompt` (not empty; only its last context_length tokens are seen). `params` is the flat array of
 /// `table` in the device's memory. Allocates an arena and a cache of its own. Returns the new tokens.
+/// Throws Failure(Exit::usage) for a prompt token that the model does not have.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
                           kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options);

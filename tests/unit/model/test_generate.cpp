@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "errors.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
 #include "unit/model/golden.hpp"
@@ -94,7 +95,11 @@ TYPED_TEST(Generate, stops_after_end_of_text_and_not_before) {
   EXPECT_TRUE(this->generate({5}, options).empty());
 }
 
-TYPED_TEST(Generate, refuses_an_empty_prompt) { EXPECT_THROW(this->generate({}, {}), std::invalid_argument); }
+TYPED_TEST(Generate, refuses_an_empty_prompt_and_tokens_that_the_model_does_not_have) {
+  EXPECT_THROW(this->generate({}, {}), std::invalid_argument);
+  EXPECT_THROW(this->generate({3, 61}, {}), Failure);
+  EXPECT_THROW(this->generate({-1}, {}), Failure);
+}
 
 TEST(GenerateEdges, a_context_of_one_token_works) {
   const model::Shape shape{11, 1, 16, 1, 2, 16, 1e4, 1e-5};
