@@ -17,6 +17,7 @@
 #include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
 #include "kernels/core/kernel_timer.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "train/step.hpp"
 
@@ -76,7 +77,8 @@ class TrainingRun {
       trainer_->initialize(settings_.job.seed);
     }
     on_root(world_, [&] {
-      const std::string build = fmt::format("{}, {}, {}", build_info::summary(), build_info::flags(), build_info::mpi());
+      const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(), build_info::mpi(),
+                                            kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       const bool continues = context_.resume && fs::exists(fs::path(settings_.job.directory) / "run.h5");
       trace_ = std::make_unique<io::Trace>(
@@ -136,6 +138,9 @@ class TrainingRun {
     if (state.tokenisation != corpus_->tokenisation()) {
       throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
                                              "use data of the same kind", state.tokenisation, corpus_->tokenisation()));
+    }
+    if (state.gemm != kernels::gemm_library()) {
+      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", state.gemm, kernels::gemm_library()));
     }
     for (const std::string& change : config::differences(before.settings, settings_, "")) {
       note("resume     changed " + change + "\n");
@@ -314,7 +319,7 @@ class TrainingRun {
                                     .optimizer_steps = scalars.optimizer_steps,
                                     .deck = context_.deck.resolved,
                                     .tokenisation = corpus_->tokenisation(),
-                                    .gemm = "kokkos_kernels",
+                                    .gemm = kernels::gemm_library(),
                                     .git_hash = build_info::git_hash()};
     // The tensors this rank writes, copied to the host together.
     std::vector<std::vector<float>> data;
