@@ -350,22 +350,26 @@ class TrainingRun {
                      share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
   }
 
+  /// Text continues generate.prompt; of other tokens there is no text, so their ids continue the corpus' first ones.
   void print_sample() {
     if (world_.rank() != 0) return;
+    const bool is_text = corpus_->tokenisation() == "bytes";
     const std::string& prompt = settings_.generate.prompt;
     std::vector<int> tokens(prompt.size());
-    std::transform(prompt.begin(), prompt.end(), tokens.begin(), [](char c) { return static_cast<unsigned char>(c); });
-    if (tokens.empty()) tokens.push_back('\n');
+    if (is_text) {
+      std::transform(prompt.begin(), prompt.end(), tokens.begin(), [](char c) { return static_cast<unsigned char>(c); });
+    } else {
+      tokens.resize(std::min<std::int64_t>(8, settings_.model.context_length));
+      corpus_->copy(0, tokens);
+    }
+    std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
     const model::GenerateOptions options{settings_.train.sample_tokens, settings_.generate.temperature,
-                                         settings_.generate.top_k, settings_.job.seed, 256};
-    std::string text;
-    const bool is_text = corpus_->tokenisation() == "bytes";
+                                         settings_.generate.top_k, settings_.job.seed, is_text ? 256 : -1};
     for (const int token : trainer_->generate(tokens, options)) {
-      if (!is_text) text += fmt::format("{} ", token);
+      if (!is_text) text += fmt::format(" {}", token);
       else if (token < 256) text += static_cast<char>(token);
     }
-    note(fmt::format("\n--- {} tokens generated from the trained model ---\n{}{}\n", settings_.train.sample_tokens,
-                     is_text ? prompt : "", text));
+    note(fmt::format("\n--- {} tokens generated from the trained model ---\n{}\n", settings_.train.sample_tokens, text));
   }
 
   void note(const std::string& text) {
