@@ -23,7 +23,7 @@ struct SquareNorm {
   Value<double, Exec> total;     // out
 
   static constexpr std::size_t kBlock = 16384;  // elements per team
-  static constexpr std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
+  KOKKOS_FUNCTION static constexpr std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
   void launch(const Exec& exec) const;
 

@@ -6,8 +6,9 @@
 
 namespace tessera::parallel {
 
-BucketQueue::BucketQueue(Collectives& collectives, const std::vector<Span>& spans, std::int64_t bucket_bytes)
-    : collectives_(collectives) {
+BucketQueue::BucketQueue(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& spans,
+                         std::int64_t bucket_bytes)
+    : collectives_(collectives), exec_(exec) {
   for (const Span& span : spans) {
     if (buckets_.empty() || buckets_.back().span.bytes() >= bucket_bytes) {
       buckets_.push_back({});
@@ -42,7 +43,7 @@ void BucketQueue::ready(std::size_t span) {
   if (bucket.missing == 0) throw std::logic_error("bucket queue: a span of '" + bucket.span.label + "' is ready twice");
   if (--bucket.missing > 0) return;
   bucket.start_s = events::now_s();
-  bucket.pending = collectives_.start_all_reduce(bucket.span);
+  bucket.pending = collectives_.start_all_reduce(exec_, bucket.span);
 }
 
 void BucketQueue::progress() {

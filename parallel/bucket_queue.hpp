@@ -19,7 +19,8 @@ namespace tessera::parallel {
 class BucketQueue {
  public:
   /// `spans[i]` is what ready(i) announces; span i+1 must end where span i begins (backward runs down the flat array).
-  BucketQueue(Collectives& collectives, const std::vector<Span>& spans, std::int64_t bucket_bytes);
+  /// The gradients are computed on `exec`.
+  BucketQueue(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& spans, std::int64_t bucket_bytes);
   ~BucketQueue();
 
   /// Call before the backward pass that completes the gradients; earlier micro-steps accumulate without it.
@@ -43,6 +44,7 @@ class BucketQueue {
   void complete(Bucket& bucket, double exposed_s);
 
   Collectives& collectives_;
+  kernels::Device exec_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_span_;
   bool is_active_ = false;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/core/scalar.hpp"
+#include "kernels/core/tensor.hpp"
 
 namespace tessera::parallel {
 
@@ -35,8 +36,9 @@ class Collectives {
     virtual void wait() = 0;
   };
 
-  /// Sum over ranks, in place. dtype fp32 or fp64. The same bits on every rank, and from run to run on as many ranks.
-  virtual std::unique_ptr<Pending> start_all_reduce(const Span& span) = 0;
+  /// Sum over ranks, in place, behind what was enqueued on `exec` so far. dtype fp32 or fp64. The same bits on every
+  /// rank, and from run to run on as many ranks (MPI does not promise it; the tests hold the library to it).
+  virtual std::unique_ptr<Pending> start_all_reduce(const kernels::Device& exec, const Span& span) = 0;
 
   /// Rank 0's content to everyone. Any dtype.
   virtual void broadcast(const Span& span) = 0;

@@ -10,6 +10,7 @@
 namespace tessera::parallel {
 namespace {
 
+constexpr bool kHostDevice = kernels::kIsHost<kernels::Device>;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 30;  // MPI counts are ints
 
 class MpiPending final : public Collectives::Pending {
@@ -37,7 +38,12 @@ class MpiCollectives final : public Collectives {
 
   std::string name() const override { return "mpi"; }
 
-  std::unique_ptr<Pending> start_all_reduce(const Span& span) override {
+  std::unique_ptr<Pending> start_all_reduce(const kernels::Device& exec, const Span& span) override {
+    if constexpr (kHostDevice) {
+      static_cast<void>(exec);  // what was launched has been done
+    } else {
+      exec.fence();  // MPI reads the memory at once
+    }
     if (span.dtype != Dtype::fp32 && span.dtype != Dtype::fp64) {
       throw std::invalid_argument("mpi all-reduce of " + span.label + ": only fp32 and fp64 can be summed by MPI");
     }

@@ -37,7 +37,6 @@ World::World(int& argc, char**& argv) {
     first = last;
   }
   collectives_ = make_mpi_collectives();
-  check_launcher(size_, std::getenv("SLURM_NTASKS"));
 }
 
 World::~World() {

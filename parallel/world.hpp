@@ -14,7 +14,6 @@ namespace tessera::parallel {
 
 class World {
  public:
-  /// Throws Failure(Exit::environment) when the launcher and MPI disagree about the number of ranks.
   World(int& argc, char**& argv);
   ~World();
   World(const World&) = delete;

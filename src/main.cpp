@@ -80,13 +80,9 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 /// Steps 4 to 6. Views die before Kokkos is finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   const std::string command = joined(argc, argv);
-  std::optional<parallel::World> world;
+  std::optional<parallel::World> world(std::in_place, argc, argv);
   try {
-    world.emplace(argc, argv);
-  } catch (const Failure& failure) {
-    return report(failure);
-  }
-  try {
+    parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
     std::vector<std::string> arguments = line.kokkos_arguments;
     std::vector<char*> kokkos_argv{argv[0]};
     for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());

@@ -19,11 +19,13 @@
 namespace tessera::kernels {
 
 #if KOKKOS_VERSION >= 30700
+using Kokkos::cos;
 using Kokkos::exp;
 using Kokkos::log;
 using Kokkos::sqrt;
 using Kokkos::fabs;
 #else
+using Kokkos::Experimental::cos;
 using Kokkos::Experimental::exp;
 using Kokkos::Experimental::log;
 using Kokkos::Experimental::sqrt;

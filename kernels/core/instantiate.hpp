@@ -3,11 +3,10 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/core/scalar.hpp"
+#include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
 using HostExec = Kokkos::DefaultHostExecutionSpace;
-using DeviceExec = Kokkos::DefaultExecutionSpace;
 }  // namespace tessera::kernels
 
 #define TESSERA_FOR_EACH_SCALAR(MACRO, Exec) \
@@ -19,7 +18,7 @@ using DeviceExec = Kokkos::DefaultExecutionSpace;
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP) || defined(KOKKOS_ENABLE_SYCL)
 #define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO)                        \
   TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec)     \
-  TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::DeviceExec)
+  TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::Device)
 #else
 #define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO) TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec)
 #endif

@@ -15,6 +15,11 @@
 namespace tessera::kernels {
 
 using Device = Kokkos::DefaultExecutionSpace;
+
+/// Whether a host can read and write what Exec works on.
+template <class Exec>
+inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
+
 using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
 
 template <class Exec, class Data>

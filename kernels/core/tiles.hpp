@@ -14,12 +14,9 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/compat.hpp"
-#include "kernels/core/scalar.hpp"
+#include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
-
-template <class Exec>
-inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
 
 /// Bytes of a host's vector registers, and rows of a micro-tile such that its accumulators fill about two thirds of
 /// them: 6 x 2 of 16 registers, 10 x 2 of 32.

@@ -33,7 +33,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and mapped as they are");
 
-constexpr std::int32_t kEndOfText = 256;                          // the token after the bytes 0..255
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);  // llm.c
 
 /// The two llm.c formats: magic and version stand first in the header, the number of tokens third.

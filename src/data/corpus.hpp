@@ -22,6 +22,8 @@
 
 namespace tessera::data {
 
+inline constexpr int kEndOfText = 256;  // of tokenisation "bytes"; other tokens have no end of text
+
 class Corpus {
  public:
   static Corpus open(config::DataSource, const std::string& path, std::int64_t vocab_size, std::uint64_t seed);

@@ -124,6 +124,7 @@ void write_state(h5::Object& root, const CheckpointState& s) {
   root.set_attribute("ranks", s.ranks);
   root.set_attribute("deck", s.deck);
   root.set_attribute("tokenisation", s.tokenisation);
+  root.set_attribute("corpus_tokens", s.corpus_tokens);
   root.set_attribute("gemm", s.gemm);
   root.set_attribute("git_hash", s.git_hash);
 }
@@ -138,6 +139,7 @@ CheckpointState read_state(const h5::Object& root) {
           .ranks = root.integer("ranks"),
           .deck = root.text("deck"),
           .tokenisation = root.text("tokenisation"),
+          .corpus_tokens = root.integer("corpus_tokens"),
           .gemm = root.text("gemm"),
           .git_hash = root.text("git_hash")};
 }

@@ -52,6 +52,7 @@ struct CheckpointState {
   std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
   std::string deck;                  // resolved, TOML
   std::string tokenisation;          // Corpus::tokenisation()
+  std::int64_t corpus_tokens = 0;    // Corpus::size()
   std::string gemm;                  // which GEMM library and algorithms
   std::string git_hash;
 };

@@ -63,6 +63,7 @@ class Trace final : public events::Listener {
   void flush();
 
   std::span<const StepRecord> steps() const { return steps_; }
+  std::span<const KernelRow> kernels() const { return kernels_; }  // of earlier starts too
 
   void on(const events::Region&) override;
   void on(const events::MemoryChange&) override;

@@ -66,8 +66,7 @@ std::string BenchTable::line(std::size_t row) const {
   return text;
 }
 
-void BenchTable::write(const std::string& path, const Context& context) const {
-  io::h5::File file = io::h5::File::create(path);
+void BenchTable::write(io::h5::File& file, const Context& context) const {
   file.set_attribute("format", "tessera-bench");
   file.set_attribute("version", build_info::version());
   file.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
@@ -93,7 +92,6 @@ void BenchTable::write(const std::string& path, const Context& context) const {
       file.write(first.column, values, {first.units, first.column}).attach_scale(scale, 0);
     }
   }
-  file.close();
 }
 
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context) {
@@ -104,19 +102,19 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
   std::fflush(stdout);
 }
 
-void write_and_say(const BenchTable& table, const Context& context) {
-  on_root(context.world, [&] {
-    const std::string path = output_path(context, "bench.h5");
-    table.write(path, context);
-    fmt::print("rows in {}\n", path);
-  });
+void write_and_say(const BenchTable& table, const std::string& path, const Context& context) {
+  write_result(path, [&](io::h5::File& file) { table.write(file, context); });
+  fmt::print("rows in {}\n", path);
 }
 
 void require_fast_blas() {
   const std::string library = kernels::gemm_library();
-  if (library.find("not OpenBLAS") == std::string::npos) return;
-  throw Failure(Exit::environment, fmt::format("the BLAS of this process is {}: a bench of it would measure the wrong thing. Install "
-                                               "libopenblas0-serial (scripts/setup does)", library));
+  if (library.find("(OpenBLAS") != std::string::npos || library.find("mkl") != std::string::npos ||
+      library.find("blis") != std::string::npos) {
+    return;
+  }
+  throw Failure(Exit::environment, fmt::format("the BLAS of this process is {}, which may be the slow reference one: a bench of it would "
+                                               "measure the wrong thing. Install libopenblas0-serial (scripts/setup does)", library));
 }
 
 }  // namespace tessera::jobs

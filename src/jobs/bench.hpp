@@ -37,7 +37,7 @@ class BenchTable {
   std::size_t rows() const { return rows_.size(); }
 
   /// /<column> one dataset per column over the row index `row`, what ran it as root attributes.
-  void write(const std::string& path, const Context& context) const;
+  void write(io::h5::File& file, const Context& context) const;
 
  private:
   std::vector<std::vector<Cell>> rows_;
@@ -46,10 +46,10 @@ class BenchTable {
 /// Adds a row and prints it (rank 0), the header first.
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
 
-/// Writes the table to job.output and says where (rank 0).
-void write_and_say(const BenchTable& table, const Context& context);
+/// Writes the table to `path` and says so. For rank 0.
+void write_and_say(const BenchTable& table, const std::string& path, const Context& context);
 
-/// Refuses to measure products with the slow reference BLAS (exit 3).
+/// Refuses (exit 3) to measure products with a BLAS that is none of OpenBLAS, MKL and BLIS.
 void require_fast_blas();
 
 }  // namespace tessera::jobs

@@ -1,8 +1,8 @@
 /// The bench.attention job: forward, backward and both, over T x D x dtype x causal x implementation.
 ///
-/// TFLOP/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory` is what lives between
-/// forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `workspace` what backward
-/// needs besides. A case above the memory limit is a row without times, not a crash. Rank 0 works.
+/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives between
+/// forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that backward
+/// takes, pads included. A case above the memory limit is a row without times, not a crash. Rank 0 works.
 
 #include <fmt/format.h>
 
@@ -12,6 +12,7 @@
 
 #include "jobs/bench.hpp"
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/flash2/backward.hpp"
 #include "memory/arena.hpp"
 
 namespace tessera::jobs {
@@ -49,10 +50,11 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
   const memory::TensorId probabilities = layout.add("probabilities", {c.score_elements()}, kDtype<Scalar>, kept, whole);
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed), d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
+  if (c.kind == kernels::AttentionKind::flash2) layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.T, c.D));
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
-  m.peak_bytes = layout.arena_bytes();
+  m.peak_bytes = layout.total_bytes();
   if (m.peak_bytes > limit_bytes) return std::nullopt;
 
   const memory::Arena<Exec> arena(layout);
@@ -109,6 +111,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const std::optional<Measured
           T::number("forward_gflop_per_s", "Gflop/s", gflop(&Measured::forward, 1)),
           T::number("both_gflop_per_s", "Gflop/s", gflop(&Measured::both, 3.5)),
           T::number("memory_mib", "MiB", m ? static_cast<double>(m->memory_bytes) / 1048576 : NAN),
+          T::number("peak_mib", "MiB", m ? static_cast<double>(m->peak_bytes) / 1048576 : NAN),
           T::text("outcome", m ? "ok" : "over the memory limit")};
 }
 
@@ -120,6 +123,7 @@ Exit bench_attention(const Context& context) {
   const std::int64_t limit_bytes =
       bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30))) : available;
   on_root(context.world, [&] {
+    const std::string path = result_path(context, "bench.h5");
     BenchTable table;
     for (const std::string& dtype : bench.dtypes) {
       for (const bool causal : bench.causal) {
@@ -135,9 +139,7 @@ Exit bench_attention(const Context& context) {
         }
       }
     }
-    const std::string path = output_path(context, "bench.h5");
-    table.write(path, context);
-    fmt::print("rows in {}\n", path);
+    write_and_say(table, path, context);
   });
   return Exit::finished;
 }

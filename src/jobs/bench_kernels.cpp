@@ -52,6 +52,7 @@ Exit bench_kernels(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   const std::int64_t N = bench.rows, C = bench.width;
   on_root(context.world, [&] {
+    const std::string path = result_path(context, "bench.h5");
     if (N * C * 4 * 6 > memory::available_host_bytes()) {
       throw Failure(Exit::out_of_memory, fmt::format("six tensors of {} x {} floats do not fit; smaller bench.rows or bench.width", N, C));
     }
@@ -124,9 +125,7 @@ Exit bench_kernels(const Context& context) {
       kernels::AdamwUpdate<Exec, float>{blocks, a.vector(), {}, b.vector<const float>(), c.vector(), d.vector(), scalars, 0.9f, 0.95f, 1e-8f, 0.1f}
           .launch(exec);
     });
-    const std::string path = output_path(context, "bench.h5");
-    table.write(path, context);
-    fmt::print("rows in {}\n", path);
+    write_and_say(table, path, context);
   });
   return Exit::finished;
 }

@@ -16,6 +16,8 @@ namespace tessera::jobs {
 Exit bench_step(const Context& context) {
   const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
+  std::string path;
+  on_root(world, [&] { path = result_path(context, "bench.h5"); });
   std::optional<train::Plan> plan;
   std::optional<data::Corpus> corpus;
   std::optional<data::Sampler> sampler;
@@ -61,7 +63,7 @@ Exit bench_step(const Context& context) {
                  T::number("gflop_per_s", "Gflop/s", 1e-9 * train::step_flop(*plan) / step.median_s),
                  T::number("arena_mib", "MiB", static_cast<double>(plan->layout.arena_bytes()) / 1048576)},
                 context);
-  write_and_say(table, context);
+  on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;
 }
 

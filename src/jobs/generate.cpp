@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "config/keys.hpp"
+#include "data/corpus.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/core/cast_copy.hpp"
-#include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "train/plan.hpp"
 
@@ -17,15 +16,6 @@ namespace tessera::jobs {
 namespace {
 
 using Exec = kernels::Device;
-namespace fs = std::filesystem;
-
-/// job.input is a checkpoint's folder, or a run's directory, whose newest checkpoint is taken.
-fs::path checkpoint_folder(const std::string& input) {
-  if (fs::exists(fs::path(input) / "index.h5")) return input;
-  if (const auto newest = io::newest_checkpoint(input)) return *newest;
-  throw Failure(Exit::files, fmt::format("{}: no checkpoint here; job.input wants a run's directory or one of its "
-                                         "checkpoints/step_... folders", input));
-}
 
 /// The weights as the flat array the model reads, on the device.
 template <class Scalar>
@@ -56,7 +46,7 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
   return model::generate<Exec, Scalar>(Exec(), shape, table, params.data(), train::kind_of(settings.attention.implementation), prompt,
-                                       {g.max_tokens, g.temperature, g.top_k, settings.job.seed, 256});
+                                       {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText});
 }
 
 }  // namespace
@@ -70,20 +60,19 @@ Exit generate(const Context& context) {
                                              "give it a checkpoint that was trained with data.source=\"text\"",
                                              checkpoint.state().tokenisation));
     }
+    fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n", checkpoint.folder().string(),
+               checkpoint.state().step);
     const config::Deck trained = config::parse_deck(checkpoint.state().deck, "the checkpoint's deck");
     std::vector<int> prompt;
     for (const char c : settings.generate.prompt) prompt.push_back(static_cast<unsigned char>(c));
     if (prompt.empty()) prompt.push_back('\n');
 
     std::vector<int> tokens;
-    switch (train::dtype_of(settings.precision.compute)) {
-      case Dtype::bf16: tokens = continue_text<bfloat16>(checkpoint, trained.settings, settings, prompt); break;
-      case Dtype::fp16: tokens = continue_text<float16>(checkpoint, trained.settings, settings, prompt); break;
-      default: tokens = continue_text<float>(checkpoint, trained.settings, settings, prompt);
-    }
+    with_scalar(train::dtype_of(settings.precision.compute),
+                [&]<class Scalar>() { tokens = continue_text<Scalar>(checkpoint, trained.settings, settings, prompt); });
     std::string text = settings.generate.prompt;
     for (const int token : tokens) {
-      if (token < 256) text += static_cast<char>(token);
+      if (token != data::kEndOfText) text += static_cast<char>(token);
     }
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fputc('\n', stdout);

@@ -15,6 +15,10 @@ namespace tessera::jobs {
 namespace fs = std::filesystem;
 
 Exit run_job(const Context& context) {
+  if (context.resume && context.settings().job.kind != config::JobKind::train) {
+    throw CollectiveFailure(Exit::usage, "--resume continues a training run; this deck's job.kind is another (generate takes a "
+                                         "checkpoint as job.input)");
+  }
   switch (context.settings().job.kind) {
     case config::JobKind::train: return train(context);
     case config::JobKind::generate: return generate(context);
@@ -27,46 +31,45 @@ Exit run_job(const Context& context) {
   throw std::logic_error("run_job: a job.kind without a job");
 }
 
-void together(const parallel::World& world, const std::function<void()>& work) {
-  std::string mine = "0";  // exit code, then the message
+namespace {
+
+/// Runs `work`; "" when it went well, else exit code and message.
+std::string problem_of(const std::function<void()>& work) {
+  const auto text = [](Exit code, const char* what) { return fmt::format("{} {}", static_cast<int>(code), what); };
   try {
     work();
   } catch (const Failure& failure) {
-    mine = fmt::format("{} {}", static_cast<int>(failure.code()), failure.what());
+    return text(failure.code(), failure.what());
   } catch (const std::bad_alloc&) {
-    mine = fmt::format("{} out of memory", static_cast<int>(Exit::out_of_memory));
+    return text(Exit::out_of_memory, "an allocation failed; smaller batches or models need less");
   } catch (const std::exception& failure) {
-    mine = fmt::format("{} {}", static_cast<int>(Exit::environment), failure.what());
+    return text(Exit::environment, failure.what());
   }
-  const std::vector<std::string> all = world.all_gather(mine);
+  return "";
+}
+
+[[noreturn]] void throw_problem(const std::string& problem, const std::string& where) {
+  const std::size_t space = problem.find(' ');
+  throw CollectiveFailure(static_cast<Exit>(std::stoi(problem.substr(0, space))), where + problem.substr(space + 1));
+}
+
+}  // namespace
+
+void together(const parallel::World& world, const std::function<void()>& work) {
+  const std::vector<std::string> problems = world.all_gather(problem_of(work));
   std::string ranks, first;
   int failed = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (all[rank] == "0") continue;
-    if (failed++ == 0) first = all[rank];
+    if (problems[rank].empty()) continue;
+    if (failed++ == 0) first = problems[rank];
     ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
   }
-  if (failed == 0) return;
-  const std::size_t space = first.find(' ');
-  const std::string where = failed == world.size() ? "" : fmt::format("rank {}: ", ranks);
-  throw CollectiveFailure(static_cast<Exit>(std::stoi(first.substr(0, space))), where + first.substr(space + 1));
+  if (failed > 0) throw_problem(first, failed == world.size() ? "" : fmt::format("rank {}: ", ranks));
 }
 
 void on_root(const parallel::World& world, const std::function<void()>& work) {
-  std::string problem = "0";
-  if (world.rank() == 0) {
-    try {
-      work();
-    } catch (const Failure& failure) {
-      problem = fmt::format("{} {}", static_cast<int>(failure.code()), failure.what());
-    } catch (const std::exception& failure) {
-      problem = fmt::format("{} {}", static_cast<int>(Exit::files), failure.what());
-    }
-  }
-  problem = world.broadcast(problem);
-  if (problem == "0") return;
-  const std::size_t space = problem.find(' ');
-  throw CollectiveFailure(static_cast<Exit>(std::stoi(problem.substr(0, space))), problem.substr(space + 1));
+  const std::string problem = world.broadcast(world.rank() == 0 ? problem_of(work) : "");
+  if (!problem.empty()) throw_problem(problem, "");
 }
 
 io::Peers peers_of(const parallel::World& world) {
@@ -120,16 +123,44 @@ RunDirectory::~RunDirectory() {
   if (lock_ >= 0) close(lock_);
 }
 
-std::string output_path(const Context& context, const std::string& name) {
+fs::path checkpoint_folder(const std::string& path) {
+  if (fs::exists(fs::path(path) / "index.h5")) return path;
+  if (const auto newest = io::newest_checkpoint(path)) return *newest;
+  throw Failure(Exit::files, fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "
+                                         "folders", path));
+}
+
+std::string result_path(const Context& context, const std::string& name) {
   const config::Job& job = context.settings().job;
   const fs::path path = job.output.empty() ? fs::path(job.directory) / name : fs::path(job.output);
   std::error_code error;
+  if (fs::exists(path, error) && !job.overwrite) {
+    throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
+                                           "job.overwrite=true", path.string()));
+  }
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
     throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; choose another job.output", path.parent_path().string(),
                                            error.message()));
   }
   return path.string();
+}
+
+void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+  const std::string unfinished = path + ".tmp";
+  std::error_code error;
+  try {
+    io::h5::File file = io::h5::File::create(unfinished);
+    fill(file);
+    file.close();
+    fs::rename(unfinished, path);
+  } catch (const fs::filesystem_error& failure) {
+    fs::remove(unfinished, error);
+    throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));
+  } catch (...) {
+    fs::remove(unfinished, error);
+    throw;
+  }
 }
 
 }  // namespace tessera::jobs

@@ -4,7 +4,7 @@
 /// is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception ends the launch.
 #pragma once
 
-#include <exception>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +12,8 @@
 #include "config/deck.hpp"
 #include "errors.hpp"
 #include "io/checkpoint.hpp"
+#include "io/h5.hpp"
+#include "kernels/core/scalar.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -65,7 +67,24 @@ class RunDirectory {
   int lock_ = -1;  // file descriptor
 };
 
-/// Path of a job's result file: job.output, or `name` in the job's directory (made when missing).
-std::string output_path(const Context& context, const std::string& name);
+/// A checkpoint's folder as a person names it: the folder itself, or a run's directory, whose newest one is taken.
+std::filesystem::path checkpoint_folder(const std::string& path);
+
+/// Where a job's result goes: job.output, or `name` in the job's directory, which is made. Refuses (exit 6) a file that
+/// exists unless job.overwrite: ask before the work is done.
+std::string result_path(const Context& context, const std::string& name);
+
+/// Writes a result beside `path` and renames it there: whole or not at all.
+void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
+
+/// Calls work.template operator()<Scalar>() with the storage type of a dtype of the deck.
+template <class Work>
+void with_scalar(Dtype dtype, const Work& work) {
+  switch (dtype) {
+    case Dtype::bf16: return work.template operator()<bfloat16>();
+    case Dtype::fp16: return work.template operator()<float16>();
+    default: return work.template operator()<float>();
+  }
+}
 
 }  // namespace tessera::jobs

@@ -44,7 +44,8 @@ class TrainingRun {
       : context_(context),
         settings_(context.settings()),
         world_(context.world),
-        console_(style_of(context), settings_.trace.every_steps) {}
+        console_(style_of(context), settings_.trace.every_steps),
+        stop_(settings_.train.time_limit_s) {}
 
   Exit run() {
     set_up();
@@ -57,7 +58,11 @@ class TrainingRun {
   void set_up() {
     together(world_, [&] { plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size())); });
     note(fmt::format("{}\nhosts      {}\n{}", build_info::summary(), world_.hosts(), train::describe(*plan_, settings_)));
-    together(world_, [&] { memory::require_host_memory(plan_->layout, world_.local_size(), what_would_fit()); });
+    together(world_, [&] {
+      if (!memory::fits_host_memory(plan_->layout, world_.local_size())) {
+        memory::require_host_memory(plan_->layout, world_.local_size(), what_would_fit());
+      }
+    });
     together(world_, [&] {
       corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size, settings_.job.seed));
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction, settings_.job.seed);
@@ -69,7 +74,7 @@ class TrainingRun {
                      corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(), validation_windows_));
 
     std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
-    directory_.emplace(context_, context_.resume.has_value());
+    directory_.emplace(context_, continues_itself_);
     trainer_ = train::make_trainer(*plan_, settings_, world_);
     if (checkpoint) {
       restore(*checkpoint);
@@ -80,12 +85,12 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(), build_info::mpi(),
                                             kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      const bool continues = context_.resume && fs::exists(fs::path(settings_.job.directory) / "run.h5");
+      const bool continues = continues_itself_ && fs::exists(fs::path(settings_.job.directory) / "run.h5");
       trace_ = std::make_unique<io::Trace>(
           fs::path(settings_.job.directory) / "run.h5",
           io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved},
           settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
-      trace_->flush();
+      kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
     });
   }
 
@@ -93,15 +98,17 @@ class TrainingRun {
     std::string text = "\nwhat would fit:";
     config::Settings smaller = settings_;
     const std::int64_t available = memory::available_host_bytes() / world_.local_size();
-    for (std::int64_t micro = plan_->batch.micro_sequences / 2; micro >= 1; micro /= 2) {
+    const std::int64_t share = plan_->batch.sequences_of(0);
+    for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; --micro) {
+      if (share % micro != 0 && !settings_.parallel.allow_uneven) continue;
       smaller.train.micro_batch_size = micro;
-      smaller.parallel.allow_uneven = true;
-      if (train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.arena_bytes() <= available) {
+      if (train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes() <= available) {
         return text + fmt::format(" train.micro_batch_size={}", micro);
       }
     }
+    smaller.train.micro_batch_size = 1;
     smaller.train.checkpoint_activations = 1;
-    const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.arena_bytes();
+    const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes();
     if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
     return text + fmt::format(" nothing on this host: one sequence with train.checkpoint_activations=1 needs {}",
                               memory::readable_bytes(least));
@@ -109,22 +116,25 @@ class TrainingRun {
 
   std::optional<io::CheckpointReader> find_checkpoint() {
     if (!context_.resume) return std::nullopt;
-    std::string folder = *context_.resume;
-    if (folder == "auto") {
-      on_root(world_, [&] {
-        const auto newest = io::newest_checkpoint(settings_.job.directory);
-        folder = newest ? newest->string() : "";
-      });
-      folder = world_.broadcast(folder);
-      if (folder.empty()) {
-        note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings_.job.directory));
-        return std::nullopt;
-      }
+    std::string folder;
+    on_root(world_, [&] {
+      const auto newest = io::newest_checkpoint(settings_.job.directory);
+      folder = *context_.resume != "auto" ? checkpoint_folder(*context_.resume).string() : newest ? newest->string() : "";
+      std::error_code error;
+      const fs::path run = fs::path(folder).parent_path().parent_path();
+      continues_itself_ = *context_.resume == "auto" || fs::equivalent(run, settings_.job.directory, error);
+    });
+    folder = world_.broadcast(folder);
+    continues_itself_ = world_.any(continues_itself_);
+    if (folder.empty()) {
+      note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings_.job.directory));
+      return std::nullopt;
     }
     std::optional<io::CheckpointReader> reader;
     together(world_, [&] { reader.emplace(io::open_checkpoint(folder, peers_of(world_))); });
     together(world_, [&] { require_same_model(reader->state()); });
     note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step, reader->state().ranks));
+    if (continues_itself_) last_checkpoint_ = reader->state().step;
     return reader;
   }
 
@@ -138,6 +148,10 @@ class TrainingRun {
     if (state.tokenisation != corpus_->tokenisation()) {
       throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
                                              "use data of the same kind", state.tokenisation, corpus_->tokenisation()));
+    }
+    if (state.corpus_tokens != corpus_->size()) {
+      note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n", state.corpus_tokens,
+                       corpus_->size()));
     }
     if (state.gemm != kernels::gemm_library()) {
       note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", state.gemm, kernels::gemm_library()));
@@ -160,7 +174,15 @@ class TrainingRun {
     const io::CheckpointState& state = checkpoint.state();
     step_ = state.step;
     sample_ = state.sample_index;
-    trainer_->set_scalars({state.step, state.optimizer_steps, state.good_steps, state.loss_scale});
+    train::StateScalars scalars = trainer_->scalars();  // a loss scale of fp16 means nothing to others, nor theirs to fp16
+    scalars.step = state.step;
+    scalars.optimizer_steps = state.optimizer_steps;
+    const auto trained_in = config::parse_deck(state.deck, "the checkpoint's deck").settings.precision.compute;
+    if (trained_in == config::Precision::fp16 && settings_.precision.compute == config::Precision::fp16) {
+      scalars.good_steps = state.good_steps;
+      scalars.loss_scale = state.loss_scale;
+    }
+    trainer_->set_scalars(scalars);
     require_same_weights();
   }
 
@@ -178,12 +200,11 @@ class TrainingRun {
   // --- the loop ------------------------------------------------------------------------------------------------------
 
   Exit loop() {
-    const StopRequest stop(settings_.train.time_limit_s);
     console_.begin(step_, settings_.train.steps);
     start_s_ = events::now_s();
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
-      const std::string reason = agreed_stop(stop);
+      const std::string reason = agreed_stop();
       if (!reason.empty()) return stopped(reason);
       one_step();
     }
@@ -195,9 +216,9 @@ class TrainingRun {
     return Exit::finished;
   }
 
-  std::string agreed_stop(const StopRequest& stop) {
-    if (!world_.any(stop.is_due())) return "";
-    for (const std::string& reason : world_.all_gather(stop.reason())) {
+  std::string agreed_stop() {
+    if (!world_.any(stop_.is_due())) return "";
+    for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
     return "a request";  // it came between the two exchanges
@@ -282,10 +303,10 @@ class TrainingRun {
     if (trace_) trace_->flush();
     throw CollectiveFailure(
         Exit::numbers,
-        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on. The weights were left as they were; the "
-                    "last checkpoint is good{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on. The weights were left as they "
+                    "were{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                     step_, loss, numbers.grad_norm,
-                    last_checkpoint_ >= 0 ? fmt::format(" (step {}, --resume auto)", last_checkpoint_) : ""));
+                    last_checkpoint_ >= 0 ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_) : ""));
   }
 
   void add_profile() {
@@ -319,14 +340,12 @@ class TrainingRun {
                                     .optimizer_steps = scalars.optimizer_steps,
                                     .deck = context_.deck.resolved,
                                     .tokenisation = corpus_->tokenisation(),
+                                    .corpus_tokens = corpus_->size(),
                                     .gemm = kernels::gemm_library(),
                                     .git_hash = build_info::git_hash()};
-    // The tensors this rank writes, copied to the host together.
-    std::vector<std::vector<float>> data;
     std::vector<io::CheckpointTensor> tensors;
     trainer_->save_state(true, [&](const train::StateTensor& tensor) {
-      data.emplace_back(tensor.data.begin(), tensor.data.end());
-      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, data.back()});
+      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, tensor.data});
     });
     together(world_, [&] {
       io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_), static_cast<int>(settings_.checkpoint.keep));
@@ -364,10 +383,10 @@ class TrainingRun {
     }
     std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
     const model::GenerateOptions options{settings_.train.sample_tokens, settings_.generate.temperature,
-                                         settings_.generate.top_k, settings_.job.seed, is_text ? 256 : -1};
+                                         settings_.generate.top_k, settings_.job.seed, is_text ? data::kEndOfText : -1};
     for (const int token : trainer_->generate(tokens, options)) {
       if (!is_text) text += fmt::format(" {}", token);
-      else if (token < 256) text += static_cast<char>(token);
+      else if (token != data::kEndOfText) text += static_cast<char>(token);
     }
     note(fmt::format("\n--- {} tokens generated from the trained model ---\n{}\n", settings_.train.sample_tokens, text));
   }
@@ -386,6 +405,7 @@ class TrainingRun {
   const config::Settings& settings_;
   parallel::World& world_;
   io::Console console_;
+  StopRequest stop_;  // from here on a signal waits for the next step boundary
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::optional<data::Corpus> corpus_;
@@ -399,6 +419,7 @@ class TrainingRun {
   std::int64_t sample_ = 0;           // next global sample
   std::int64_t last_checkpoint_ = -1; // step of the newest one of this run
   bool has_recorded_memory_ = false;
+  bool continues_itself_ = false;     // resumes in its own directory, which then is not empty
   double start_s_ = 0;                // of the loop
   std::int64_t first_step_ = 0;       // of this start
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;

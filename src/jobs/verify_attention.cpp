@@ -12,6 +12,9 @@
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/flash2/backward.hpp"
+#include "kernels/attention/flash2/forward.hpp"
+#include "memory/arena.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::jobs {
@@ -75,18 +78,36 @@ template <class Scalar>
 void verify(const Context& context) {
   using Real = Accum<Scalar>;
   const config::Settings& settings = context.settings();
+  const std::string path = result_path(context, "attention.h5");
   const io::h5::File input = io::h5::File::open(settings.job.input);
   const Heads q_h = read_heads(input, "q"), k_h = read_heads(input, "k"), v_h = read_heads(input, "v"), d_out_h = read_heads(input, "d_out");
-  if (d_out_h.shape != q_h.shape || v_h.shape != k_h.shape) {
-    throw Failure(Exit::files, fmt::format("{}: d_out must have q's shape, and v k's", settings.job.input));
+  const io::h5::Shape& q_shape = q_h.shape;
+  const io::h5::Shape k_shape{q_shape[0], q_shape[1], k_h.shape[2], q_shape[3]};
+  if (d_out_h.shape != q_shape || k_h.shape != k_shape || v_h.shape != k_shape) {
+    throw Failure(Exit::files, fmt::format("{}: q and d_out must be [B,H,Tq,D], k and v [B,H,Tk,D]; they are [{}], [{}], [{}], [{}]",
+                                           settings.job.input, fmt::join(q_shape, ","), fmt::join(d_out_h.shape, ","),
+                                           fmt::join(k_h.shape, ","), fmt::join(v_h.shape, ",")));
+  }
+  if (q_shape[3] < 1 || q_shape[3] > kernels::Flash2Forward<Exec, Scalar>::kMaxHead) {
+    throw Failure(Exit::files, fmt::format("{}: head width {} is not in 1..{}", settings.job.input, q_shape[3],
+                                           kernels::Flash2Forward<Exec, Scalar>::kMaxHead));
   }
   const bool causal = input.integer("causal") != 0;
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
 
+  const kernels::AttentionKind kind = train::kind_of(settings.attention.implementation);
+  const std::int64_t pairs = kind == kernels::AttentionKind::standard ? B * H * Tq * Tk : 0;
+  const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
+                              kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(Tk, static_cast<int>(D));
+  if (needed > memory::available_host_bytes()) {
+    throw Failure(Exit::out_of_memory, fmt::format("{}: these shapes need {} of memory and {} are available; fewer heads or a shorter "
+                                                   "sequence need less", settings.job.input, memory::readable_bytes(needed),
+                                                   memory::readable_bytes(memory::available_host_bytes())));
+  }
+
   const OnDevice<Scalar> q("q", q_h), k("k", k_h), v("v", v_h), d_out("d_out", d_out_h);
   const OnDevice<Scalar> out("out", q_h.shape), d_q("d_q", q_h.shape), d_k("d_k", k_h.shape), d_v("d_v", k_h.shape);
   const OnDevice<Real> lse("lse", io::h5::Shape{B, H, Tq});
-  const kernels::AttentionKind kind = train::kind_of(settings.attention.implementation);
   const io::h5::Shape scores = kind == kernels::AttentionKind::standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
   const OnDevice<Scalar> probabilities("probabilities", scores), d_scores("d_scores", scores);
 
@@ -97,25 +118,21 @@ void verify(const Context& context) {
   attention.backward(exec, {d_out.heads(), d_q.heads(), d_k.heads(), d_v.heads(), d_scores.heads()});
   exec.fence();
 
-  io::h5::File output = io::h5::File::create(output_path(context, "attention.h5"));
-  output.set_attribute("causal", std::int64_t{causal});
-  out.write(output, "out", "attention output [B,H,Tq,D]");
-  lse.write(output, "lse", "log-sum-exp of the scaled scores [B,H,Tq], -inf where a query sees no key");
-  d_q.write(output, "d_q", "gradient of q [B,H,Tq,D]");
-  d_k.write(output, "d_k", "gradient of k [B,H,Tk,D]");
-  d_v.write(output, "d_v", "gradient of v [B,H,Tk,D]");
-  output.close();
+  write_result(path, [&](io::h5::File& output) {
+    output.set_attribute("causal", std::int64_t{causal});
+    out.write(output, "out", "attention output [B,H,Tq,D]");
+    lse.write(output, "lse", "log-sum-exp of the scaled scores [B,H,Tq], -inf where a query sees no key");
+    d_q.write(output, "d_q", "gradient of q [B,H,Tq,D]");
+    d_k.write(output, "d_k", "gradient of k [B,H,Tk,D]");
+    d_v.write(output, "d_v", "gradient of v [B,H,Tk,D]");
+  });
 }
 
 }  // namespace
 
 Exit verify_attention(const Context& context) {
   on_root(context.world, [&] {
-    switch (train::dtype_of(context.settings().precision.compute)) {
-      case Dtype::bf16: return verify<bfloat16>(context);
-      case Dtype::fp16: return verify<float16>(context);
-      default: return verify<float>(context);
-    }
+    with_scalar(train::dtype_of(context.settings().precision.compute), [&]<class Scalar>() { verify<Scalar>(context); });
   });
   return Exit::finished;
 }

@@ -50,6 +50,7 @@ template <class Scalar>
 void verify(const Context& context) {
   using Real = Accum<Scalar>;
   const config::Settings& settings = context.settings();
+  const std::string path = result_path(context, "model.h5");
   const io::h5::File input = io::h5::File::open(settings.job.input);
   const io::h5::Shape token_shape = input.dataset("tokens").shape();
   const model::Shape shape = train::shape_of(settings.model);
@@ -125,26 +126,22 @@ void verify(const Context& context) {
   const auto grads_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
   double loss_sum = 0;
   Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
-  io::h5::File output = io::h5::File::create(output_path(context, "model.h5"));
-  output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
-  const double mean = loss_sum / N;
-  output.write("loss", {}, std::span<const double>(&mean, 1), {"nats per token", "mean cross-entropy over all tokens"});
-  for (const model::Param& param : table.params()) {
-    const std::vector<float> grad(grads_h.data() + param.first, grads_h.data() + param.first + param.count);
-    output.write("grads/" + param.label, param.shape, std::span<const float>(grad), {"1", "gradient of the mean loss"});
-  }
-  output.close();
+  write_result(path, [&](io::h5::File& output) {
+    output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
+    const double mean = loss_sum / N;
+    output.write("loss", {}, std::span<const double>(&mean, 1), {"nats per token", "mean cross-entropy over all tokens"});
+    for (const model::Param& param : table.params()) {
+      const std::vector<float> grad(grads_h.data() + param.first, grads_h.data() + param.first + param.count);
+      output.write("grads/" + param.label, param.shape, std::span<const float>(grad), {"1", "gradient of the mean loss"});
+    }
+  });
 }
 
 }  // namespace
 
 Exit verify_model(const Context& context) {
   on_root(context.world, [&] {
-    switch (train::dtype_of(context.settings().precision.compute)) {
-      case Dtype::bf16: return verify<bfloat16>(context);
-      case Dtype::fp16: return verify<float16>(context);
-      default: return verify<float>(context);
-    }
+    with_scalar(train::dtype_of(context.settings().precision.compute), [&]<class Scalar>() { verify<Scalar>(context); });
   });
   return Exit::finished;
 }

@@ -28,6 +28,11 @@ TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype d
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
 
+void Layout::add_outside(std::string label, std::int64_t bytes) {
+  outside_labels_ += (outside_labels_.empty() ? "" : ", ") + std::move(label);
+  outside_bytes_ += bytes;
+}
+
 void Layout::place() {
   std::vector<Tensor*> order;
   for (Tensor& tensor : tensors_) order.push_back(&tensor);
@@ -87,6 +92,10 @@ std::string Layout::table() const {
   }
   text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "arena", tensors_.size(), readable_bytes(arena_bytes_),
                       readable_bytes(peaks[kCategories]));
+  if (outside_bytes_ > 0) {
+    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}  ({})\n", "outside", "", readable_bytes(outside_bytes_),
+                        readable_bytes(outside_bytes_), outside_labels_);
+  }
   const double parameters = static_cast<double>(sums[static_cast<int>(Category::parameters)]);
   if (parameters > 0) {
     text += fmt::format("  parameters : gradients : optimizer = 1 : {:.2f} : {:.2f}\n",

@@ -49,12 +49,16 @@ class Layout {
 
   TensorId add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category, Lifetime lifetime);
 
+  /// Memory that the step takes besides the arena, such as the kernels' pads: part of every sum but not of the arena.
+  void add_outside(std::string label, std::int64_t bytes);
+
   /// Gives every tensor its offset. Call once, after the last add().
   void place();
 
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const Tensor& operator[](TensorId id) const { return tensors_[id]; }
   std::int64_t arena_bytes() const { return arena_bytes_; }
+  std::int64_t total_bytes() const { return arena_bytes_ + outside_bytes_; }  // what a rank takes
 
   /// Largest sum over the ticks of what is live at once, per category and overall (index kCategories).
   std::vector<std::int64_t> peak_by_category() const;
@@ -64,7 +68,8 @@ class Layout {
 
  private:
   std::vector<Tensor> tensors_;
-  std::int64_t arena_bytes_ = 0;
+  std::int64_t arena_bytes_ = 0, outside_bytes_ = 0;
+  std::string outside_labels_;
 };
 
 /// "12.3 MiB", "4.0 KiB", "17 B".

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
 
@@ -154,6 +155,13 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
                          ? layout.add("gemm.panels", {declare.gemm_floats(t.chunk_rows)}, Dtype::fp32, Category::workspace,
                                       Lifetime::whole_run())
                          : kAbsent;
+  // One team's scratch; Serial has one team at a time. Larger than the forward pass' and the other kernels'.
+  if (train && options.attention == kernels::AttentionKind::flash2) {
+    const int D = static_cast<int>(shape.D());
+    using Wide = kernels::Flash2Backward<kernels::Device, double>;
+    using Narrow = kernels::Flash2Backward<kernels::Device, float>;
+    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(shape.T, D) : Narrow::scratch_bytes(shape.T, D));
+  }
   return t;
 }
 

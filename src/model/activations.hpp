@@ -1,5 +1,5 @@
 /// Which tensors one micro-step of the transformer needs besides its parameters, and when each of them lives.
-/// Pure C++: `--plan` and the arena get the same list.
+/// Arithmetic only: `--plan` and the arena get the same list, and Kokkos need not run.
 ///
 /// Ticks number the moments of a micro-step, eight to a unit:
 ///

@@ -76,6 +76,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
     cache_ids.emplace_back(keys, add(".values"));
   }
   layout.place();
+  memory::require_host_memory(layout, 1, "\na model with a shorter context needs less");
   const memory::Arena<Exec> arena(layout);
   Transformer<Exec, Scalar> transformer(shape, table, tensors, activation_options, arena, params, nullptr);
   KeyValueCache<Exec, Scalar> cache;
@@ -108,7 +109,6 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
     if (cache.tokens == T) {  // full: the newer half again, from position 0
       next.assign(cached.end() - T / 2, cached.end());
       next.push_back(token);
-      if (static_cast<int>(next.size()) > T) next.erase(next.begin());
       cache.tokens = 0;
       cached.clear();
     }

@@ -341,7 +341,7 @@ Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::d_gain(const Param& param
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;
-TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::DeviceExec)
+TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 
 }  // namespace tessera::model

@@ -1,9 +1,8 @@
 /// Learning rate as a function of the step: linear warm-up, then a cosine down to the minimum.
 #pragma once
 
-#include <Kokkos_Core.hpp>
+#include "kernels/core/compat.hpp"
 
-#include <cmath>
 #include <cstdint>
 
 namespace tessera::optim {
@@ -18,7 +17,7 @@ struct Schedule {
     if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
     if (step >= steps) return minimum;
     const double done = static_cast<double>(step - warmup_steps) / static_cast<double>(steps - warmup_steps);
-    return minimum + 0.5 * (peak - minimum) * (1 + std::cos(3.14159265358979323846 * done));
+    return minimum + 0.5 * (peak - minimum) * (1 + kernels::cos(3.14159265358979323846 * done));
   }
 };
 

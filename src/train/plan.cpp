@@ -31,19 +31,19 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
                                                                      : kernels::AttentionKind::flash2;
 }
 
-namespace {
-
-std::vector<kernels::AdamwSpan> adamw_spans(const model::ParamTable& table) {
+std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
   std::vector<kernels::AdamwSpan> spans;
   for (const model::Param& param : table.params()) spans.push_back({param.first, param.count, param.has_decay});
-  return spans;
+  return kernels::make_adamw_blocks(spans);
 }
+
+namespace {
 
 StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::Layout& layout, const model::Timeline& time) {
   const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
-  const auto blocks = static_cast<std::int64_t>(kernels::make_adamw_blocks(adamw_spans(table)).size());
+  const auto blocks = static_cast<std::int64_t>(adamw_blocks(table).size());
   const auto norm_blocks = static_cast<std::int64_t>(kernels::SquareNorm<kernels::Device, float>::blocks(P));
   StateTensors t;
   t.params = layout.add("params", {P}, dtype, Category::parameters, whole);

@@ -1,8 +1,9 @@
-/// Everything a training job knows before it allocates: shapes, parameter table, layout. Pure C++, so that --plan
-/// can print for ranks that are not there exactly what those ranks will allocate.
+/// Everything a training job knows before it allocates: shapes, parameter table, layout. Arithmetic only, so that
+/// --plan can print without Kokkos or MPI, and for ranks that are not there exactly what those ranks will allocate.
 #pragma once
 
 #include "config/settings.hpp"
+#include "kernels/adamw.hpp"
 #include "memory/layout.hpp"
 #include "model/activations.hpp"
 #include "model/params.hpp"
@@ -38,6 +39,9 @@ struct Plan {
 
 /// `dtype` is precision.compute's, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);
+
+/// What AdamW updates in one launch: every tensor, with decay where it has one.
+std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table);
 
 /// What --plan prints: the model, the batch, the layout's table, bytes communicated and floating-point operations
 /// per step, size of a checkpoint.

@@ -131,7 +131,7 @@ class TrainerOf final : public Trainer {
         grad_scale_(arena_.data<Real>(plan.state.grad_scale)),
         validation_loss_(arena_.data<double>(plan.state.validation_loss)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena_, params_, grads_),
-        queue_(world.collectives(), gradient_spans(), bucket_bytes()),
+        queue_(world.collectives(), exec_, gradient_spans(), bucket_bytes()),
         hooks_(plan.layout, model::Timeline{plan.shape.units()}.update(), queue_, plan.shape.units()),
         row_(plan.shape.T + 1),
         inputs_h_("tessera::train::inputs", std::int64_t{plan.batch.micro_sequences} * plan.shape.T),
@@ -141,14 +141,16 @@ class TrainerOf final : public Trainer {
   }
 
   void initialize(std::uint64_t seed) override {
-    std::vector<Real> weights(flat_count(), Real(0));
+    Kokkos::deep_copy(exec_, flat(master_), Real(0));
+    exec_.fence();
+    std::vector<Real> weights;
     for (const model::Param& param : plan_.table.params()) {
-      for (std::int64_t i = 0; i < param.count; ++i) {
-        weights[param.first + i] = static_cast<Real>(model::initial_value(seed, param, i));
-      }
+      if (world_.rank() != 0) break;  // the others get theirs from rank 0
+      const model::InitialValues initial(seed, param);
+      weights.resize(param.count);
+      for (std::int64_t i = 0; i < param.count; ++i) weights[i] = static_cast<Real>(initial(i));
+      upload(param, weights, master_);
     }
-    const Real* source = weights.data();
-    Kokkos::deep_copy(flat(master_), Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(source, weights.size()));
     Kokkos::deep_copy(exec_, flat(m_), Real(0));
     Kokkos::deep_copy(exec_, flat(v_), Real(0));
     exec_.fence();
@@ -224,14 +226,17 @@ class TrainerOf final : public Trainer {
   }
 
   void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) override {
-    std::vector<float> buffer;
+    saved_.clear();
     std::size_t index = 0;
     for_each_state_tensor([&](const char* group, const model::Param& param, Real* data) {
       if (mine_only && static_cast<int>(index++ % world_.size()) != world_.rank()) return;
-      buffer.resize(param.count);
-      const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), kernels::Vector<Real, Exec>(data + param.first, param.count));
-      std::transform(host.data(), host.data() + param.count, buffer.begin(), [](Real x) { return static_cast<float>(x); });
-      visit({group, &param, buffer});
+      if constexpr (std::is_same_v<Real, float> && kernels::kIsHost<Exec>) {
+        visit({group, &param, {data + param.first, static_cast<std::size_t>(param.count)}});
+      } else {
+        const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), kernels::Vector<Real, Exec>(data + param.first, param.count));
+        saved_.emplace_back(host.data(), host.data() + param.count);
+        visit({group, &param, saved_.back()});
+      }
     });
   }
 
@@ -241,9 +246,7 @@ class TrainerOf final : public Trainer {
     for_each_state_tensor([&](const char* group, const model::Param& param, Real* data) {
       buffer.resize(param.count);
       visit({group, &param, buffer});
-      std::vector<Real> real(buffer.begin(), buffer.end());
-      Kokkos::deep_copy(kernels::Vector<Real, Exec>(data + param.first, param.count),
-                        Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(real.data(), real.size()));
+      upload(param, std::vector<Real>(buffer.begin(), buffer.end()), data);
     });
     refresh_working_copy();
   }
@@ -286,6 +289,12 @@ class TrainerOf final : public Trainer {
     }
   }
 
+  /// A tensor's place in the flat array `to`, filled from the host.
+  static void upload(const model::Param& param, const std::vector<Real>& from, Real* to) {
+    Kokkos::deep_copy(kernels::Vector<Real, Exec>(to + param.first, param.count),
+                      Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+  }
+
   std::int64_t flat_count() const { return plan_.table.flat_count(); }
   template <class Number>
   kernels::Vector<Number, Exec> flat(Number* data) const {
@@ -306,9 +315,7 @@ class TrainerOf final : public Trainer {
   }
 
   void upload_blocks() {
-    std::vector<kernels::AdamwSpan> spans;
-    for (const model::Param& param : plan_.table.params()) spans.push_back({param.first, param.count, param.has_decay});
-    const std::vector<kernels::AdamwBlock> blocks = kernels::make_adamw_blocks(spans);
+    const std::vector<kernels::AdamwBlock> blocks = adamw_blocks(plan_.table);
     auto* on_device = reinterpret_cast<kernels::AdamwBlock*>(arena_.template data<std::int32_t>(plan_.state.adamw_blocks));
     const kernels::Vector<kernels::AdamwBlock, Exec> target(on_device, blocks.size());
     Kokkos::deep_copy(target, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(blocks.data(), blocks.size()));
@@ -406,6 +413,7 @@ class TrainerOf final : public Trainer {
   StepHooks hooks_;
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   HostInts inputs_h_, targets_h_;  // [B*T]
+  std::vector<std::vector<float>> saved_;  // host copies that save_state() has handed out
 };
 
 }  // namespace

@@ -62,8 +62,8 @@ class Trainer {
   };
   virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
 
-  /// Calls `visit` with host memory for every tensor of the state: filled when saving; when loading, visit fills it
-  /// and it is copied back. Only the tensors with index % ranks == rank when `mine_only`.
+  /// Calls `visit` with host memory for every tensor of the state; only those with index % ranks == rank when
+  /// `mine_only`. What it was given when saving stays valid until the next call; when loading, visit fills it.
   virtual void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) = 0;
   virtual void load_state(const std::function<void(const StateTensor&)>& visit) = 0;
   virtual StateScalars scalars() = 0;

@@ -18,7 +18,8 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile (the tuned kernels).
+/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile, and has room for fp32 pads only up to D of about
+///            100 (the tuned kernels serve it). Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
 #pragma once
 
 #include "kernels/core/tensor.hpp"
@@ -47,6 +48,11 @@ struct Flash2Backward {
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;
+
+  /// Bytes of scratch of both levels that one team takes.
+  static std::int64_t scratch_bytes(std::int64_t Tk, int D) {
+    return static_cast<std::int64_t>(sizeof(Real)) * (static_cast<std::int64_t>(tile_pad_reals(D)) + 2 * Tk * width(D));
+  }
 
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;

@@ -19,6 +19,7 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; never fences, never allocates on the caller's behalf.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+/// Limits     a GPU has room for these fp32 pads up to D of about 200; the tuned kernels serve it.
 #pragma once
 
 #include "kernels/core/tensor.hpp"

@@ -112,7 +112,7 @@ Param param_of(const std::string& label, double std) {
 
 TEST(InitialValue, gains_are_one) {
   const ParamTable table(kShape);
-  for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(initial_value(7, table["head.norm.gain"], i), 1.0);
+  for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(InitialValues(7, table["head.norm.gain"])(i), 1.0);
 }
 
 TEST(InitialValue, std_of_linear_layers_is_that_of_their_fan) {
@@ -130,7 +130,7 @@ TEST(InitialValue, is_a_normal_distribution_cut_at_three_standard_deviations) {
   double sum = 0, sum_sq = 0, sum_4 = 0, largest = 0;
   std::int64_t beyond_two = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const double z = initial_value(42, param, i) / param.initial_std;
+    const double z = InitialValues(42, param)(i) / param.initial_std;
     sum += z, sum_sq += z * z, sum_4 += z * z * z * z;
     largest = std::max(largest, std::fabs(z));
     beyond_two += std::fabs(z) > 2;
@@ -153,11 +153,11 @@ TEST(InitialValue, depends_on_seed_label_and_index_alone) {
   moved.first = 4096, moved.unit = 3;
   std::set<double> seen;
   for (std::int64_t i = 0; i < 1000; ++i) {
-    const double value = initial_value(1, a, i);
-    EXPECT_EQ(initial_value(1, a, i), value);      // asked again, in any order
-    EXPECT_EQ(initial_value(1, moved, i), value);  // wherever the tensor lies
-    EXPECT_NE(initial_value(2, a, i), value);
-    EXPECT_NE(initial_value(1, b, i), value);
+    const double value = InitialValues(1, a)(i);
+    EXPECT_EQ(InitialValues(1, a)(i), value);      // asked again, in any order
+    EXPECT_EQ(InitialValues(1, moved)(i), value);  // wherever the tensor lies
+    EXPECT_NE(InitialValues(2, a)(i), value);
+    EXPECT_NE(InitialValues(1, b)(i), value);
     seen.insert(value);
   }
   EXPECT_EQ(seen.size(), 1000u);
@@ -168,10 +168,10 @@ TEST(InitialValue, neighbours_seeds_and_labels_are_uncorrelated) {
   const std::int64_t n = 100000;
   double next = 0, seed = 0, label = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    const double value = initial_value(3, a, i);
-    next += value * initial_value(3, a, i + 1);
-    seed += value * initial_value(4, a, i);
-    label += value * initial_value(3, b, i);
+    const double value = InitialValues(3, a)(i);
+    next += value * InitialValues(3, a)(i + 1);
+    seed += value * InitialValues(4, a)(i);
+    label += value * InitialValues(3, b)(i);
   }
   const double bound = 5 / std::sqrt(static_cast<double>(n));
   EXPECT_NEAR(next / n, 0, bound);

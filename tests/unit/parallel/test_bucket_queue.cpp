@@ -64,7 +64,7 @@ void run_all(BucketQueue& queue, std::size_t spans) {
 TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
   TestWorld world;
   Gradients g({10, 20, 30, 5, 1000, 1}, 0);
-  const auto buckets = [&](std::int64_t bytes) { return BucketQueue(world.collectives(), g.spans, bytes).buckets(); };
+  const auto buckets = [&](std::int64_t bytes) { return BucketQueue(world.collectives(), {}, g.spans, bytes).buckets(); };
   EXPECT_EQ(buckets(0), 6u);      // one each
   EXPECT_EQ(buckets(1), 6u);
   EXPECT_EQ(buckets(40), 5u);     // 10 | 20 | 30 | 5 1000 | 1
@@ -76,7 +76,7 @@ TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
 TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
   TestWorld world;
   Gradients g({10, 20, 30, 5}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 121);
+  BucketQueue queue(world.collectives(), {}, g.spans, 121);
   Listener listener;
   const double before_s = events::now_s();
   queue.begin();
@@ -103,7 +103,7 @@ TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
   const std::vector<std::int64_t> counts = {1000, 1, 70000, 64, 500000, 7};
   for (const std::int64_t bucket_bytes : {std::int64_t{0}, std::int64_t{5000}, std::int64_t{300000}, std::int64_t{1} << 40}) {
     Gradients g(counts, world.rank());
-    BucketQueue queue(world.collectives(), g.spans, bucket_bytes);
+    BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes);
     run_all(queue, counts.size());
     EXPECT_TRUE(same_bits(g.values, g.sums(world.size()))) << "buckets of " << bucket_bytes << " bytes";
   }
@@ -112,7 +112,7 @@ TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
 TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   TestWorld world;
   Gradients g({5000, 5000, 5000}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 20000);
+  BucketQueue queue(world.collectives(), {}, g.spans, 20000);
   ASSERT_EQ(queue.buckets(), 3u);
   Listener listener;
   queue.begin();
@@ -137,7 +137,7 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
 TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
   TestWorld world;
   Gradients g({100, 100, 100}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 401);
+  BucketQueue queue(world.collectives(), {}, g.spans, 401);
   ASSERT_EQ(queue.buckets(), 2u);
   queue.begin();
   queue.ready(0);
@@ -152,7 +152,7 @@ TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
 TEST(BucketQueue, serves_step_after_step) {
   TestWorld world;
   Gradients g({300, 300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 2000);
+  BucketQueue queue(world.collectives(), {}, g.spans, 2000);
   run_all(queue, 3);
   run_all(queue, 3);
   EXPECT_TRUE(same_bits(g.values, g.sums(world.size(), 2)));
@@ -162,7 +162,7 @@ TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   const std::vector<float> untouched = g.values;
-  BucketQueue queue(world.collectives(), g.spans, 1);
+  BucketQueue queue(world.collectives(), {}, g.spans, 1);
   Listener listener;
   const auto idle = [&] {
     queue.ready(0);
@@ -182,7 +182,7 @@ TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
 TEST(BucketQueue, refuses_ready_twice_and_never_ready) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 1);
+  BucketQueue queue(world.collectives(), {}, g.spans, 1);
   queue.begin();
   queue.ready(0);
   EXPECT_THROW(queue.ready(0), std::logic_error);
@@ -192,7 +192,7 @@ TEST(BucketQueue, refuses_ready_twice_and_never_ready) {
 TEST(BucketQueue, refuses_a_span_that_does_not_exist) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), g.spans, 1 << 20);
+  BucketQueue queue(world.collectives(), {}, g.spans, 1 << 20);
   queue.begin();
   EXPECT_THROW(queue.ready(2), std::out_of_range);
   queue.ready(0);
@@ -203,7 +203,7 @@ TEST(BucketQueue, refuses_a_span_that_does_not_exist) {
 TEST(BucketQueue, refuses_to_join_spans_that_are_no_neighbours) {
   TestWorld world;
   Gradients g({10, 20, 30}, 0);
-  const auto make = [&](const std::vector<Span>& spans) { BucketQueue(world.collectives(), spans, 1 << 20); };
+  const auto make = [&](const std::vector<Span>& spans) { BucketQueue(world.collectives(), {}, spans, 1 << 20); };
   EXPECT_NO_THROW(make(g.spans));
   EXPECT_THROW(make({g.spans[0], g.spans[2]}), std::invalid_argument);               // a gap
   EXPECT_THROW(make({g.spans[1], g.spans[0]}), std::invalid_argument);               // upwards

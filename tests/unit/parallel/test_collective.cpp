@@ -22,7 +22,7 @@ Span span_of(std::vector<Real>& values) {
 
 template <class Real>
 std::vector<Real> all_reduce(TestWorld& world, std::vector<Real> values) {
-  world.collectives().start_all_reduce(span_of(values))->wait();
+  world.collectives().start_all_reduce({}, span_of(values))->wait();
   return values;
 }
 
@@ -68,7 +68,7 @@ TYPED_TEST(AllReduce, several_may_be_under_way_and_finish_in_any_order) {
   std::vector<std::unique_ptr<Collectives::Pending>> pending;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(50000 + i, static_cast<TypeParam>(i + world.rank()));
-    pending.push_back(world.collectives().start_all_reduce(span_of(values.back())));
+    pending.push_back(world.collectives().start_all_reduce({}, span_of(values.back())));
   }
   while (!pending[2]->test()) {
   }
@@ -91,8 +91,8 @@ TEST(Collectives, refuse_to_sum_what_mpi_cannot) {
   TestWorld world;
   std::vector<bfloat16> halves(4);
   std::vector<std::int32_t> ints(4);
-  EXPECT_THROW(world.collectives().start_all_reduce(span_of(halves)), std::invalid_argument);
-  EXPECT_THROW(world.collectives().start_all_reduce(span_of(ints)), std::invalid_argument);
+  EXPECT_THROW(world.collectives().start_all_reduce({}, span_of(halves)), std::invalid_argument);
+  EXPECT_THROW(world.collectives().start_all_reduce({}, span_of(ints)), std::invalid_argument);
   EXPECT_EQ(world.collectives().name(), "mpi");
 }
 
@@ -121,7 +121,7 @@ TEST(Collectives, broadcast_rank_0_in_every_dtype) {
 TEST(Collectives, gradients_in_flight_do_not_meet_exchanges_of_the_world) {
   TestWorld world;
   std::vector<float> values(300000, 1.0f);
-  const auto pending = world.collectives().start_all_reduce(span_of(values));
+  const auto pending = world.collectives().start_all_reduce({}, span_of(values));
   EXPECT_EQ(world.max(world.rank()), world.size() - 1);
   EXPECT_EQ(world.broadcast(world.rank() == 0 ? "text" : ""), "text");
   pending->wait();

@@ -90,7 +90,7 @@ class ReferenceTraining {
       : settings(deck), pass(train::shape_of(deck.model), {.sequences = deck.train.batch_size}), state(pass.table.flat_count()) {
     for (const model::Param& param : pass.table.params()) {
       for (std::int64_t i = 0; i < param.count; ++i) {
-        const double value = model::initial_value(13, param, i);
+        const double value = model::InitialValues(13, param)(i);
         state[param.first + i].p = dtype == Dtype::fp64 ? value : static_cast<double>(static_cast<float>(value));
       }
     }
