@@ -72,6 +72,8 @@ const Case kCases[] = {
      "deck.toml:1:22  train.time_limit_s  is -inf, not a finite number"},
     {"element_out_of_range", "bench.head_widths = [64, 4]\n",
      "deck.toml:1:21  bench.head_widths  element 2: 4 is out of"},
+    {"profile_step_zero", "trace.profile_steps = [3, 0]\n",
+     "deck.toml:1:23  trace.profile_steps  element 2: 0 is out of range  legal: 1 to 1e+12"},
     {"empty_list", "bench.lengths = []\n", "deck.toml:1:17  bench.lengths  is an empty list"},
     {"empty_text", "generate.prompt = ''\n", "deck.toml:1:19  generate.prompt  is empty"},
     {"nul_in_path", "job.output = \"a\\u0000\"\n", "deck.toml:1:14  job.output  holds a NUL character"},
@@ -111,6 +113,8 @@ const Case kCases[] = {
     {"tokens_without_path", "data.source = 'tokens'\n", "deck.toml:1:15  data.path  is not given"},
     {"path_without_source", "data.path = 'a'\n",
      "deck.toml:1:13  data.path  would be ignored: data.source is not given"},
+    {"path_of_synthetic_data", "data = {source = 'synthetic', path = 'a'}\n",
+     "deck.toml:1:38  data.path  would be ignored: data.source is \"synthetic\"  legal: data.source = \"text\" or"},
     {"generate_without_input", "job.kind = 'generate'\n",
      "deck.toml:1:12  job.input  is not given, and this job.kind reads it"},
     {"verify_without_input", "job.kind = 'verify.model'\n", "deck.toml:1:12  job.input  is not given"},
@@ -185,8 +189,11 @@ TEST(Faults, of_overrides_stand_at_the_command_line) {
               HasSubstr("command line  optimizer.warmup_steps  10 is more than train.steps = 9"));
 }
 
-TEST(Faults, an_override_mends_a_contradiction_of_the_deck) {
+TEST(Faults, an_override_mends_a_contradiction_of_the_deck_or_makes_one) {
   EXPECT_EQ(read("train.steps = 5\noptimizer.warmup_steps = 6\n", {"train.steps=6"}).train.steps, 6);
+  const std::string synthetic = "data.source = 'synthetic'\n";
+  EXPECT_THAT(deck_refusal(synthetic, {"data.path=a"}), HasSubstr("command line  data.path  would be ignored"));
+  EXPECT_EQ(read(synthetic, {"data.path=a", "data.source=tokens"}).data.source, DataSource::tokens);
 }
 
 TEST(Faults, text_is_bounded_and_what_is_accepted_can_be_read_again) {

@@ -162,7 +162,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
   // A deck with which any one other value of any key is consistent.
   const char* deck =
       "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
-      "data = {source = 'synthetic', path = 'a'}\noptimizer.learning_rate = 100\n";
+      "data = {source = 'tokens', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
     if (value.empty()) continue;
