@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/events.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -66,6 +67,8 @@ void end_kernel() {
   row->max_s = std::max(row->max_s, seconds);
   row->total_s += seconds;
   ++row->calls;
+  const double end_s = events::now_s();
+  events::report(events::Region{row->label, "compute", end_s - seconds, end_s});
 }
 
 // One callback per slot: the tool behind comes first at the beginning and last at the end, so its own time is not

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "kernels/adamw.hpp"
 #include "kernels/core/cast_copy.hpp"
@@ -12,105 +11,13 @@
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/bucket_queue.hpp"
+#include "train/step_hooks.hpp"
 
 namespace tessera::train {
 namespace {
 
 using Exec = kernels::Device;
 using HostInts = Kokkos::View<int*, Kokkos::HostSpace>;
-
-/// Announces tensors that begin and end to live, phase by phase, and lets finished gradients go.
-class StepHooks final : public model::Hooks {
- public:
-  StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue, int units)
-      : layout_(layout), begins_(last_tick + 1), ends_(last_tick + 1), queue_(queue), units_(units) {
-    for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
-      const memory::Lifetime& life = layout.tensors()[i].lifetime;
-      if (life.is_whole_run()) {
-        whole_run_.push_back(static_cast<int>(i));
-      } else {
-        begins_[life.first].push_back(static_cast<int>(i));
-        ends_[life.last].push_back(static_cast<int>(i));
-      }
-    }
-  }
-
-  /// Before the first micro-step of a step. Reports what lives for the whole run once.
-  void begin_step() {
-    if (!std::exchange(has_reported_whole_run_, true)) report(whole_run_, true);
-  }
-  void begin_micro_step(bool reduces) {
-    // The micro-step before, if there was one, ended with its last tick: what lived until then goes.
-    if (next_tick_ > 0 && events::has_listeners()) report(ends_[next_tick_ - 1], false);
-    reduces_ = reduces;
-    next_tick_ = 0;
-    phase_ = "forward";
-  }
-  void set_phase(std::string_view phase) { phase_ = phase; }
-
-  void tick(int tick) override {
-    if (!events::has_listeners()) return;
-    for (; next_tick_ <= tick; ++next_tick_) {
-      if (next_tick_ > 0) report(ends_[next_tick_ - 1], false);
-      report(begins_[next_tick_], true);
-    }
-  }
-  /// Everything that is still alive and not for the whole run ends with the step.
-  void end_step() {
-    tick(static_cast<int>(begins_.size()) - 1);
-    if (events::has_listeners()) report(ends_.back(), false);
-    next_tick_ = 0;
-  }
-
-  void after_backward(int unit) override {
-    if (reduces_) queue_.ready(units_ - 1 - unit);
-    queue_.progress();
-  }
-  void progress() override { queue_.progress(); }
-
-  /// A rank without sequences in this micro-step owes its gradients all the same, and no tensor of it comes alive.
-  void nothing_to_do() {
-    next_tick_ = static_cast<int>(begins_.size()) - 1;
-    if (!reduces_) return;
-    for (int i = 0; i < units_; ++i) queue_.ready(i);
-  }
-
- private:
-  void report(const std::vector<int>& tensors, bool is_begin) const {
-    for (const int i : tensors) {
-      const memory::Tensor& tensor = layout_.tensors()[i];
-      events::report(events::MemoryChange{tensor.label, memory::name_of(tensor.category), phase_, tensor.bytes, is_begin,
-                                          events::now_s()});
-    }
-  }
-
-  const memory::Layout& layout_;
-  std::vector<std::vector<int>> begins_, ends_;  // by tick
-  std::vector<int> whole_run_;
-  parallel::BucketQueue& queue_;
-  int units_;
-  int next_tick_ = 0;
-  bool reduces_ = false, has_reported_whole_run_ = false;
-  std::string_view phase_ = "setup";
-};
-
-/// Adds the time until its end to a phase and reports the phase as a region.
-class PhaseTimer {
- public:
-  PhaseTimer(const char* label, double& total_s) : label_(label), total_s_(total_s), start_s_(events::now_s()) {}
-  ~PhaseTimer() {
-    const double end_s = events::now_s();
-    total_s_ += end_s - start_s_;
-    events::report(events::Region{label_, "compute", start_s_, end_s});
-  }
-  PhaseTimer(const PhaseTimer&) = delete;
-  PhaseTimer& operator=(const PhaseTimer&) = delete;
-
- private:
-  const char* label_;
-  double& total_s_;
-  double start_s_;
-};
 
 template <class Scalar>
 class TrainerOf final : public Trainer {
@@ -132,7 +39,7 @@ class TrainerOf final : public Trainer {
         validation_loss_(arena_.data<double>(plan.state.validation_loss)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena_, params_, grads_),
         queue_(world.collectives(), exec_, gradient_spans(), bucket_bytes()),
-        hooks_(plan.layout, model::Timeline{plan.shape.units()}.update(), queue_, plan.shape.units()),
+        hooks_(plan.layout, model::Timeline{plan.shape.units()}.update(), queue_, plan.table.units()),
         row_(plan.shape.T + 1),
         inputs_h_("tessera::train::inputs", std::int64_t{plan.batch.micro_sequences} * plan.shape.T),
         targets_h_("tessera::train::targets", std::int64_t{plan.batch.micro_sequences} * plan.shape.T) {
