@@ -23,6 +23,14 @@ TINY = SOURCE / "input/tiny.toml"
 EPS32 = 2.0**-24  # unit roundoff of float
 LIMIT_S = 120     # a run that takes longer hangs
 
+# Two ways to compute the same training of the deck TINY: sums of a gradient in another order differ by about one unit
+# roundoff of its largest entry (clipped: 1 at most) per step. AdamW turns an error of a gradient into at most
+# learning_rate / eps times it, a sign that flips where eps is small, so these runs take a large eps. 30 steps add up.
+# The loss sees the sum over many weights of errors that fall either way, and not the factor.
+STEADY = ("optimizer.eps=1e-3",)
+LOSS_BOUND = 30 * EPS32                     # 1.8e-6, relative
+WEIGHT_BOUND = 1e-2 / 1e-3 * LOSS_BOUND     # 1.8e-5, of the largest weight of a tensor
+
 FINISHED, USAGE, ENVIRONMENT, OUT_OF_MEMORY, NUMBERS, FILES, STOPPED = 0, 2, 3, 4, 5, 6, 75
 
 
@@ -100,6 +108,10 @@ class Job:
             return os.path.samefile(f"/proc/{pid}/exe", PROGRAM)
         except OSError:
             return False
+
+    def printed(self):
+        """Standard output so far; reads beside the file position, which the program shares."""
+        return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def kill_everything(self):
         end_all([*descendants(self.process.pid), self.process.pid])
@@ -193,6 +205,12 @@ def tensors(directory, step=None):
             file[group].visititems(lambda name, item, group=group: found.__setitem__(f"{group}/{name}", item[()])
                                    if isinstance(item, h5py.Dataset) else None)
     return found
+
+
+def snapshot(directory):
+    """{path: bytes} of every file below `directory`, to show that none was touched. The lock is no content."""
+    return {path.relative_to(directory): path.read_bytes() for path in sorted(directory.rglob("*"))
+            if path.is_file() and path.name != ".lock"}
 
 
 def column(directory, name):

@@ -19,6 +19,8 @@ class Decks(RunTest):
             "unknown section": ("[modle]\nd_model = 2\n", ["modle", "model"]),
             "wrong type": ("[train]\nsteps = \"many\"\n", ["deck.toml:2", "train.steps"]),
             "out of range": ("[train]\nsteps = -1\n", ["train.steps"]),
+            "step 0": ("[trace]\nprofile_steps = [0]\n", ["deck.toml:2", "trace.profile_steps"]),
+            "a file of synthetic data": ("[data]\nsource = \"synthetic\"\npath = \"a\"\n", ["deck.toml:3", "data.path", "synthetic"]),
             "contradiction": ("[model]\nd_model = 30\nnum_heads = 4\n", ["model.d_model", "model.num_heads"]),
             "not TOML": ("this is no deck\n", ["deck.toml:1"]),
             "empty": ("", ["deck.toml", "no key"]),

@@ -5,9 +5,10 @@ import signal
 import time
 import unittest
 
+import h5py
 import numpy as np
 
-from harness import FINISHED, STOPPED, TINY, RunTest, column, end_all, latest_step, tensors, wait_for_end
+from harness import FILES, FINISHED, STOPPED, TINY, USAGE, RunTest, column, end_all, latest_step, snapshot, tensors, wait_for_end
 
 STEPS = 240
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -78,6 +79,96 @@ class Resume(RunTest):
         self.run_deck(TINY, f"job.directory={directory}", "train.steps=25", "--resume", directory / "checkpoints/step_00000020")
         self.assertEqual(list(column(directory, "step")), list(range(1, 26)))
 
+    def test_another_runs_checkpoint_does_not_enter_a_directory_that_holds_a_run(self):
+        other, own = self.train("other", "train.steps=10"), self.train("own", "train.steps=20", "job.seed=2", "checkpoint.keep=9")
+        theirs, before = other / "checkpoints/step_00000010", snapshot(own)
+        for ranks in (None, 2):
+            with self.subTest(ranks=ranks):
+                result = self.run_deck(TINY, f"job.directory={own}", "--resume", theirs, ranks=ranks, code=FILES, says="job.directory")
+                self.assertEqual(result.err.count("tessera:"), 1, str(result))
+                self.assertEqual(snapshot(own), before)
+        with self.subTest("an empty directory takes it"):
+            empty = self.folder / "empty"
+            empty.mkdir()
+            self.run_deck(TINY, f"job.directory={empty}", "--resume", theirs)
+            self.assertEqual(list(column(empty, "step")), list(range(11, 31)))
+        for spelling in ("other/../own/checkpoints/./step_00000010", "own/checkpoints/step_00000010/", "own/"):
+            with self.subTest("the own one is one by any spelling", spelling=spelling):
+                self.run_deck(TINY, f"job.directory={own}", "job.seed=2", "checkpoint.keep=9", "--resume", spelling)
+                self.assertEqual(list(column(own, "step")), list(range(1, 31)))
+        self.assertEqual(latest_step(other), 10)
+
+    def test_only_training_resumes(self):
+        kinds = ("generate", "verify.attention", "verify.model", "bench.step", "bench.attention", "bench.kernels")
+        for kind in kinds:
+            with self.subTest(kind=kind):
+                deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlengths = [16]\nrows = 16\nwidth = 16\n')
+                self.run_deck(deck, f"job.input={self.folder}", f"job.directory={self.folder / 'run'}", "--resume", "auto",
+                              code=USAGE, says=["--resume", "job.kind"])
+        self.assertFalse((self.folder / "run").exists())
+
+    def loss_scales(self, directory):
+        return dict(zip(column(directory, "step"), column(directory, "loss_scale")))
+
+    def test_fp16_starts_at_the_initial_loss_scale_and_keeps_its_own(self):
+        directory = self.folder / "run"
+
+        def go_on(steps, compute, scale):
+            self.run_deck(TINY, f"job.directory={directory}", f"train.steps={steps}", f"precision.compute={compute}",
+                          f"precision.initial_loss_scale={scale}", "--resume", "auto")
+            return [self.loss_scales(directory)[step] for step in range(steps - 4, steps + 1)]
+
+        # Scales so small that no gradient overflows: nothing but the start may change them in 5 steps.
+        np.testing.assert_array_equal(go_on(5, "fp32", 512), [np.nan] * 5)
+        np.testing.assert_array_equal(go_on(10, "fp16", 512), [512] * 5, "fp32 -> fp16")
+        np.testing.assert_array_equal(go_on(15, "fp16", 64), [512] * 5, "fp16 -> fp16")
+        np.testing.assert_array_equal(go_on(20, "bf16", 64), [np.nan] * 5)
+        np.testing.assert_array_equal(go_on(25, "fp16", 128), [128] * 5, "bf16 -> fp16")
+
+    def test_the_kernel_table_counts_every_start(self):
+        def kernels(directory):
+            with h5py.File(directory / "run.h5", "r") as file:
+                table = file["kernels"]
+                return {label.decode(): (calls, total) for label, calls, total in
+                        zip(table["label"][()], table["calls"][()], table["total"][()])}
+
+        steps = ("train.steps=10", "trace.profile_steps=[3,8]")
+        once = kernels(self.train("once", *steps))
+        directory = self.train("twice", "train.steps=5", "trace.profile_steps=[3]")
+        first = kernels(directory)
+        self.run_deck(TINY, f"job.directory={directory}", *steps, "--resume", "auto")
+        both = kernels(directory)
+        self.assertTrue(first)
+        self.assertEqual({label: calls for label, (calls, _) in both.items()}, {label: calls for label, (calls, _) in once.items()})
+        for label, (calls, total) in first.items():
+            self.assertEqual(both[label][0], 2 * calls, label)  # a step launches what any other one does
+            self.assertGreater(both[label][1], total, label)
+
+    def test_a_profile_without_new_steps_is_kept(self):
+        directory = self.train("run", "train.steps=5", "trace.profile_steps=[3]")
+        with h5py.File(directory / "run.h5", "r") as file:
+            before = file["kernels/calls"][()]
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=10", "trace.profile_steps=[3]", "--resume", "auto")
+        with h5py.File(directory / "run.h5", "r") as file:
+            np.testing.assert_array_equal(file["kernels/calls"][()], before)
+
+    def test_data_of_another_size_is_named(self):
+        path = self.folder / "tokens.bin"
+        arguments = ("data.source=tokens", f"data.path={path}", f"job.directory={self.folder / 'run'}", "--resume", "auto")
+
+        def go_on(steps, count):
+            """What the start says of the data when the file has `count` tokens."""
+            np.random.default_rng(count).integers(0, 64, count).astype(np.uint16).tofile(path)
+            out = self.run_deck(TINY, f"train.steps={steps}", *arguments).out
+            return [line for line in out.splitlines() if line.startswith("resume") and "tokens" in line]
+
+        self.assertEqual(go_on(5, 5000), [])
+        said = go_on(10, 6000)
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("5000", said[0])
+        self.assertIn("6000", said[0])
+        self.assertEqual(go_on(15, 6000), [])
+
 
 class Stopping(RunTest):
     def stopped(self, how, ranks=2):
@@ -109,6 +200,30 @@ class Stopping(RunTest):
 
     def test_a_signal_without_mpirun(self):
         self.stopped(lambda job: os.kill(job.process.pid, signal.SIGTERM), ranks=None)
+
+    # Enough weights that making them takes a while: the signal comes long before the first step.
+    SLOW_START = ("model.d_model=256", "model.d_ff=1024", "model.num_layers=6", "train.steps=2", "optimizer.warmup_steps=1",
+                  "train.validate_every=0", "train.batch_size=4", "trace.profile_steps=[]")
+
+    def test_a_signal_during_set_up(self):
+        whole = self.train("whole", *self.SLOW_START)
+        starts = {"alone": (None, lambda job: job.process.pid), "mpirun": (2, lambda job: job.process.pid),
+                  "one rank of two": (2, lambda job: job.ranks()[-1])}
+        for name, (ranks, victim) in starts.items():
+            with self.subTest(start=name):
+                directory = self.folder / name
+                job = self.start(TINY, f"job.directory={directory}", *self.SLOW_START, ranks=ranks)
+                self.wait_until(lambda: "checkpoint " in job.printed(), "the end of the plan", job)
+                os.kill(victim(job), signal.SIGUSR1)
+                result = job.wait(60)
+                self.assertEqual(result.code, STOPPED, str(result))
+                self.assertIn("--resume", result.out + result.err)
+                self.assertIn("step_00000000", (directory / "checkpoints/latest").read_text(), str(result))
+                self.run_deck(TINY, f"job.directory={directory}", *self.SLOW_START, "--resume", "auto", ranks=ranks)
+                self.assertEqual(list(column(directory, "step")), [1, 2])
+                if ranks is None:
+                    for label, value in tensors(whole).items():
+                        np.testing.assert_array_equal(tensors(directory)[label], value, label)
 
     def test_the_time_limit(self):
         directory = self.folder / "run"
