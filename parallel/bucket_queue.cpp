@@ -72,8 +72,8 @@ double BucketQueue::finish() {
 void BucketQueue::complete(Bucket& bucket, double exposed_s) {
   bucket.pending.reset();
   bucket.end_s = events::now_s();
-  events::report(events::Communication{"all_reduce[" + collectives_.name() + "]", bucket.span.label, bucket.span.bytes(),
-                                       bucket.start_s, bucket.end_s, exposed_s});
+  events::report(events::Communication{"all_reduce[" + collectives_.name() + "]", bucket.span.label,
+                                       bucket.span.bytes(), bucket.start_s, bucket.end_s, exposed_s});
 }
 
 }  // namespace tessera::parallel

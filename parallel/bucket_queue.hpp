@@ -20,7 +20,8 @@ class BucketQueue {
  public:
   /// `spans[i]` is what ready(i) announces; span i+1 must end where span i begins (backward runs down the flat array).
   /// The gradients are computed on `exec`.
-  BucketQueue(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& spans, std::int64_t bucket_bytes);
+  BucketQueue(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& spans,
+              std::int64_t bucket_bytes);
   ~BucketQueue();
 
   /// Call before the backward pass that completes the gradients; earlier micro-steps accumulate without it.

@@ -15,7 +15,7 @@
 namespace tessera::parallel {
 
 struct Span {
-  std::string label;       // "grad.bucket.2"
+  std::string label;  // "grad.bucket.2"
   void* data = nullptr;
   std::int64_t count = 0;  // elements
   Dtype dtype = Dtype::fp32;

@@ -54,7 +54,8 @@ int World::max(int mine) const {
 }
 
 std::vector<double> World::sum(std::vector<double> mine) const {
-  MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+  MPI_CHECK(
+      MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
   return mine;
 }
 
@@ -64,7 +65,8 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
   MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
   std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
   std::string all(offsets.back() + lengths.back(), '\0');
-  MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, MPI_COMM_WORLD));
+  MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR,
+                           MPI_COMM_WORLD));
   std::vector<std::string> texts;
   for (int r = 0; r < size_; ++r) texts.push_back(all.substr(offsets[r], lengths[r]));
   return texts;
@@ -89,17 +91,20 @@ void check_launcher(int ranks, const char* slurm_ntasks) {
   if (!slurm_ntasks) return;
   const int tasks = std::atoi(slurm_ntasks);
   if (tasks == ranks) return;
-  throw Failure(Exit::environment,
-                "MPI counts " + std::to_string(ranks) + " ranks where SLURM_NTASKS says " + slurm_ntasks +
-                    ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
-                    "mpirun, with SLURM_NTASKS=" + std::to_string(ranks));
+  throw Failure(
+      Exit::environment,
+      "MPI counts " + std::to_string(ranks) + " ranks where SLURM_NTASKS says " + slurm_ntasks +
+          ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
+          "mpirun, with SLURM_NTASKS=" +
+          std::to_string(ranks));
 }
 
 int choose_device(int local_rank, int local_ranks, int devices, bool allow_shared) {
   if (devices == 0) return -1;
   if (local_ranks > devices && !allow_shared) {
-    throw Failure(Exit::environment, std::to_string(local_ranks) + " ranks on this host would share " + std::to_string(devices) +
-                                         " device(s): start one rank per device, or set parallel.allow_shared_device=true");
+    throw Failure(Exit::environment,
+                  std::to_string(local_ranks) + " ranks on this host would share " + std::to_string(devices) +
+                      " device(s): start one rank per device, or set parallel.allow_shared_device=true");
   }
   return local_rank % devices;
 }

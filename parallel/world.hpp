@@ -45,7 +45,8 @@ class World {
   std::unique_ptr<Collectives> collectives_;
 };
 
-/// Throws Failure(Exit::environment) when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says otherwise.
+/// Throws Failure(Exit::environment) when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says
+/// otherwise.
 void check_launcher(int ranks, const char* slurm_ntasks);
 
 /// The device of a rank: its local rank. -1 where there are no devices. Throws Failure(Exit::environment) when ranks

@@ -8,13 +8,13 @@ namespace tessera {
 
 enum class Exit : int {
   finished = 0,
-  usage = 2,          // command line or deck
-  environment = 3,    // what the machine or this build cannot do
+  usage = 2,        // command line or deck
+  environment = 3,  // what the machine or this build cannot do
   out_of_memory = 4,
-  numbers = 5,        // NaN, divergence
-  files = 6,          // missing, damaged or unwritable data, checkpoint or output
+  numbers = 5,  // NaN, divergence
+  files = 6,    // missing, damaged or unwritable data, checkpoint or output
   hang = 7,
-  stopped = 75,       // stopped on a limit or a signal: resume me (EX_TEMPFAIL)
+  stopped = 75,  // stopped on a limit or a signal: resume me (EX_TEMPFAIL)
 };
 
 /// A fault that ends the job with `code`; the message says what is wrong and ends with the next action.

@@ -12,8 +12,7 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
   switch (kind) {
     case AttentionKind::standard:
       return StandardForward<Exec, Scalar>{q, k, v, out, lse, probabilities, scale, causal}.launch(exec);
-    case AttentionKind::flash2:
-      return Flash2Forward<Exec, Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+    case AttentionKind::flash2: return Flash2Forward<Exec, Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
   }
 }
 

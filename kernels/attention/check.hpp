@@ -21,8 +21,8 @@ void require_same_heads(const char* rule, const Like& like, const Other& other) 
   TESSERA_REQUIRE(like.extent(0) == other.extent(0) && like.extent(1) == other.extent(1) &&
                       like.extent(2) == other.extent(2) && like.extent(3) == other.extent(3) &&
                       (other.span() == 0 || other.stride(3) == 1),
-                  rule, like.extent(0), like.extent(1), like.extent(2), like.extent(3), other.extent(0), other.extent(1),
-                  other.extent(2), other.extent(3));
+                  rule, like.extent(0), like.extent(1), like.extent(2), like.extent(3), other.extent(0),
+                  other.extent(1), other.extent(2), other.extent(3));
 }
 
 template <class Query, class Rows>

@@ -8,8 +8,8 @@ namespace tessera::kernels::detail {
 
 /// pad[n, d] = factor * rows[n, d] for n < count, d < D; columns D..width-1 become zero. Ends without a barrier.
 template <class Member, class Scalar, class Real>
-KOKKOS_INLINE_FUNCTION void stage_rows(const Member& team, const Scalar* rows, long row_stride, int count, int D, int width,
-                                       Real factor, Real* pad) {
+KOKKOS_INLINE_FUNCTION void stage_rows(const Member& team, const Scalar* rows, long row_stride, int count, int D,
+                                       int width, Real factor, Real* pad) {
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, count), [&](int n) {
     const Scalar* from = rows + n * row_stride;
     Real* to = pad + n * width;

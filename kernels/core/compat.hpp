@@ -6,14 +6,15 @@
 #include <cstddef>
 
 #if KOKKOS_VERSION < 30401
-#error "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
+  #error \
+      "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
 #endif
 
 /// Unrolls the loop that follows completely (its bounds are constants).
 #if defined(__CUDACC__) || defined(__clang__)
-#define TESSERA_UNROLL _Pragma("unroll")
+  #define TESSERA_UNROLL _Pragma("unroll")
 #else
-#define TESSERA_UNROLL _Pragma("GCC unroll 16")
+  #define TESSERA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 namespace tessera::kernels {
@@ -21,15 +22,15 @@ namespace tessera::kernels {
 #if KOKKOS_VERSION >= 30700
 using Kokkos::cos;
 using Kokkos::exp;
+using Kokkos::fabs;
 using Kokkos::log;
 using Kokkos::sqrt;
-using Kokkos::fabs;
 #else
 using Kokkos::Experimental::cos;
 using Kokkos::Experimental::exp;
+using Kokkos::Experimental::fabs;
 using Kokkos::Experimental::log;
 using Kokkos::Experimental::sqrt;
-using Kokkos::Experimental::fabs;
 #endif
 
 /// True where Kokkos calls the fence callbacks of a tool; a test that counts fences is vacuous elsewhere.

@@ -12,24 +12,24 @@ namespace tessera::events {
 using Clock = double;  // seconds since the process started (steady clock)
 Clock now_s();
 
-struct Region {             // a phase ("forward"), a unit ("forward/block.03") or a kernel that has ended
+struct Region {  // a phase ("forward"), a unit ("forward/block.03") or a kernel that has ended
   std::string_view label;
   std::string_view stream;  // "compute" or "communication"
   double start_s, end_s;
 };
 
-struct MemoryChange {       // a tensor of the layout becomes live or dead; nothing is allocated
+struct MemoryChange {  // a tensor of the layout becomes live or dead; nothing is allocated
   std::string_view label, category, phase;
   std::int64_t bytes;
   bool is_begin;
   double time_s;
 };
 
-struct Communication {      // one collective that has ended
+struct Communication {  // one collective that has ended
   std::string_view operation, label;
   std::int64_t bytes;
-  double start_s, end_s;    // from enqueue to completion
-  double exposed_s;         // seconds in which the rank did nothing but wait for it
+  double start_s, end_s;  // from enqueue to completion
+  double exposed_s;       // seconds in which the rank did nothing but wait for it
 };
 
 class Listener {

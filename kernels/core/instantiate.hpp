@@ -16,9 +16,9 @@ using HostExec = Kokkos::DefaultHostExecutionSpace;
   MACRO(Exec, ::tessera::float16)
 
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP) || defined(KOKKOS_ENABLE_SYCL)
-#define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO)                        \
-  TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec)     \
-  TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::Device)
+  #define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO)                    \
+    TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec) \
+    TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::Device)
 #else
-#define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO) TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec)
+  #define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO) TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::HostExec)
 #endif

@@ -23,7 +23,7 @@ template <class... Values>
 }  // namespace tessera::kernels::detail
 
 /// TESSERA_REQUIRE(condition, "kernel: rule that was broken", values...): throws std::invalid_argument.
-#define TESSERA_REQUIRE(condition, rule, ...)                                                           \
-  do {                                                                                                  \
+#define TESSERA_REQUIRE(condition, rule, ...)                                                            \
+  do {                                                                                                   \
     if (!(condition)) ::tessera::kernels::detail::refuse(rule, #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)

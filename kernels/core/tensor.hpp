@@ -26,7 +26,7 @@ template <class Exec, class Data>
 using Tensor = Kokkos::View<Data, Kokkos::LayoutRight, typename Exec::memory_space, Unmanaged>;
 
 template <class Scalar, class Exec>
-using Value = Tensor<Exec, Scalar>;    // one number that stays on the device
+using Value = Tensor<Exec, Scalar>;  // one number that stays on the device
 template <class Scalar, class Exec>
 using Vector = Tensor<Exec, Scalar*>;  // [n]
 template <class Scalar, class Exec>

@@ -49,10 +49,10 @@ struct TileProduct {
   const Real* a;
   int a_row, a_depth;  // strides of a
   const Real* b;
-  int b_depth;         // stride between rows of b
+  int b_depth;  // stride between rows of b
   Real* c;
-  int c_row;           // stride between rows of c
-  bool accumulate;     // c += instead of c =
+  int c_row;        // stride between rows of c
+  bool accumulate;  // c += instead of c =
 
   /// Shares the micro-tiles out over the team. Ends without a barrier.
   template <class Member>

@@ -25,8 +25,8 @@ struct Gemm {
   Op op_a;
   Matrix<const In, Exec> b;  // [k,n], or [n,k] when transposed
   Op op_b;
-  Matrix<Out, Exec> c;       // [m,n]
-  bool accumulate;           // c += instead of c =
+  Matrix<Out, Exec> c;  // [m,n]
+  bool accumulate;      // c += instead of c =
   Vector<float, Exec> workspace;
 
   void launch(const Exec& exec) const;

@@ -43,7 +43,9 @@ void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<cons
     return;
   }
   const ToolKernel watched(op_a, op_b);
-  const auto call = [&](const auto&... instance) { KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c); };
+  const auto call = [&](const auto&... instance) {
+    KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c);
+  };
   if constexpr (kBlasTakesInstance) {
     call(exec);
   } else {
@@ -71,12 +73,14 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate);
   } else {
     const std::int64_t needed = gemm_workspace<In, Out>(m, n, k);
-    TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small", workspace.extent(0), needed);
+    TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small", workspace.extent(0),
+                    needed);
     float* a_wide = workspace.data();
     float* b_wide = a_wide + m * k;
     convert(exec, a.data(), a_wide, m * k);
     convert(exec, b.data(), b_wide, k * n);
-    const Matrix<const float, Exec> a_panel(a_wide, a.extent(0), a.extent(1)), b_panel(b_wide, b.extent(0), b.extent(1));
+    const Matrix<const float, Exec> a_panel(a_wide, a.extent(0), a.extent(1)),
+        b_panel(b_wide, b.extent(0), b.extent(1));
     if constexpr (sizeof(Out) > 2) {
       multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c, accumulate);
     } else {

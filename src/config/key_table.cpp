@@ -90,7 +90,8 @@ std::vector<Key> make_table() {
       {"job.input", at<&S::job, &Job::input>(), path(), "-",
        "What generate and verify.* read. A checkpoint folder for generate, an HDF5 file for verify.*."},
       {"job.output", at<&S::job, &Job::output>(), path(), "-",
-       "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. A file that exists is refused unless job.overwrite is true."},
+       "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. A file "
+       "that exists is refused unless job.overwrite is true."},
       {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
        "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},

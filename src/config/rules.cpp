@@ -105,8 +105,9 @@ void check_files(const Settings& settings, const Sources& sources, Rules& rules)
   const bool reads_data = kind == JobKind::train || kind == JobKind::bench_step;
   rules.require(!reads_data || data.source == DataSource::synthetic || !data.path.empty(), {"data.path", "data.source"},
                 "is not given, and data.source names a file", "a path, or data.source = \"synthetic\"");
-  rules.require(data.path.empty() || data.source != DataSource::synthetic || !sources.contains("data.source"), {"data.path", "data.source"},
-                "would be ignored: data.source is \"synthetic\"", "data.source = \"text\" or \"tokens\", or no data.path");
+  rules.require(data.path.empty() || data.source != DataSource::synthetic || !sources.contains("data.source"),
+                {"data.path", "data.source"}, "would be ignored: data.source is \"synthetic\"",
+                "data.source = \"text\" or \"tokens\", or no data.path");
   rules.require(data.path.empty() || sources.contains("data.source"), {"data.path"},
                 "would be ignored: data.source is not given and defaults to \"synthetic\"",
                 "data.source = \"text\" or \"tokens\" beside it");

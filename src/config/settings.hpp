@@ -26,8 +26,8 @@ enum class Progress { automatic, bar, line, none };
 struct Job {
   JobKind kind = JobKind::train;
   std::uint64_t seed = 1;
-  std::string input;      // file a verify or generate job reads (a checkpoint folder for generate)
-  std::string output;     // file a verify or bench job writes; empty: attention.h5, model.h5 or bench.h5 in the directory
+  std::string input;   // file a verify or generate job reads (a checkpoint folder for generate)
+  std::string output;  // file a verify or bench job writes; empty: attention.h5, model.h5 or bench.h5 in the directory
   std::string directory;  // empty in the deck: runs/<deck name> under the current directory; resolved to a path
   bool overwrite = false;
   Progress progress = Progress::automatic;

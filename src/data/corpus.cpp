@@ -249,12 +249,9 @@ struct Synthetic final : Corpus::Source {
 std::unique_ptr<const Corpus::Source> open_source(config::DataSource source, const std::string& path,
                                                   std::int64_t vocab_size, std::uint64_t seed) {
   switch (source) {
-    case config::DataSource::synthetic:
-      return std::make_unique<Synthetic>(vocab_size, seed);
-    case config::DataSource::text:
-      return std::make_unique<TextFile>(path, vocab_size);
-    case config::DataSource::tokens:
-      break;
+    case config::DataSource::synthetic: return std::make_unique<Synthetic>(vocab_size, seed);
+    case config::DataSource::text: return std::make_unique<TextFile>(path, vocab_size);
+    case config::DataSource::tokens: break;
   }
   if (const auto [file, dataset] = split_hdf5_path(path); !file.empty())
     return std::make_unique<Hdf5File>(file, dataset, vocab_size);

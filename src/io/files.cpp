@@ -50,20 +50,15 @@ std::string next_action(int error) {
       return "Free some space there, raise the quota or file size limit, or set job.directory to another file system";
     case EACCES:
     case EPERM:
-    case EROFS:
-      return "Check who owns it and its permissions, or set job.directory to a folder you may write";
+    case EROFS: return "Check who owns it and its permissions, or set job.directory to a folder you may write";
     case ENOENT:
-    case ENOTDIR:
-      return "Check the path";
-    case EISDIR:
-      return "It is a folder: give the path of a file";
+    case ENOTDIR: return "Check the path";
+    case EISDIR: return "It is a folder: give the path of a file";
     case EMFILE:
-    case ENFILE:
-      return "Raise the limit of open files (ulimit -n)";
+    case ENFILE: return "Raise the limit of open files (ulimit -n)";
     case EIO:
       return "The disk or the network file system has a fault: look at the system log, and use another file system";
-    default:
-      return "Check the file system it is on";
+    default: return "Check the file system it is on";
   }
 }
 

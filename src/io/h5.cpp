@@ -84,24 +84,15 @@ Handle text_type() {
 Handle make_type(Type type, bool is_stored) {
   const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
   switch (type) {
-    case Type::float32:
-      return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
-    case Type::float64:
-      return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
-    case Type::int32:
-      return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
-    case Type::int64:
-      return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
-    case Type::uint8:
-      return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
-    case Type::uint16:
-      return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
-    case Type::uint32:
-      return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
-    case Type::uint64:
-      return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
-    case Type::text:
-      return text_type();
+    case Type::float32: return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
+    case Type::float64: return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
+    case Type::int32: return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
+    case Type::int64: return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
+    case Type::uint8: return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
+    case Type::uint16: return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
+    case Type::uint32: return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
+    case Type::uint64: return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
+    case Type::text: return text_type();
   }
   throw std::logic_error("unknown h5::Type");
 }
@@ -270,8 +261,7 @@ Type Dataset::type() const {
   const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
   const std::size_t bytes = H5Tget_size(stored.id());
   switch (H5Tget_class(stored.id())) {
-    case H5T_STRING:
-      return Type::text;
+    case H5T_STRING: return Type::text;
     case H5T_FLOAT:
       if (bytes == 4) return Type::float32;
       if (bytes == 8) return Type::float64;
@@ -287,8 +277,7 @@ Type Dataset::type() const {
         if (bytes == 8) return Type::uint64;
       }
       break;
-    default:
-      break;
+    default: break;
   }
   throw Failure(Exit::files, fmt::format("{}: neither numbers of a common type nor text. Write it as one of float32, "
                                          "float64, integers or UTF-8 strings.",

@@ -44,8 +44,9 @@ Timing time_repeats(const config::Bench& bench, const std::function<void()>& wor
 
 void BenchTable::add(std::vector<Cell> row) {
   if (!rows_.empty()) {
-    const bool matches = std::equal(row.begin(), row.end(), rows_.front().begin(), rows_.front().end(),
-                                    [](const Cell& a, const Cell& b) { return a.column == b.column && a.units == b.units; });
+    const bool matches =
+        std::equal(row.begin(), row.end(), rows_.front().begin(), rows_.front().end(),
+                   [](const Cell& a, const Cell& b) { return a.column == b.column && a.units == b.units; });
     if (!matches) throw std::logic_error("bench table: a row with other columns than the first");
   }
   rows_.push_back(std::move(row));
@@ -53,14 +54,17 @@ void BenchTable::add(std::vector<Cell> row) {
 
 std::string BenchTable::header() const {
   std::string text;
-  for (const Cell& cell : rows_.front()) text += fmt::format("{:>{}}", cell.column, std::max<std::size_t>(cell.column.size() + 2, 11));
+  for (const Cell& cell : rows_.front())
+    text += fmt::format("{:>{}}", cell.column, std::max<std::size_t>(cell.column.size() + 2, 11));
   return text;
 }
 
 std::string BenchTable::line(std::size_t row) const {
   std::string text;
   for (const Cell& cell : rows_[row]) {
-    const std::string value = cell.units.empty() ? cell.text : std::isnan(cell.number) ? "-" : fmt::format("{:.5g}", cell.number);
+    const std::string value = cell.units.empty()        ? cell.text
+                              : std::isnan(cell.number) ? "-"
+                                                        : fmt::format("{:.5g}", cell.number);
     text += fmt::format("{:>{}}", value, std::max<std::size_t>(cell.column.size() + 2, 11));
   }
   return text;
@@ -113,8 +117,10 @@ void require_fast_blas() {
       library.find("blis") != std::string::npos) {
     return;
   }
-  throw Failure(Exit::environment, fmt::format("the BLAS of this process is {}, which may be the slow reference one: a bench of it would "
-                                               "measure the wrong thing. Install libopenblas0-serial (scripts/setup does)", library));
+  throw Failure(Exit::environment,
+                fmt::format("the BLAS of this process is {}, which may be the slow reference one: a bench of it would "
+                            "measure the wrong thing. Install libopenblas0-serial (scripts/setup does)",
+                            library));
 }
 
 }  // namespace tessera::jobs

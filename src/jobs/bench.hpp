@@ -25,14 +25,16 @@ class BenchTable {
   /// `units` stands in the HDF5 file; "" marks a column of text.
   struct Cell {
     std::string column, units;
-    double number;     // NaN shows as '-'
+    double number;  // NaN shows as '-'
     std::string text;
   };
-  static Cell number(std::string column, std::string units, double value) { return {std::move(column), std::move(units), value, {}}; }
+  static Cell number(std::string column, std::string units, double value) {
+    return {std::move(column), std::move(units), value, {}};
+  }
   static Cell text(std::string column, std::string value) { return {std::move(column), "", 0, std::move(value)}; }
 
   void add(std::vector<Cell> row);
-  std::string header() const;                  // of the console's table
+  std::string header() const;  // of the console's table
   std::string line(std::size_t row) const;
   std::size_t rows() const { return rows_.size(); }
 

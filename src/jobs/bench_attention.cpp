@@ -1,8 +1,8 @@
 /// The bench.attention job: forward, backward and both, over T x D x dtype x causal x implementation.
 ///
-/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives between
-/// forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that backward
-/// takes, pads included. A case above the memory limit is a row without times, not a crash. Rank 0 works.
+/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives
+/// between forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that
+/// backward takes, pads included. A case above the memory limit is a row without times, not a crash. Rank 0 works.
 
 #include <fmt/format.h>
 
@@ -27,7 +27,9 @@ struct Case {
   bool causal;
 
   std::int64_t head_elements() const { return std::int64_t{B} * H * T * D; }
-  std::int64_t score_elements() const { return kind == kernels::AttentionKind::standard ? std::int64_t{B} * H * T * T : 0; }
+  std::int64_t score_elements() const {
+    return kind == kernels::AttentionKind::standard ? std::int64_t{B} * H * T * T : 0;
+  }
 };
 
 struct Measured {
@@ -48,9 +50,11 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
   const memory::TensorId q = heads("q", kept), k = heads("k", kept), v = heads("v", kept), out = heads("out", kept);
   const memory::TensorId lse = layout.add("lse", {c.B, c.H, c.T}, kDtype<Real>, kept, whole);
   const memory::TensorId probabilities = layout.add("probabilities", {c.score_elements()}, kDtype<Scalar>, kept, whole);
-  const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed), d_v = heads("d_v", needed);
+  const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
+                         d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
-  if (c.kind == kernels::AttentionKind::flash2) layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.T, c.D));
+  if (c.kind == kernels::AttentionKind::flash2)
+    layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.T, c.D));
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
@@ -74,10 +78,18 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
     return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, T);
   };
   const Exec exec;
-  const kernels::Attention<Exec, Scalar> attention{c.kind, view(q), view(k), view(v), view(out),
-                                                   kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
-                                                   scores(probabilities), static_cast<Real>(1 / std::sqrt(c.D)), c.causal};
-  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q), view(d_k), view(d_v), scores(d_scores)};
+  const kernels::Attention<Exec, Scalar> attention{
+      c.kind,
+      view(q),
+      view(k),
+      view(v),
+      view(out),
+      kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
+      scores(probabilities),
+      static_cast<Real>(1 / std::sqrt(c.D)),
+      c.causal};
+  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q), view(d_k), view(d_v),
+                                                                       scores(d_scores)};
   m.forward = time_repeats(bench, [&] { attention.forward(exec); });
   m.backward = time_repeats(bench, [&] { attention.backward(exec, gradients); });
   m.both = time_repeats(bench, [&] {
@@ -95,8 +107,12 @@ std::optional<Measured> measure_case(const Case& c, const config::Bench& bench, 
 
 std::vector<BenchTable::Cell> row_of(const Case& c, const std::optional<Measured>& m) {
   const double flop = 4.0 * static_cast<double>(c.head_elements()) * c.T * (c.causal ? 0.5 : 1.0);
-  const auto ms = [&](const Timing Measured::*timing, double Timing::*part) { return m ? 1e3 * ((*m).*timing).*part : NAN; };
-  const auto gflop = [&](const Timing Measured::*timing, double factor) { return m ? 1e-9 * factor * flop / ((*m).*timing).median_s : NAN; };
+  const auto ms = [&](const Timing Measured::*timing, double Timing::*part) {
+    return m ? 1e3 * ((*m).*timing).*part : NAN;
+  };
+  const auto gflop = [&](const Timing Measured::*timing, double factor) {
+    return m ? 1e-9 * factor * flop / ((*m).*timing).median_s : NAN;
+  };
   using T = BenchTable;
   return {T::text("implementation", c.implementation),
           T::text("dtype", c.dtype),
@@ -121,7 +137,8 @@ Exit bench_attention(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   const std::int64_t available = memory::available_host_bytes();
   const std::int64_t limit_bytes =
-      bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30))) : available;
+      bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)))
+                                 : available;
   on_root(context.world, [&] {
     const std::string path = result_path(context, "bench.h5");
     BenchTable table;
@@ -131,8 +148,14 @@ Exit bench_attention(const Context& context) {
           for (const std::int64_t D : bench.head_widths) {
             for (const std::string& name : bench.implementations) {
               const auto kind = name == "standard" ? kernels::AttentionKind::standard : kernels::AttentionKind::flash2;
-              const Case c{kind, name, dtype, static_cast<int>(bench.batch), static_cast<int>(bench.heads), static_cast<int>(T),
-                           static_cast<int>(D), causal};
+              const Case c{kind,
+                           name,
+                           dtype,
+                           static_cast<int>(bench.batch),
+                           static_cast<int>(bench.heads),
+                           static_cast<int>(T),
+                           static_cast<int>(D),
+                           causal};
               add_and_print(table, row_of(c, measure_case(c, bench, limit_bytes)), context);
             }
           }

@@ -25,7 +25,8 @@ Exit bench_step(const Context& context) {
     require_fast_blas();
     plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
     memory::require_host_memory(plan->layout, world.local_size(), "\nsmaller batches or models need less");
-    corpus.emplace(data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
+    corpus.emplace(
+        data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
   });
   const std::unique_ptr<train::Trainer> trainer = train::make_trainer(*plan, settings, world);
@@ -51,14 +52,10 @@ Exit bench_step(const Context& context) {
   add_and_print(table,
                 {T::number("ranks", "1", world.size()),
                  T::number("parameters", "1", static_cast<double>(plan->table.parameter_count())),
-                 T::number("tokens", "tokens", tokens),
-                 T::number("forward_ms", "ms", ms(forward_s)),
-                 T::number("backward_ms", "ms", ms(backward_s)),
-                 T::number("exposed_ms", "ms", ms(exposed_s)),
-                 T::number("optimizer_ms", "ms", ms(optimizer_s)),
-                 T::number("step_ms", "ms", 1e3 * step.median_s),
-                 T::number("step_mean_ms", "ms", 1e3 * step.mean_s),
-                 T::number("step_std_ms", "ms", 1e3 * step.std_s),
+                 T::number("tokens", "tokens", tokens), T::number("forward_ms", "ms", ms(forward_s)),
+                 T::number("backward_ms", "ms", ms(backward_s)), T::number("exposed_ms", "ms", ms(exposed_s)),
+                 T::number("optimizer_ms", "ms", ms(optimizer_s)), T::number("step_ms", "ms", 1e3 * step.median_s),
+                 T::number("step_mean_ms", "ms", 1e3 * step.mean_s), T::number("step_std_ms", "ms", 1e3 * step.std_s),
                  T::number("tokens_per_s", "tokens/s", tokens / step.median_s),
                  T::number("gflop_per_s", "Gflop/s", 1e-9 * train::step_flop(*plan) / step.median_s),
                  T::number("arena_mib", "MiB", static_cast<double>(plan->layout.arena_bytes()) / 1048576)},

@@ -19,7 +19,8 @@ using Exec = kernels::Device;
 
 /// The weights as the flat array the model reads, on the device.
 template <class Scalar>
-Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::CheckpointReader& checkpoint, const model::ParamTable& table) {
+Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::CheckpointReader& checkpoint,
+                                                                const model::ParamTable& table) {
   using Real = Accum<Scalar>;
   std::vector<Real> weights(table.flat_count(), Real(0));
   std::vector<float> buffer;
@@ -31,8 +32,8 @@ Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::Checkp
   const Real* source = weights.data();
   const auto master = Kokkos::create_mirror_view_and_copy(
       Exec(), Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(source, weights.size()));
-  Kokkos::View<Scalar*, typename Exec::memory_space> params(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::generate::params"),
-                                                           weights.size());
+  Kokkos::View<Scalar*, typename Exec::memory_space> params(
+      Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::generate::params"), weights.size());
   kernels::CastCopy<Exec, Real, Scalar>{master, params}.launch(Exec());
   Kokkos::fence();
   return params;
@@ -45,7 +46,8 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const model::ParamTable table(shape);
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
-  return model::generate<Exec, Scalar>(Exec(), shape, table, params.data(), train::kind_of(settings.attention.implementation), prompt,
+  return model::generate<Exec, Scalar>(Exec(), shape, table, params.data(),
+                                       train::kind_of(settings.attention.implementation), prompt,
                                        {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText});
 }
 
@@ -56,9 +58,10 @@ Exit generate(const Context& context) {
   on_root(context.world, [&] {
     const io::CheckpointReader checkpoint = io::open_checkpoint(checkpoint_folder(settings.job.input), {});
     if (checkpoint.state().tokenisation != "bytes") {
-      throw Failure(Exit::usage, fmt::format("generate prints text, and this checkpoint was trained on tokens of kind '{}': "
-                                             "give it a checkpoint that was trained with data.source=\"text\"",
-                                             checkpoint.state().tokenisation));
+      throw Failure(Exit::usage,
+                    fmt::format("generate prints text, and this checkpoint was trained on tokens of kind '{}': "
+                                "give it a checkpoint that was trained with data.source=\"text\"",
+                                checkpoint.state().tokenisation));
     }
     fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n", checkpoint.folder().string(),
                checkpoint.state().step);
@@ -68,8 +71,9 @@ Exit generate(const Context& context) {
     if (prompt.empty()) prompt.push_back('\n');
 
     std::vector<int> tokens;
-    with_scalar(train::dtype_of(settings.precision.compute),
-                [&]<class Scalar>() { tokens = continue_text<Scalar>(checkpoint, trained.settings, settings, prompt); });
+    with_scalar(train::dtype_of(settings.precision.compute), [&]<class Scalar>() {
+      tokens = continue_text<Scalar>(checkpoint, trained.settings, settings, prompt);
+    });
     std::string text = settings.generate.prompt;
     for (const int token : tokens) {
       if (token != data::kEndOfText) text += static_cast<char>(token);

@@ -16,8 +16,9 @@ namespace fs = std::filesystem;
 
 Exit run_job(const Context& context) {
   if (context.resume && context.settings().job.kind != config::JobKind::train) {
-    throw CollectiveFailure(Exit::usage, "--resume continues a training run; this deck's job.kind is another (generate takes a "
-                                         "checkpoint as job.input)");
+    throw CollectiveFailure(Exit::usage,
+                            "--resume continues a training run; this deck's job.kind is another (generate takes a "
+                            "checkpoint as job.input)");
   }
   switch (context.settings().job.kind) {
     case config::JobKind::train: return train(context);
@@ -101,17 +102,21 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist) {
     if (!may_exist && !job.overwrite && holds_something(directory)) {
       throw Failure(Exit::files,
                     fmt::format("{} is not empty, and a run never overwrites. Resume it (--resume auto), use another "
-                                "directory (job.directory=...), or give it up (job.overwrite=true)", job.directory));
+                                "directory (job.directory=...), or give it up (job.overwrite=true)",
+                                job.directory));
     }
     fs::create_directories(directory, error);
     if (!error) lock_ = open((directory / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (error || lock_ < 0) {
       throw Failure(Exit::files, fmt::format("{}: cannot be made or written: {}; name a directory that can be "
-                                             "(job.directory=...)", job.directory, error ? error.message() : std::strerror(errno)));
+                                             "(job.directory=...)",
+                                             job.directory, error ? error.message() : std::strerror(errno)));
     }
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Failure(Exit::files, fmt::format("{}: another run is working in this directory; wait for it, or use another "
-                                             "(job.directory=...)", job.directory));
+      throw Failure(Exit::files,
+                    fmt::format("{}: another run is working in this directory; wait for it, or use another "
+                                "(job.directory=...)",
+                                job.directory));
     }
     if (!may_exist) {  // job.overwrite: only what a run writes goes; a directory named by mistake keeps the rest
       for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(directory / name, error);
@@ -126,8 +131,10 @@ RunDirectory::~RunDirectory() {
 fs::path checkpoint_folder(const std::string& path) {
   if (fs::exists(fs::path(path) / "index.h5")) return path;
   if (const auto newest = io::newest_checkpoint(path)) return *newest;
-  throw Failure(Exit::files, fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "
-                                         "folders", path));
+  throw Failure(Exit::files,
+                fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "
+                            "folders",
+                            path));
 }
 
 std::string result_path(const Context& context, const std::string& name) {
@@ -136,12 +143,13 @@ std::string result_path(const Context& context, const std::string& name) {
   std::error_code error;
   if (fs::exists(path, error) && !job.overwrite) {
     throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
-                                           "job.overwrite=true", path.string()));
+                                           "job.overwrite=true",
+                                           path.string()));
   }
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
-    throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; choose another job.output", path.parent_path().string(),
-                                           error.message()));
+    throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; choose another job.output",
+                                           path.parent_path().string(), error.message()));
   }
   return path.string();
 }

@@ -53,7 +53,8 @@ void on_root(const parallel::World& world, const std::function<void()>& work);
 /// The ranks as io wants them.
 io::Peers peers_of(const parallel::World& world);
 
-/// A run's directory, held by this run until it ends, however it ends: rank 0 keeps an advisory lock on <directory>/.lock.
+/// A run's directory, held by this run until it ends, however it ends: rank 0 keeps an advisory lock on
+/// <directory>/.lock.
 class RunDirectory {
  public:
   /// Refuses (exit 6) a directory in which another run works, and one that is not empty unless the job overwrites or

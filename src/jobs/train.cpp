@@ -56,22 +56,28 @@ class TrainingRun {
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
   void set_up() {
-    together(world_, [&] { plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size())); });
-    note(fmt::format("{}\nhosts      {}\n{}", build_info::summary(), world_.hosts(), train::describe(*plan_, settings_)));
+    together(world_, [&] {
+      plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
+    });
+    note(fmt::format("{}\nhosts      {}\n{}", build_info::summary(), world_.hosts(),
+                     train::describe(*plan_, settings_)));
     together(world_, [&] {
       if (!memory::fits_host_memory(plan_->layout, world_.local_size())) {
         memory::require_host_memory(plan_->layout, world_.local_size(), what_would_fit());
       }
     });
     together(world_, [&] {
-      corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size, settings_.job.seed));
-      sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction, settings_.job.seed);
+      corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,
+                                         settings_.job.seed));
+      sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
+                       settings_.job.seed);
     });
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
-    note(fmt::format("data       {}: {} tokens, {} windows per epoch, {} validation windows ({} read)\n", corpus_->name(),
-                     corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(), validation_windows_));
+    note(fmt::format("data       {}: {} tokens, {} windows per epoch, {} validation windows ({} read)\n",
+                     corpus_->name(), corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(),
+                     validation_windows_));
 
     std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
     directory_.emplace(context_, continues_itself_);
@@ -82,8 +88,8 @@ class TrainingRun {
       trainer_->initialize(settings_.job.seed);
     }
     on_root(world_, [&] {
-      const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(), build_info::mpi(),
-                                            kernels::gemm_library());
+      const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
+                                            build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       const bool continues = continues_itself_ && fs::exists(fs::path(settings_.job.directory) / "run.h5");
       trace_ = std::make_unique<io::Trace>(
@@ -119,7 +125,10 @@ class TrainingRun {
     std::string folder;
     on_root(world_, [&] {
       const auto newest = io::newest_checkpoint(settings_.job.directory);
-      folder = *context_.resume != "auto" ? checkpoint_folder(*context_.resume).string() : newest ? newest->string() : "";
+      if (*context_.resume != "auto")
+        folder = checkpoint_folder(*context_.resume).string();
+      else if (newest)
+        folder = newest->string();
       std::error_code error;
       const fs::path run = fs::path(folder).parent_path().parent_path();
       continues_itself_ = *context_.resume == "auto" || fs::equivalent(run, settings_.job.directory, error);
@@ -133,7 +142,8 @@ class TrainingRun {
     std::optional<io::CheckpointReader> reader;
     together(world_, [&] { reader.emplace(io::open_checkpoint(folder, peers_of(world_))); });
     together(world_, [&] { require_same_model(reader->state()); });
-    note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step, reader->state().ranks));
+    note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step,
+                     reader->state().ranks));
     if (continues_itself_) last_checkpoint_ = reader->state().step;
     return reader;
   }
@@ -141,20 +151,25 @@ class TrainingRun {
   void require_same_model(const io::CheckpointState& state) {
     const config::Deck before = config::parse_deck(state.deck, "the checkpoint's deck");
     std::string changes;
-    for (const std::string& change : config::differences(before.settings, settings_, "model.")) changes += "\n  " + change;
+    for (const std::string& change : config::differences(before.settings, settings_, "model."))
+      changes += "\n  " + change;
     if (!changes.empty()) {
-      throw Failure(Exit::usage, "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
+      throw Failure(Exit::usage,
+                    "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
     }
     if (state.tokenisation != corpus_->tokenisation()) {
-      throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
-                                             "use data of the same kind", state.tokenisation, corpus_->tokenisation()));
+      throw Failure(Exit::usage,
+                    fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
+                                "use data of the same kind",
+                                state.tokenisation, corpus_->tokenisation()));
     }
     if (state.corpus_tokens != corpus_->size()) {
-      note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n", state.corpus_tokens,
-                       corpus_->size()));
+      note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
+                       state.corpus_tokens, corpus_->size()));
     }
     if (state.gemm != kernels::gemm_library()) {
-      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", state.gemm, kernels::gemm_library()));
+      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", state.gemm,
+                       kernels::gemm_library()));
     }
     for (const std::string& change : config::differences(before.settings, settings_, "")) {
       note("resume     changed " + change + "\n");
@@ -165,8 +180,9 @@ class TrainingRun {
     together(world_, [&] {
       trainer_->load_state([&](const train::StateTensor& tensor) {
         if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
-          throw Failure(Exit::files, fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
-                                                 checkpoint.folder().string(), tensor.group, tensor.param->label));
+          throw Failure(Exit::files,
+                        fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
+                                    checkpoint.folder().string(), tensor.group, tensor.param->label));
         }
         checkpoint.read(tensor.group, tensor.param->label, tensor.data);
       });
@@ -174,10 +190,11 @@ class TrainingRun {
     const io::CheckpointState& state = checkpoint.state();
     step_ = state.step;
     sample_ = state.sample_index;
-    train::StateScalars scalars = trainer_->scalars();  // a loss scale of fp16 means nothing to others, nor theirs to fp16
+    train::StateScalars scalars = trainer_->scalars();
     scalars.step = state.step;
     scalars.optimizer_steps = state.optimizer_steps;
     const auto trained_in = config::parse_deck(state.deck, "the checkpoint's deck").settings.precision.compute;
+    // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
     if (trained_in == config::Precision::fp16 && settings_.precision.compute == config::Precision::fp16) {
       scalars.good_steps = state.good_steps;
       scalars.loss_scale = state.loss_scale;
@@ -192,7 +209,8 @@ class TrainingRun {
     for (int rank = 1; rank < world_.size(); ++rank) {
       if (prints[rank] != prints[0]) {
         throw CollectiveFailure(Exit::files, fmt::format("rank {} holds other weights than rank 0 after loading: the "
-                                                         "checkpoint is not the same file on every host", rank));
+                                                         "checkpoint is not the same file on every host",
+                                                         rank));
       }
     }
   }
@@ -268,7 +286,8 @@ class TrainingRun {
                           .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
     if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
     if (is_profiled) {  // enters no average: its kernels were timed one by one
-      record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s = kNotMeasured;
+      record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
+          kNotMeasured;
       record.tokens_per_second = kNotMeasured;
     }
     const bool is_last = step == settings_.train.steps;
@@ -306,13 +325,16 @@ class TrainingRun {
         fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on. The weights were left as they "
                     "were{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                     step_, loss, numbers.grad_norm,
-                    last_checkpoint_ >= 0 ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_) : ""));
+                    last_checkpoint_ >= 0
+                        ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
+                        : ""));
   }
 
   void add_profile() {
     timer_.stop();
     for (const auto& row : timer_.rows()) {
-      auto same = std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
+      auto same =
+          std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
       if (same == kernels_.end()) {
         kernels_.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
       } else {
@@ -348,7 +370,8 @@ class TrainingRun {
       tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, tensor.data});
     });
     together(world_, [&] {
-      io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_), static_cast<int>(settings_.checkpoint.keep));
+      io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_),
+                           static_cast<int>(settings_.checkpoint.keep));
     });
     last_checkpoint_ = step_;
     checkpoint_s_ += events::now_s() - begin_s;
@@ -364,9 +387,11 @@ class TrainingRun {
   /// Where the wall time of this start went. The trace's share is the time rank 0 spent in it outside of steps.
   void summarize() {
     const double wall_s = events::now_s() - start_s_;
-    const auto share = [&](double s) { return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9)); };
-    note(fmt::format("{} steps in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n", step_ - first_step_, wall_s,
-                     share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
+    const auto share = [&](double s) {
+      return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9));
+    };
+    note(fmt::format("{} steps in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n", step_ - first_step_,
+                     wall_s, share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
   }
 
   /// Text continues generate.prompt; of other tokens there is no text, so their ids continue the corpus' first ones.
@@ -376,7 +401,8 @@ class TrainingRun {
     const std::string& prompt = settings_.generate.prompt;
     std::vector<int> tokens(prompt.size());
     if (is_text) {
-      std::transform(prompt.begin(), prompt.end(), tokens.begin(), [](char c) { return static_cast<unsigned char>(c); });
+      std::transform(prompt.begin(), prompt.end(), tokens.begin(),
+                     [](char c) { return static_cast<unsigned char>(c); });
     } else {
       tokens.resize(std::min<std::int64_t>(8, settings_.model.context_length));
       corpus_->copy(0, tokens);
@@ -385,10 +411,13 @@ class TrainingRun {
     const model::GenerateOptions options{settings_.train.sample_tokens, settings_.generate.temperature,
                                          settings_.generate.top_k, settings_.job.seed, is_text ? data::kEndOfText : -1};
     for (const int token : trainer_->generate(tokens, options)) {
-      if (!is_text) text += fmt::format(" {}", token);
-      else if (token != data::kEndOfText) text += static_cast<char>(token);
+      if (!is_text)
+        text += fmt::format(" {}", token);
+      else if (token != data::kEndOfText)
+        text += static_cast<char>(token);
     }
-    note(fmt::format("\n--- {} tokens generated from the trained model ---\n{}\n", settings_.train.sample_tokens, text));
+    note(
+        fmt::format("\n--- {} tokens generated from the trained model ---\n{}\n", settings_.train.sample_tokens, text));
   }
 
   void note(const std::string& text) {
@@ -415,13 +444,13 @@ class TrainingRun {
   std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
-  std::int64_t step_ = 0;             // optimizer steps done
-  std::int64_t sample_ = 0;           // next global sample
-  std::int64_t last_checkpoint_ = -1; // step of the newest one of this run
+  std::int64_t step_ = 0;              // optimizer steps done
+  std::int64_t sample_ = 0;            // next global sample
+  std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
   bool has_recorded_memory_ = false;
-  bool continues_itself_ = false;     // resumes in its own directory, which then is not empty
-  double start_s_ = 0;                // of the loop
-  std::int64_t first_step_ = 0;       // of this start
+  bool continues_itself_ = false;  // resumes in its own directory, which then is not empty
+  double start_s_ = 0;             // of the loop
+  std::int64_t first_step_ = 0;    // of this start
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 

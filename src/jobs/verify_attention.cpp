@@ -24,7 +24,7 @@ using Exec = kernels::Device;
 using kernels::contiguous_heads;
 
 struct Heads {
-  io::h5::Shape shape;        // [B,H,T,D]
+  io::h5::Shape shape;  // [B,H,T,D]
   std::vector<float> values;
 };
 
@@ -32,7 +32,8 @@ Heads read_heads(const io::h5::File& file, const std::string& name) {
   const io::h5::Dataset dataset = file.dataset(name);
   Heads heads{dataset.shape(), {}};
   if (heads.shape.size() != 4) {
-    throw Failure(Exit::files, fmt::format("{}: must be [B,H,T,D], has {} dimensions", dataset.where(), heads.shape.size()));
+    throw Failure(Exit::files,
+                  fmt::format("{}: must be [B,H,T,D], has {} dimensions", dataset.where(), heads.shape.size()));
   }
   heads.values = dataset.values<float>();
   return heads;
@@ -80,13 +81,15 @@ void verify(const Context& context) {
   const config::Settings& settings = context.settings();
   const std::string path = result_path(context, "attention.h5");
   const io::h5::File input = io::h5::File::open(settings.job.input);
-  const Heads q_h = read_heads(input, "q"), k_h = read_heads(input, "k"), v_h = read_heads(input, "v"), d_out_h = read_heads(input, "d_out");
+  const Heads q_h = read_heads(input, "q"), k_h = read_heads(input, "k"), v_h = read_heads(input, "v"),
+              d_out_h = read_heads(input, "d_out");
   const io::h5::Shape& q_shape = q_h.shape;
   const io::h5::Shape k_shape{q_shape[0], q_shape[1], k_h.shape[2], q_shape[3]};
   if (d_out_h.shape != q_shape || k_h.shape != k_shape || v_h.shape != k_shape) {
-    throw Failure(Exit::files, fmt::format("{}: q and d_out must be [B,H,Tq,D], k and v [B,H,Tk,D]; they are [{}], [{}], [{}], [{}]",
-                                           settings.job.input, fmt::join(q_shape, ","), fmt::join(d_out_h.shape, ","),
-                                           fmt::join(k_h.shape, ","), fmt::join(v_h.shape, ",")));
+    throw Failure(Exit::files,
+                  fmt::format("{}: q and d_out must be [B,H,Tq,D], k and v [B,H,Tk,D]; they are [{}], [{}], [{}], [{}]",
+                              settings.job.input, fmt::join(q_shape, ","), fmt::join(d_out_h.shape, ","),
+                              fmt::join(k_h.shape, ","), fmt::join(v_h.shape, ",")));
   }
   if (q_shape[3] < 1 || q_shape[3] > kernels::Flash2Forward<Exec, Scalar>::kMaxHead) {
     throw Failure(Exit::files, fmt::format("{}: head width {} is not in 1..{}", settings.job.input, q_shape[3],
@@ -100,20 +103,30 @@ void verify(const Context& context) {
   const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
                               kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(Tk, static_cast<int>(D));
   if (needed > memory::available_host_bytes()) {
-    throw Failure(Exit::out_of_memory, fmt::format("{}: these shapes need {} of memory and {} are available; fewer heads or a shorter "
-                                                   "sequence need less", settings.job.input, memory::readable_bytes(needed),
-                                                   memory::readable_bytes(memory::available_host_bytes())));
+    throw Failure(Exit::out_of_memory,
+                  fmt::format("{}: these shapes need {} of memory and {} are available; fewer heads or a shorter "
+                              "sequence need less",
+                              settings.job.input, memory::readable_bytes(needed),
+                              memory::readable_bytes(memory::available_host_bytes())));
   }
 
   const OnDevice<Scalar> q("q", q_h), k("k", k_h), v("v", v_h), d_out("d_out", d_out_h);
   const OnDevice<Scalar> out("out", q_h.shape), d_q("d_q", q_h.shape), d_k("d_k", k_h.shape), d_v("d_v", k_h.shape);
   const OnDevice<Real> lse("lse", io::h5::Shape{B, H, Tq});
-  const io::h5::Shape scores = kind == kernels::AttentionKind::standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
+  const io::h5::Shape scores =
+      kind == kernels::AttentionKind::standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
   const OnDevice<Scalar> probabilities("probabilities", scores), d_scores("d_scores", scores);
 
   const Exec exec;
-  const kernels::Attention<Exec, Scalar> attention{kind, q.heads(), k.heads(), v.heads(), out.heads(), lse.rows(),
-                                                   probabilities.heads(), static_cast<Real>(1 / std::sqrt(static_cast<double>(D))), causal};
+  const kernels::Attention<Exec, Scalar> attention{kind,
+                                                   q.heads(),
+                                                   k.heads(),
+                                                   v.heads(),
+                                                   out.heads(),
+                                                   lse.rows(),
+                                                   probabilities.heads(),
+                                                   static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
+                                                   causal};
   attention.forward(exec);
   attention.backward(exec, {d_out.heads(), d_q.heads(), d_k.heads(), d_v.heads(), d_scores.heads()});
   exec.fence();
@@ -132,7 +145,8 @@ void verify(const Context& context) {
 
 Exit verify_attention(const Context& context) {
   on_root(context.world, [&] {
-    with_scalar(train::dtype_of(context.settings().precision.compute), [&]<class Scalar>() { verify<Scalar>(context); });
+    with_scalar(train::dtype_of(context.settings().precision.compute),
+                [&]<class Scalar>() { verify<Scalar>(context); });
   });
   return Exit::finished;
 }

@@ -34,8 +34,9 @@ std::vector<float> read_params(const io::h5::File& input, const model::ParamTabl
     const io::h5::Shape shape =
         checkpoint ? checkpoint->shape("params", param.label) : input.dataset("params/" + param.label).shape();
     if (shape != param.shape) {
-      throw Failure(Exit::files, fmt::format("{}: params/{} is [{}], the deck's model needs [{}]; give the deck the file's sizes",
-                                             path, param.label, fmt::join(shape, ","), fmt::join(param.shape, ",")));
+      throw Failure(Exit::files,
+                    fmt::format("{}: params/{} is [{}], the deck's model needs [{}]; give the deck the file's sizes",
+                                path, param.label, fmt::join(shape, ","), fmt::join(param.shape, ",")));
     }
     if (checkpoint) {
       checkpoint->read("params", param.label, target);
@@ -55,13 +56,15 @@ void verify(const Context& context) {
   const io::h5::Shape token_shape = input.dataset("tokens").shape();
   const model::Shape shape = train::shape_of(settings.model);
   if (token_shape.size() != 2 || token_shape[0] < 1 || token_shape[1] < 2 || token_shape[1] - 1 > shape.T) {
-    throw Failure(Exit::files, fmt::format("{}: tokens must be [B,T+1] with 1 <= T <= model.context_length = {}, is [{}]",
-                                           settings.job.input, shape.T, fmt::join(token_shape, ",")));
+    throw Failure(Exit::files,
+                  fmt::format("{}: tokens must be [B,T+1] with 1 <= T <= model.context_length = {}, is [{}]",
+                              settings.job.input, shape.T, fmt::join(token_shape, ",")));
   }
   const std::vector<std::int32_t> tokens = input.dataset("tokens").values<std::int32_t>();
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= shape.V) {
-      throw Failure(Exit::files, fmt::format("{}: token {} is not in the vocabulary of {}", settings.job.input, token, shape.V));
+      throw Failure(Exit::files,
+                    fmt::format("{}: token {} is not in the vocabulary of {}", settings.job.input, token, shape.V));
     }
   }
   const int B = static_cast<int>(token_shape[0]), T = static_cast<int>(token_shape[1]) - 1, N = B * T;
@@ -70,8 +73,10 @@ void verify(const Context& context) {
   const model::ParamTable table(shape);
   memory::Layout layout;
   const auto whole = memory::Lifetime::whole_run();
-  const memory::TensorId params_id = layout.add("params", {table.flat_count()}, kDtype<Scalar>, memory::Category::parameters, whole);
-  const memory::TensorId grads_id = layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
+  const memory::TensorId params_id =
+      layout.add("params", {table.flat_count()}, kDtype<Scalar>, memory::Category::parameters, whole);
+  const memory::TensorId grads_id =
+      layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
   const memory::TensorId scale_id = layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole);
   const memory::TensorId loss_id = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
   const model::ActivationOptions options{B, kDtype<Scalar>, true, settings.train.checkpoint_activations,
@@ -113,9 +118,11 @@ void verify(const Context& context) {
   std::vector<float> logits(std::int64_t{N} * shape.V);
   for (int first = 0; first < N; first += transformer.chunk_rows()) {
     const int count = std::min(transformer.chunk_rows(), N - first);
-    const auto chunk_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), transformer.logits(exec, first, count));
+    const auto chunk_h =
+        Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), transformer.logits(exec, first, count));
     for (int row = 0; row < count; ++row) {
-      for (int v = 0; v < shape.V; ++v) logits[(std::int64_t{first} + row) * shape.V + v] = static_cast<float>(chunk_h(row, v));
+      for (int v = 0; v < shape.V; ++v)
+        logits[(std::int64_t{first} + row) * shape.V + v] = static_cast<float>(chunk_h(row, v));
     }
   }
   transformer.head(exec, loss, scale, true, silent);
@@ -129,10 +136,12 @@ void verify(const Context& context) {
   write_result(path, [&](io::h5::File& output) {
     output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
     const double mean = loss_sum / N;
-    output.write("loss", {}, std::span<const double>(&mean, 1), {"nats per token", "mean cross-entropy over all tokens"});
+    output.write("loss", {}, std::span<const double>(&mean, 1),
+                 {"nats per token", "mean cross-entropy over all tokens"});
     for (const model::Param& param : table.params()) {
       const std::vector<float> grad(grads_h.data() + param.first, grads_h.data() + param.first + param.count);
-      output.write("grads/" + param.label, param.shape, std::span<const float>(grad), {"1", "gradient of the mean loss"});
+      output.write("grads/" + param.label, param.shape, std::span<const float>(grad),
+                   {"1", "gradient of the mean loss"});
     }
   });
 }
@@ -141,7 +150,8 @@ void verify(const Context& context) {
 
 Exit verify_model(const Context& context) {
   on_root(context.world, [&] {
-    with_scalar(train::dtype_of(context.settings().precision.compute), [&]<class Scalar>() { verify<Scalar>(context); });
+    with_scalar(train::dtype_of(context.settings().precision.compute),
+                [&]<class Scalar>() { verify<Scalar>(context); });
   });
   return Exit::finished;
 }

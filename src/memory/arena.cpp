@@ -35,7 +35,8 @@ std::optional<std::int64_t> number_behind(const std::string& key, const fs::path
 struct ControlGroups {
   const char *mount, *limit, *usage, *cache;
 };
-constexpr ControlGroups kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr ControlGroups kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                  "total_inactive_file"};
 constexpr ControlGroups kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
 /// What a group has left: its limit less what is in use and could not be given back (file cache could).

@@ -9,11 +9,13 @@
 namespace tessera::memory {
 
 std::string_view name_of(Category category) {
-  constexpr std::string_view names[kCategories] = {"parameters", "gradients", "optimizer", "activations", "workspace", "data"};
+  constexpr std::string_view names[kCategories] = {"parameters",  "gradients", "optimizer",
+                                                   "activations", "workspace", "data"};
   return names[static_cast<int>(category)];
 }
 
-TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category, Lifetime lifetime) {
+TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category,
+                     Lifetime lifetime) {
   if (arena_bytes_ != 0) throw std::logic_error("layout: add('" + label + "') after place()");
   Tensor tensor{std::move(label), std::move(shape), dtype, category, lifetime};
   tensor.count = 1;

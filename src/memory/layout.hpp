@@ -38,9 +38,9 @@ struct Tensor {
   Dtype dtype;
   Category category;
   Lifetime lifetime;
-  std::int64_t count = 0;           // elements
-  std::int64_t bytes = 0;           // count * bytes_of(dtype), not rounded
-  std::int64_t offset = 0;          // bytes from the start of the arena, after place()
+  std::int64_t count = 0;   // elements
+  std::int64_t bytes = 0;   // count * bytes_of(dtype), not rounded
+  std::int64_t offset = 0;  // bytes from the start of the arena, after place()
 };
 
 class Layout {

@@ -37,7 +37,8 @@ struct Declarer {
 
   /// The tensors of `block` for a pass whose moment m happens at pass(m); a tensor lives from the moment that writes
   /// it to the forward moment or, when `kept`, the backward moment that reads it last.
-  BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1) const {
+  BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry,
+                             TensorId x1) const {
     const int unit = block + 1;
     const auto life = [&](int written, int read, int read_backward) {
       return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
@@ -72,18 +73,22 @@ struct Declarer {
     if (x1 == kAbsent && checkpointed && keeps_residual_at(block)) {
       x1 = activation(path + "x1", {N, s.C}, o.dtype, {forward(0), time.backward(unit, 7)});
     }
-    const BlockTensors in_forward = block_tensors(block, path, o.for_training && !checkpointed, forward, next_entry, x1);
+    const BlockTensors in_forward =
+        block_tensors(block, path, o.for_training && !checkpointed, forward, next_entry, x1);
     t.forward[block] = in_forward;
     if (checkpointed) {
       const int last_of_segment =
           static_cast<int>(std::min(s.L, (block / o.checkpoint_blocks + 1) * o.checkpoint_blocks)) - 1;
       const auto recompute = [&](int) { return time.backward(last_of_segment + 1, 0); };
-      t.backward[block] = block_tensors(block, path + "recomputed.", true, recompute, 0, keeps_residual_at(block) ? x1 : kAbsent);
+      t.backward[block] =
+          block_tensors(block, path + "recomputed.", true, recompute, 0, keeps_residual_at(block) ? x1 : kAbsent);
     } else {
       t.backward[block] = in_forward;
     }
     if (!o.for_training) return;
-    const auto backward = [&](int first, int last) { return Lifetime{time.backward(unit, first), time.backward(unit, last)}; };
+    const auto backward = [&](int first, int last) {
+      return Lifetime{time.backward(unit, first), time.backward(unit, last)};
+    };
     BlockGradients& g = t.gradients[block];
     g.d_act = activation(path + "d_act", {N, s.F}, o.dtype, backward(1, 2));
     g.d_attn = activation(path + "d_attn", {N, s.C}, o.dtype, backward(5, 6));
@@ -97,9 +102,9 @@ struct Declarer {
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
     std::int64_t most = 0;
     const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
-      most = std::max({most, kernels::gemm_workspace<bfloat16, bfloat16>(rows, out, in),   // y = x W^T
-                       kernels::gemm_workspace<bfloat16, bfloat16>(rows, in, out),         // d_x = d_y W
-                       kernels::gemm_workspace<bfloat16, float>(out, in, rows)});          // d_W += d_y^T x
+      most = std::max({most, kernels::gemm_workspace<bfloat16, bfloat16>(rows, out, in),  // y = x W^T
+                       kernels::gemm_workspace<bfloat16, bfloat16>(rows, in, out),        // d_x = d_y W
+                       kernels::gemm_workspace<bfloat16, float>(out, in, rows)});         // d_W += d_y^T x
     };
     linear(N, s.C, 3 * s.C);
     linear(N, s.C, s.C);
@@ -124,10 +129,12 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   t.chunk_rows = std::min(N, std::max<std::int64_t>(64, kLogitElements / shape.V / 64 * 64));
   t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
-  t.rope_table = layout.add("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, Category::workspace, Lifetime::whole_run());
-  t.norm_partial = train ? layout.add("norm.partial", {kernels::RmsnormBackward<kernels::Device, float>::kPartials, shape.C},
-                                      declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
-                         : kAbsent;
+  t.rope_table =
+      layout.add("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, Category::workspace, Lifetime::whole_run());
+  t.norm_partial =
+      train ? layout.add("norm.partial", {kernels::RmsnormBackward<kernels::Device, float>::kPartials, shape.C},
+                         declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
+            : kAbsent;
 
   t.forward.resize(L);
   t.backward.resize(L);
@@ -151,16 +158,16 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
   t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
   t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;
-  t.gemm_workspace = bytes_of(options.dtype) == 2
-                         ? layout.add("gemm.panels", {declare.gemm_floats(t.chunk_rows)}, Dtype::fp32, Category::workspace,
-                                      Lifetime::whole_run())
-                         : kAbsent;
+  t.gemm_workspace = bytes_of(options.dtype) == 2 ? layout.add("gemm.panels", {declare.gemm_floats(t.chunk_rows)},
+                                                               Dtype::fp32, Category::workspace, Lifetime::whole_run())
+                                                  : kAbsent;
   // One team's scratch; Serial has one team at a time. Larger than the forward pass' and the other kernels'.
   if (train && options.attention == kernels::AttentionKind::flash2) {
     const int D = static_cast<int>(shape.D());
     using Wide = kernels::Flash2Backward<kernels::Device, double>;
     using Narrow = kernels::Flash2Backward<kernels::Device, float>;
-    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(shape.T, D) : Narrow::scratch_bytes(shape.T, D));
+    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(shape.T, D)
+                                                                      : Narrow::scratch_bytes(shape.T, D));
   }
   return t;
 }

@@ -30,10 +30,10 @@ struct Timeline {
 };
 
 struct ActivationOptions {
-  std::int64_t sequences;            // B, the largest micro-batch
-  Dtype dtype;                       // of activations
-  bool for_training;                 // false: forward only, nothing is kept
-  std::int64_t checkpoint_blocks;    // 0: keep everything
+  std::int64_t sequences;          // B, the largest micro-batch
+  Dtype dtype;                     // of activations
+  bool for_training;               // false: forward only, nothing is kept
+  std::int64_t checkpoint_blocks;  // 0: keep everything
   kernels::AttentionKind attention;
 };
 
@@ -66,13 +66,13 @@ struct ActivationTensors {
   memory::TensorId rope_table;                  // [T,D/2,2]
   std::vector<BlockTensors> forward, backward;  // the same tensors unless checkpointing
   std::vector<BlockGradients> gradients;
-  memory::TensorId delta, recompute_delta;      // [N,C]  what a projection adds to the residual stream
+  memory::TensorId delta, recompute_delta;  // [N,C]  what a projection adds to the residual stream
   memory::TensorId x_final, rrms_final, normed_final;
-  memory::TensorId logits;                      // [rows of a chunk, V]
-  memory::TensorId row_loss;                    // [rows of a chunk]
-  memory::TensorId d_x, d_normed;               // [N,C]
-  memory::TensorId norm_partial;                // [kPartials,C]
-  memory::TensorId gemm_workspace;              // floats, 16-bit dtypes only
+  memory::TensorId logits;          // [rows of a chunk, V]
+  memory::TensorId row_loss;        // [rows of a chunk]
+  memory::TensorId d_x, d_normed;   // [N,C]
+  memory::TensorId norm_partial;    // [kPartials,C]
+  memory::TensorId gemm_workspace;  // floats, 16-bit dtypes only
   std::int64_t chunk_rows;
 };
 

@@ -27,7 +27,8 @@ std::vector<double> last_row(const Exec& exec, Transformer<Exec, Scalar>& transf
 
 template <class Exec>
 void load_tokens(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& tokens) {
-  Kokkos::deep_copy(exec, to, Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(tokens.data(), tokens.size()));
+  Kokkos::deep_copy(exec, to,
+                    Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(tokens.data(), tokens.size()));
   exec.fence();
 }
 
@@ -55,11 +56,13 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options) {
+                          kernels::AttentionKind attention, const std::vector<int>& prompt,
+                          const GenerateOptions& options) {
   for (const int token : prompt) {
     if (token < 0 || token >= shape.V) {
       throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
-                                     std::to_string(shape.V - 1) + ": give a prompt of the model's own tokens in generate.prompt");
+                                     std::to_string(shape.V - 1) +
+                                     ": give a prompt of the model's own tokens in generate.prompt");
     }
   }
   // 1. a forward-only arena for one sequence, and the cache
@@ -117,9 +120,10 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   return generated;
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                             \
-  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*,       \
-                                                   kernels::AttentionKind, const std::vector<int>&, const GenerateOptions&);
+#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                       \
+  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*, \
+                                                   kernels::AttentionKind, const std::vector<int>&,             \
+                                                   const GenerateOptions&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 

@@ -16,8 +16,8 @@ namespace tessera::model {
 
 struct GenerateOptions {
   std::int64_t max_tokens = 256;
-  double temperature = 0.8;    // 0: the most likely token
-  std::int64_t top_k = 40;     // 0: all
+  double temperature = 0.8;  // 0: the most likely token
+  std::int64_t top_k = 40;   // 0: all
   std::uint64_t seed = 1;
   std::int64_t end_of_text = -1;  // stop after this token; -1: never
 };
@@ -27,7 +27,8 @@ struct GenerateOptions {
 /// Throws Failure(Exit::usage) for a prompt token that the model does not have.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          kernels::AttentionKind attention, const std::vector<int>& prompt, const GenerateOptions& options);
+                          kernels::AttentionKind attention, const std::vector<int>& prompt,
+                          const GenerateOptions& options);
 
 /// The choice itself: an index into `logits`, drawn with the uniform number u in [0,1). Ties go to the lower index.
 int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u);

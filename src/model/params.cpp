@@ -29,7 +29,8 @@ ParamTable::ParamTable(const Shape& s) {
 
   for (const Param& param : params_) {
     if (param.unit == static_cast<int>(units_.size())) {
-      units_.push_back({param.label.substr(0, param.label.find('.', param.label.starts_with("block.") ? 6 : 0)), param.first, 0});
+      units_.push_back(
+          {param.label.substr(0, param.label.find('.', param.label.starts_with("block.") ? 6 : 0)), param.first, 0});
     }
   }
   for (std::size_t i = 0; i < units_.size(); ++i) {

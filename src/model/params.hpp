@@ -36,8 +36,8 @@ struct Param {
   std::vector<std::int64_t> shape;
   int unit;
   bool has_decay;
-  double initial_std;   // 0: constant 1 (gains)
-  std::int64_t first;   // elements from the start of the flat arrays
+  double initial_std;  // 0: constant 1 (gains)
+  std::int64_t first;  // elements from the start of the flat arrays
   std::int64_t count;
 };
 

@@ -21,7 +21,13 @@ template <class Exec, class Scalar>
 Transformer<Exec, Scalar>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
                                        const ActivationOptions& options, const memory::Arena<Exec>& arena,
                                        const Scalar* params, Real* grads)
-    : shape_(shape), table_(table), tensors_(tensors), options_(options), arena_(arena), params_(params), grads_(grads) {
+    : shape_(shape),
+      table_(table),
+      tensors_(tensors),
+      options_(options),
+      arena_(arena),
+      params_(params),
+      grads_(grads) {
   const std::int64_t pairs = shape.D() / 2;
   Real* on_device = arena.template data<Real>(tensors.rope_table);
   rope_ = HeadRows<const Real, Exec>(on_device, shape.T, pairs, 2);
@@ -85,9 +91,9 @@ void Transformer<Exec, Scalar>::run_blocks(const Exec& exec, KeyValueCache<Exec,
 }
 
 template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out,
-                                              bool needs_delta, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks,
-                                              bool announces) {
+void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
+                                              Matrix delta_out, bool needs_delta, KeyValueCache<Exec, Scalar>* cache,
+                                              Hooks& hooks, bool announces) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
     if (announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
@@ -104,8 +110,9 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const int first_position = cache ? cache->tokens : 0;
   for (const int part : {0, 1}) {
-    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D), rope_, first_position, RopeDirection::forward}.launch(
-        exec);
+    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D), rope_, first_position,
+                       RopeDirection::forward}
+        .launch(exec);
   }
   Attention<Exec, Scalar> attend = attention(t);
   if (cache) {
@@ -113,8 +120,10 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
     const auto upto = [&](const HeadTensor<Scalar, Exec>& all, int first, int last) {
       return Kokkos::subview(all, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(first, last), Kokkos::ALL);
     };
-    Kokkos::deep_copy(exec, upto(cache->keys[block], cache->tokens, seen), heads_of_qkv<Exec>(qkv.data(), 1, B_, H, T_, D));
-    Kokkos::deep_copy(exec, upto(cache->values[block], cache->tokens, seen), heads_of_qkv<Exec>(qkv.data(), 2, B_, H, T_, D));
+    Kokkos::deep_copy(exec, upto(cache->keys[block], cache->tokens, seen),
+                      heads_of_qkv<Exec>(qkv.data(), 1, B_, H, T_, D));
+    Kokkos::deep_copy(exec, upto(cache->values[block], cache->tokens, seen),
+                      heads_of_qkv<Exec>(qkv.data(), 2, B_, H, T_, D));
     attend.k = upto(cache->keys[block], 0, seen);
     attend.v = upto(cache->values[block], 0, seen);
     if (t.probabilities != memory::kAbsent) {
@@ -140,7 +149,8 @@ template <class Exec, class Scalar>
 kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::logits(const Exec& exec, int first, int count) {
   TESSERA_REQUIRE(first >= 0 && count >= 0 && count <= chunk_rows() && first + count <= B_ * T_,
                   "transformer: rows of logits out of range", first, count, chunk_rows(), B_ * T_);
-  const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count, shape_.C);
+  const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count,
+                           shape_.C);
   const Matrix out(arena_.template data<Scalar>(tensors_.logits), count, shape_.V);
   linear(exec, normed, table_["head.weight"], out);
   return out;
@@ -191,7 +201,8 @@ void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
   }
   hooks.before_backward(0);
   hooks.tick(tensors_.timeline.backward(0, 0));
-  EmbeddingBackward<Exec, Scalar>{inputs(), rows(tensors_.d_x, shape_.C), d_weight(table_["embedding.weight"])}.launch(exec);
+  EmbeddingBackward<Exec, Scalar>{inputs(), rows(tensors_.d_x, shape_.C), d_weight(table_["embedding.weight"])}.launch(
+      exec);
   hooks.after_backward(0);
 }
 
@@ -236,8 +247,8 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
   tick(6);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
-  typename Attention<Exec, Scalar>::Gradients gradients{heads_of_rows<Exec>(d_attn.data(), B_, H, T_, D), part(0), part(1), part(2),
-                                                        {}};
+  typename Attention<Exec, Scalar>::Gradients gradients{
+      heads_of_rows<Exec>(d_attn.data(), B_, H, T_, D), part(0), part(1), part(2), {}};
   if (g.d_scores != memory::kAbsent) {
     gradients.d_scores = contiguous_heads<Exec>(arena_.template data<Scalar>(g.d_scores), B_, H, T_, T_);
   }
@@ -251,10 +262,11 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
 // --- pieces --------------------------------------------------------------------------------------------------------
 
 template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param,
-                                     Matrix y, Vector<Real, Exec> rrms) const {
+void Transformer<Exec, Scalar>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
+                                     const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
   const bool in_place = delta.data() == nullptr;  // x is the residual stream already
-  RmsnormForward<Exec, Scalar>{x, delta, in_place ? Matrix{} : residual, gain(param), y, rrms, static_cast<Real>(shape_.norm_eps)}
+  RmsnormForward<Exec, Scalar>{x, delta, in_place ? Matrix{} : residual,    gain(param),
+                               y, rrms,  static_cast<Real>(shape_.norm_eps)}
       .launch(exec);
 }
 
@@ -272,12 +284,18 @@ void Transformer<Exec, Scalar>::linear_backward(const Exec& exec, ConstMatrix x,
 
 /// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
 template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param, Vector<Real, Exec> rrms,
-                                              ConstMatrix d_residual) const {
+void Transformer<Exec, Scalar>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
+                                              Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
   const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
                                             RmsnormBackward<Exec, Scalar>::kPartials, shape_.C);
-  RmsnormBackward<Exec, Scalar>{x,          gain(param),  rrms, rows(tensors_.d_normed, shape_.C), d_residual,
-                                rows(tensors_.d_x, shape_.C), d_gain(param), partial}
+  RmsnormBackward<Exec, Scalar>{x,
+                                gain(param),
+                                rrms,
+                                rows(tensors_.d_normed, shape_.C),
+                                d_residual,
+                                rows(tensors_.d_x, shape_.C),
+                                d_gain(param),
+                                partial}
       .launch(exec);
 }
 

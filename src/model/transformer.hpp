@@ -37,8 +37,8 @@ class Transformer {
   using Real = Accum<Scalar>;
 
   /// `params` and `grads` are the flat arrays of `table` (grads null: forward only). Fills the RoPE table.
-  Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors, const ActivationOptions& options,
-              const memory::Arena<Exec>& arena, const Scalar* params, Real* grads);
+  Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
+              const ActivationOptions& options, const memory::Arena<Exec>& arena, const Scalar* params, Real* grads);
 
   /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
   /// inputs() and targets(), row-major; a target of -1 is ignored.
@@ -57,7 +57,8 @@ class Transformer {
   /// Blocks and embedding, backwards; after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
 
-  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(); the View is valid until the next call.
+  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(); the View is valid until the next
+  /// call.
   kernels::Matrix<const Scalar, Exec> logits(const Exec& exec, int first, int rows);
   int chunk_rows() const { return static_cast<int>(tensors_.chunk_rows); }
 
@@ -78,7 +79,7 @@ class Transformer {
 
   void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
             kernels::Vector<Real, Exec> rrms) const;
-  void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;               // y = x W^T
+  void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;  // y = x W^T
   void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x) const;
   void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
                      ConstMatrix d_residual) const;
@@ -86,8 +87,8 @@ class Transformer {
   struct Entry {  // how a block's residual stream comes about
     ConstMatrix x, delta;
   };
-  void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, bool needs_delta,
-                     KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces);
+  void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out,
+                     bool needs_delta, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
   void run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);

@@ -46,8 +46,8 @@ struct PrepareUpdate {
   StateView<Exec> state;
   Schedule schedule;
   double beta1, beta2;
-  double clip_norm;          // 0: off
-  bool scales_dynamically;   // fp16
+  double clip_norm;         // 0: off
+  bool scales_dynamically;  // fp16
 
   static constexpr double kLargestScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles

@@ -27,13 +27,17 @@ BatchPlan plan_batch(const config::Train& train, const config::Parallel& paralle
   const std::int64_t micro_sequences = micro == 0 ? largest_share : std::min(micro, largest_share);
   if (!parallel.allow_uneven) {
     if (batch % ranks != 0) {
-      throw Failure(Exit::usage, fmt::format("train.batch_size={} is not a multiple of {} ranks: use a multiple, another number "
-                                             "of ranks, or parallel.allow_uneven=true", batch, ranks));
+      throw Failure(Exit::usage,
+                    fmt::format("train.batch_size={} is not a multiple of {} ranks: use a multiple, another number "
+                                "of ranks, or parallel.allow_uneven=true",
+                                batch, ranks));
     }
     if (micro != 0 && (batch / ranks) % micro != 0) {
-      throw Failure(Exit::usage, fmt::format("train.micro_batch_size={} does not divide the {} sequences of each of {} ranks "
-                                             "(train.batch_size={}): use a divisor, 0 for the largest, or "
-                                             "parallel.allow_uneven=true", micro, batch / ranks, ranks, batch));
+      throw Failure(Exit::usage,
+                    fmt::format("train.micro_batch_size={} does not divide the {} sequences of each of {} ranks "
+                                "(train.batch_size={}): use a divisor, 0 for the largest, or "
+                                "parallel.allow_uneven=true",
+                                micro, batch / ranks, ranks, batch));
     }
   }
   return {batch, ranks, static_cast<int>(micro_sequences),

@@ -10,8 +10,8 @@ namespace tessera::train {
 struct BatchPlan {
   std::int64_t global_sequences;  // per optimizer step
   int ranks;
-  int micro_sequences;            // largest micro-batch of any rank
-  int micro_steps;                // accumulation: the same number on every rank
+  int micro_sequences;  // largest micro-batch of any rank
+  int micro_steps;      // accumulation: the same number on every rank
 
   /// This rank's samples of step s are s * global_sequences + first_sample(rank) .. + sequences_of(rank) - 1.
   std::int64_t first_sample(int rank) const;

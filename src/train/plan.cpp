@@ -39,7 +39,8 @@ std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
 
 namespace {
 
-StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::Layout& layout, const model::Timeline& time) {
+StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::Layout& layout,
+                           const model::Timeline& time) {
   const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
@@ -51,7 +52,8 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::
   t.grads = layout.add("grads", {P}, real, Category::gradients, whole);
   t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
   t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
-  t.adamw_blocks = layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
+  t.adamw_blocks =
+      layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
   t.norm_partial =
       layout.add("norm2.partial", {norm_blocks}, Dtype::fp64, Category::workspace, {time.update(), time.update()});
   t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);

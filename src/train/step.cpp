@@ -140,7 +140,8 @@ class TrainerOf final : public Trainer {
       if constexpr (std::is_same_v<Real, float> && kernels::kIsHost<Exec>) {
         visit({group, &param, {data + param.first, static_cast<std::size_t>(param.count)}});
       } else {
-        const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), kernels::Vector<Real, Exec>(data + param.first, param.count));
+        const auto host = Kokkos::create_mirror_view_and_copy(
+            Kokkos::HostSpace(), kernels::Vector<Real, Exec>(data + param.first, param.count));
         saved_.emplace_back(host.data(), host.data() + param.count);
         visit({group, &param, saved_.back()});
       }
@@ -173,7 +174,8 @@ class TrainerOf final : public Trainer {
   }
 
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) override {
-    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, params_, plan_.options.attention, prompt, options);
+    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, params_, plan_.options.attention, prompt,
+                                         options);
   }
 
   std::uint64_t weights_fingerprint() override {
@@ -208,7 +210,9 @@ class TrainerOf final : public Trainer {
     return kernels::Vector<Number, Exec>(data, flat_count());
   }
   optim::StateView<Exec> state_view() const { return optim::StateView<Exec>(state_); }
-  static kernels::Value<double, Exec> loss_of(optim::StepState* state) { return kernels::Value<double, Exec>(&state->loss_sum); }
+  static kernels::Value<double, Exec> loss_of(optim::StepState* state) {
+    return kernels::Value<double, Exec>(&state->loss_sum);
+  }
   std::int64_t bucket_bytes() const { return static_cast<std::int64_t>(settings_.parallel.bucket_mbyte * 1e6); }
 
   /// One span per unit, in the order in which backward finishes them.
@@ -223,9 +227,11 @@ class TrainerOf final : public Trainer {
 
   void upload_blocks() {
     const std::vector<kernels::AdamwBlock> blocks = adamw_blocks(plan_.table);
-    auto* on_device = reinterpret_cast<kernels::AdamwBlock*>(arena_.template data<std::int32_t>(plan_.state.adamw_blocks));
+    auto* on_device =
+        reinterpret_cast<kernels::AdamwBlock*>(arena_.template data<std::int32_t>(plan_.state.adamw_blocks));
     const kernels::Vector<kernels::AdamwBlock, Exec> target(on_device, blocks.size());
-    Kokkos::deep_copy(target, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(blocks.data(), blocks.size()));
+    Kokkos::deep_copy(target, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
+                                  blocks.data(), blocks.size()));
     blocks_ = target;
   }
 
@@ -247,16 +253,15 @@ class TrainerOf final : public Trainer {
   void update() {
     const config::Optimizer& o = settings_.optimizer;
     const auto blocks = static_cast<std::int64_t>(kernels::SquareNorm<Exec, Real>::blocks(flat_count()));
-    kernels::SquareNorm<Exec, Real>{flat(static_cast<const Real*>(grads_)),
-                                    kernels::Vector<double, Exec>(arena_.template data<double>(plan_.state.norm_partial), blocks),
-                                    kernels::Value<double, Exec>(&state_->norm_squared)}
+    kernels::SquareNorm<Exec, Real>{
+        flat(static_cast<const Real*>(grads_)),
+        kernels::Vector<double, Exec>(arena_.template data<double>(plan_.state.norm_partial), blocks),
+        kernels::Value<double, Exec>(&state_->norm_squared)}
         .launch(exec_);
-    optim::PrepareUpdate<Exec>{state_view(),
-                               {o.learning_rate, o.min_learning_rate, o.warmup_steps, settings_.train.steps},
-                               o.beta1,
-                               o.beta2,
-                               o.clip_norm,
-                               kDtype<Scalar> == Dtype::fp16}
+    optim::PrepareUpdate<Exec>{
+        state_view(), {o.learning_rate, o.min_learning_rate, o.warmup_steps, settings_.train.steps},
+        o.beta1,      o.beta2,
+        o.clip_norm,  kDtype<Scalar> == Dtype::fp16}
         .launch(exec_);
     kernels::AdamwUpdate<Exec, Scalar>{blocks_,
                                        flat(master_),
@@ -318,8 +323,8 @@ class TrainerOf final : public Trainer {
   model::Transformer<Exec, Scalar> transformer_;
   parallel::BucketQueue queue_;
   StepHooks hooks_;
-  std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
-  HostInts inputs_h_, targets_h_;  // [B*T]
+  std::vector<std::int32_t> row_;          // [T+1] one sequence on its way to the device
+  HostInts inputs_h_, targets_h_;          // [B*T]
   std::vector<std::vector<float>> saved_;  // host copies that save_state() has handed out
 };
 

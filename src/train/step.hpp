@@ -25,8 +25,8 @@ namespace tessera::train {
 
 /// What a step did, on this rank; seconds are wall time of this rank.
 struct StepNumbers {
-  double loss_sum = 0;       // nats over this rank's tokens
-  double grad_norm = 0;      // global, before clipping
+  double loss_sum = 0;   // nats over this rank's tokens
+  double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
   bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers

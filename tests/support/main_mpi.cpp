@@ -14,7 +14,7 @@
 #include <string>
 
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/lsan_interface.h>
+  #include <sanitizer/lsan_interface.h>
 #endif
 
 namespace {

@@ -24,8 +24,8 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
 
   const int D = q.extent_int(3);
   const std::size_t head_reals = 2 * k.extent(2) * width(D);
-  TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31, "flash2 backward: keys of one head need 2 GiB of scratch or more",
-                  k.extent(2), D);
+  TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
+                  "flash2 backward: keys of one head need 2 GiB of scratch or more", k.extent(2), D);
   Kokkos::parallel_for("tessera::attention::flash2::backward",
                        Policy(exec, teams, Kokkos::AUTO)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))
@@ -118,8 +118,10 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
       team.team_barrier();  // p and ds are complete
 
       // 6. the three gradients (q_pad carries the scale for d_k; d_q gets it when it is written)
-      Product{p_t, lanes, 1, d_out_pad, W, d_v_head + static_cast<long>(first_key) * W, W, true}.run(team, keys, W, queries);
-      Product{ds_t, lanes, 1, q_pad, W, d_k_head + static_cast<long>(first_key) * W, W, true}.run(team, keys, W, queries);
+      Real* d_v_tile = d_v_head + static_cast<long>(first_key) * W;
+      Real* d_k_tile = d_k_head + static_cast<long>(first_key) * W;
+      Product{p_t, lanes, 1, d_out_pad, W, d_v_tile, W, true}.run(team, keys, W, queries);
+      Product{ds_t, lanes, 1, q_pad, W, d_k_tile, W, true}.run(team, keys, W, queries);
       Product{ds_t, 1, lanes, k_pad, W, d_q_pad, W, true}.run(team, queries, W, keys);
     }
     team.team_barrier();  // d_q is complete

@@ -21,10 +21,10 @@ void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
 
   const int D = q.extent_int(3);
   const std::size_t reals = (kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile;
-  Kokkos::parallel_for("tessera::attention::flash2::forward",
-                       Policy(exec, teams, Kokkos::AUTO)
-                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
-                       *this);
+  Kokkos::parallel_for(
+      "tessera::attention::flash2::forward",
+      Policy(exec, teams, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+      *this);
 }
 
 template <class Exec, class Scalar>
@@ -45,14 +45,14 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
 
   Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(
       sizeof(Real) * ((kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile)));
-  Real* q_t = pad;                          // [D, lanes]        scaled queries
-  Real* k_pad = q_t + D * kQueryTile;       // [kKeyTile, D]
-  Real* v_pad = k_pad + kKeyTile * D;       // [kKeyTile, D]
-  Real* p_t = v_pad + kKeyTile * D;         // [kKeyTile, lanes] scores, then their exponentials
+  Real* q_t = pad;                            // [D, lanes]        scaled queries
+  Real* k_pad = q_t + D * kQueryTile;         // [kKeyTile, D]
+  Real* v_pad = k_pad + kKeyTile * D;         // [kKeyTile, D]
+  Real* p_t = v_pad + kKeyTile * D;           // [kKeyTile, lanes] scores, then their exponentials
   Real* out_t = p_t + kKeyTile * kQueryTile;  // [D, lanes]      un-normalised output
-  Real* top = out_t + D * kQueryTile;       // [lanes]           running maximum
-  Real* sum = top + kQueryTile;             // [lanes]           running sum
-  Real* shrink = sum + kQueryTile;          // [lanes]           exp(old maximum - new maximum)
+  Real* top = out_t + D * kQueryTile;         // [lanes]           running maximum
+  Real* sum = top + kQueryTile;               // [lanes]           running sum
+  Real* shrink = sum + kQueryTile;            // [lanes]           exp(old maximum - new maximum)
 
   // 1. stage the queries once; clear the running state
   detail::stage_transposed(team, &q(b, h, first_query, 0), q.stride(2), queries, D, lanes, scale, q_t);

@@ -17,12 +17,14 @@ void StandardBackward<Exec, Scalar>::launch(const Exec& exec) const {
   Product{"tessera::attention::standard::d_probabilities", d_out, transposed(v), d_scores, Real(1)}.launch(exec);
   SoftmaxRowsBackward<Exec, Scalar>{probabilities, d_scores}.launch(exec);
   Product{"tessera::attention::standard::d_q", d_scores, k, d_q, scale}.launch(exec);
-  Product{"tessera::attention::standard::d_k", transposed(HeadTensor<const Scalar, Exec>(d_scores)), q, d_k, scale}.launch(exec);
+  Product{"tessera::attention::standard::d_k", transposed(HeadTensor<const Scalar, Exec>(d_scores)), q, d_k, scale}
+      .launch(exec);
 }
 
 template <class Exec, class Scalar>
 void SoftmaxRowsBackward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_same_heads("softmax rows backward: d_scores must have the probabilities' shape", probabilities, d_scores);
+  detail::require_same_heads("softmax rows backward: d_scores must have the probabilities' shape", probabilities,
+                             d_scores);
   const int rows = d_scores.extent_int(0) * d_scores.extent_int(1) * d_scores.extent_int(2);
   if (rows == 0) return;
   Kokkos::parallel_for("tessera::attention::standard::softmax_backward", Policy(exec, rows, Kokkos::AUTO), *this);
@@ -45,7 +47,7 @@ KOKKOS_FUNCTION void SoftmaxRowsBackward<Exec, Scalar>::operator()(const Member&
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)           \
+#define TESSERA_INSTANTIATE(Exec, Scalar)         \
   template struct StandardBackward<Exec, Scalar>; \
   template struct SoftmaxRowsBackward<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)

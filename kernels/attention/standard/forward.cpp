@@ -11,7 +11,8 @@ void StandardForward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_same_heads("standard forward: v must have k's shape", k, v);
   detail::require_same_heads("standard forward: out must have q's shape", q, out);
   detail::require_head_rows("standard forward: lse must be [B,H,Tq]", q, lse);
-  HeadProduct<Exec, Scalar>{"tessera::attention::standard::scores", q, transposed(k), probabilities, scale}.launch(exec);
+  HeadProduct<Exec, Scalar>{"tessera::attention::standard::scores", q, transposed(k), probabilities, scale}.launch(
+      exec);
   SoftmaxRows<Exec, Scalar>{probabilities, lse, causal}.launch(exec);
   HeadProduct<Exec, Scalar>{"tessera::attention::standard::out", probabilities, v, out, Real(1)}.launch(exec);
 }
@@ -50,7 +51,7 @@ KOKKOS_FUNCTION void SoftmaxRows<Exec, Scalar>::operator()(const Member& team) c
   Kokkos::single(Kokkos::PerTeam(team), [&] { lse(b, h, i) = seen > 0 ? top + log(sum) : Real(-HUGE_VAL); });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)          \
+#define TESSERA_INSTANTIATE(Exec, Scalar)        \
   template struct StandardForward<Exec, Scalar>; \
   template struct SoftmaxRows<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)

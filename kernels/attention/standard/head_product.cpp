@@ -9,11 +9,11 @@ template <class Exec, class Scalar>
 void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(a.extent(0) == c.extent(0) && b.extent(0) == c.extent(0) && a.extent(1) == c.extent(1) &&
                       b.extent(1) == c.extent(1),
-                  "head product: a, b and c must have the same B and H", a.extent(0), b.extent(0), c.extent(0), a.extent(1),
-                  b.extent(1), c.extent(1));
+                  "head product: a, b and c must have the same B and H", a.extent(0), b.extent(0), c.extent(0),
+                  a.extent(1), b.extent(1), c.extent(1));
   TESSERA_REQUIRE(a.extent(2) == c.extent(2) && b.extent(3) == c.extent(3) && a.extent(3) == b.extent(2),
-                  "head product: shapes must be [M,K] x [K,N] = [M,N]", a.extent(2), a.extent(3), b.extent(2), b.extent(3),
-                  c.extent(2), c.extent(3));
+                  "head product: shapes must be [M,K] x [K,N] = [M,N]", a.extent(2), a.extent(3), b.extent(2),
+                  b.extent(3), c.extent(2), c.extent(3));
   const int row_tiles = (c.extent_int(2) + kTile - 1) / kTile, column_tiles = (c.extent_int(3) + kTile - 1) / kTile;
   const int teams = c.extent_int(0) * c.extent_int(1) * row_tiles * column_tiles;
   if (teams == 0) return;
@@ -45,9 +45,8 @@ KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) c
     const int depth = K - inner < kTile ? K - inner : kTile;
     team.team_barrier();  // the previous tiles have been read
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int i) {
-      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, depth), [&](int j) {
-        a_pad[i * kTile + j] = static_cast<Real>(a(i_b, i_h, row + i, inner + j));
-      });
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, depth),
+                           [&](int j) { a_pad[i * kTile + j] = static_cast<Real>(a(i_b, i_h, row + i, inner + j)); });
     });
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, depth), [&](int i) {
       Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lanes), [&](int j) {

@@ -1,7 +1,8 @@
 /// Standard attention: the scores of every pair of query and key are stored, then normalised, then multiplied.
 ///
 ///   forward    S = scale q k^T (masked)   P = softmax(S)   out = P v
-///   backward   d_v = P^T d_out   d_P = d_out v^T   d_S = P (d_P - rowsum(P d_P))   d_q = scale d_S k   d_k = scale d_S^T q
+///   backward   d_v = P^T d_out   d_P = d_out v^T   d_S = P (d_P - rowsum(P d_P))   d_q = scale d_S k   d_k = scale
+///   d_S^T q
 ///
 /// The comparison that FlashAttention is measured against: the same sums, but O(Tq*Tk) memory per head, saved from
 /// forward to backward. Masks and edges as in Flash2Forward.

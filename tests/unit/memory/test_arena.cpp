@@ -85,8 +85,8 @@ TEST(HostMemory, available_is_plausible) {
 struct Machine {
   test::ScratchFolder folder;
   Machine(const std::string& membership, std::int64_t available_kib) {
-    file("proc/meminfo", "MemTotal:       99999999 kB\nMemFree:          111111 kB\nMemAvailable:   " + std::to_string(available_kib) +
-                             " kB\nHugePages_Total:       0\n");
+    file("proc/meminfo", "MemTotal:       99999999 kB\nMemFree:          111111 kB\nMemAvailable:   " +
+                             std::to_string(available_kib) + " kB\nHugePages_Total:       0\n");
     file("proc/self/cgroup", membership);
   }
   void file(const std::string& name, const std::string& content) const {

@@ -9,7 +9,9 @@
 namespace tessera::memory {
 namespace {
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment; }
+std::int64_t padded(std::int64_t bytes) {
+  return (bytes + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+}
 
 /// Up to 60 tensors over 30 ticks: empty ones, single elements, whole-run ones, moments and long lives.
 Layout random_layout(std::uint64_t seed) {
@@ -83,7 +85,8 @@ TEST(Layout, is_never_smaller_than_what_lives_at_once_and_seldom_much_larger) {
 TEST(Layout, is_deterministic) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Layout a = random_layout(seed), b = random_layout(seed);
-    for (std::size_t i = 0; i < a.tensors().size(); ++i) EXPECT_EQ(a[static_cast<int>(i)].offset, b[static_cast<int>(i)].offset);
+    for (std::size_t i = 0; i < a.tensors().size(); ++i)
+      EXPECT_EQ(a[static_cast<int>(i)].offset, b[static_cast<int>(i)].offset);
   }
 }
 
@@ -126,7 +129,8 @@ TEST(Layout, peaks_are_those_of_a_sum_over_every_tick) {
       for (int category = 0; category < kCategories; ++category) {
         std::int64_t live = 0;
         for (const Tensor& t : layout.tensors()) {
-          if (static_cast<int>(t.category) == category && t.lifetime.first <= tick && tick <= t.lifetime.last) live += t.bytes;
+          if (static_cast<int>(t.category) == category && t.lifetime.first <= tick && tick <= t.lifetime.last)
+            live += t.bytes;
         }
         peaks[category] = std::max(peaks[category], live);
         all += live;

@@ -12,8 +12,8 @@ namespace tessera::test {
 struct Golden {
   io::h5::File file = io::h5::File::open(TESSERA_SOURCE_DIR "/tests/golden/model.h5");
   model::Shape shape{file.integer("vocab_size"), file.integer("context_length"), file.integer("d_model"),
-                     file.integer("num_layers"), file.integer("num_heads"), file.integer("d_ff"),
-                     file.number("rope_theta"), file.number("norm_eps")};
+                     file.integer("num_layers"), file.integer("num_heads"),      file.integer("d_ff"),
+                     file.number("rope_theta"),  file.number("norm_eps")};
   model::ParamTable table{shape};
   std::vector<int> tokens = file.dataset("tokens").values<std::int32_t>();  // [B,T+1]
   int B = static_cast<int>(file.dataset("tokens").shape()[0]);

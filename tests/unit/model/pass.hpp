@@ -96,8 +96,8 @@ class Pass {
     Real* const scale_on_device = arena.template data<Real>(scale_id_);
     upload(scale_on_device, std::vector<double>{grad_scale != 0 ? grad_scale : 1.0 / rows_});
     transformer.forward(exec, listening);
-    transformer.head(exec, kernels::Value<double, Device>(loss_on_device), kernels::Value<const Real, Device>(scale_on_device),
-                     with_gradients, listening);
+    transformer.head(exec, kernels::Value<double, Device>(loss_on_device),
+                     kernels::Value<const Real, Device>(scale_on_device), with_gradients, listening);
     if (with_gradients) transformer.backward(exec, listening);
     exec.fence();
     loss_sum = download(loss_on_device, 1)[0];

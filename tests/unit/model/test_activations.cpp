@@ -24,7 +24,8 @@ class Poisoner final : public model::Hooks {
  public:
   template <class Scalar>
   explicit Poisoner(const Pass<Scalar>& pass)
-      : layout_(pass.layout), base_(reinterpret_cast<unsigned char*>(const_cast<Scalar*>(pass.params())) - layout_[0].offset) {}
+      : layout_(pass.layout),
+        base_(reinterpret_cast<unsigned char*>(const_cast<Scalar*>(pass.params())) - layout_[0].offset) {}
 
   void tick(int tick) override {
     EXPECT_GT(tick, last_tick_) << "time stands still or runs backwards";
@@ -37,7 +38,8 @@ class Poisoner final : public model::Hooks {
         break;
       }
     }
-    const std::vector<bool> is_undefined = not_owned([&](const memory::Lifetime& life) { return life.first < tick && tick <= life.last; });
+    const std::vector<bool> is_undefined =
+        not_owned([&](const memory::Lifetime& life) { return life.first < tick && tick <= life.last; });
     for (std::size_t i = 0; i < is_undefined.size(); ++i) {
       if (is_undefined[i]) host(i) = 0xFF;
     }
@@ -74,8 +76,9 @@ TEST(Activations, every_tensor_is_alive_when_it_is_used) {
   const auto tokens = uniform_int(3 * 25, 5, 0, 61);
   const auto run = [&](auto scalar, AttentionKind attention, int checkpoint) {
     using Scalar = decltype(scalar);
-    SCOPED_TRACE(::testing::Message() << kScalarName<Scalar> << (attention == AttentionKind::standard ? " standard" : " flash2")
-                                      << ", checkpoint every " << checkpoint);
+    SCOPED_TRACE(
+        ::testing::Message() << kScalarName<Scalar> << (attention == AttentionKind::standard ? " standard" : " flash2")
+                             << ", checkpoint every " << checkpoint);
     Pass<Scalar> plain(shape, {.sequences = 3, .checkpoint_blocks = checkpoint, .attention = attention});
     Pass<Scalar> poisoned(shape, {.sequences = 3, .checkpoint_blocks = checkpoint, .attention = attention});
     const auto params = uniform(plain.table.flat_count(), 6, -0.3, 0.3);
@@ -193,7 +196,8 @@ TEST(Activations, labels_are_unique_and_the_same_names_serve_everyone) {
     memory::Layout layout;
     model::declare_activations(shape, {2, Dtype::bf16, true, checkpoint, AttentionKind::standard}, layout);
     std::set<std::string> labels;
-    for (const memory::Tensor& tensor : layout.tensors()) EXPECT_TRUE(labels.insert(tensor.label).second) << tensor.label;
+    for (const memory::Tensor& tensor : layout.tensors())
+      EXPECT_TRUE(labels.insert(tensor.label).second) << tensor.label;
     EXPECT_TRUE(labels.count("block.03.qkv"));
     EXPECT_EQ(labels.count("block.03.recomputed.qkv"), checkpoint > 0 ? 1u : 0u);
   }
@@ -201,7 +205,9 @@ TEST(Activations, labels_are_unique_and_the_same_names_serve_everyone) {
 
 TEST(Activations, checkpointing_trades_memory_as_it_should) {
   const model::Shape shape{257, 128, 128, 12, 4, 352, 1e4, 1e-5};
-  const auto bytes = [&](int checkpoint) { return activation_bytes(shape, {4, Dtype::fp32, true, checkpoint, AttentionKind::flash2}); };
+  const auto bytes = [&](int checkpoint) {
+    return activation_bytes(shape, {4, Dtype::fp32, true, checkpoint, AttentionKind::flash2});
+  };
   // One block's tensors are 8C + 3F numbers a row (and a few); with checkpoints one segment of them is alive at once.
   const double row = 4.0 * (8 * 128 + 3 * 352), rows = 4 * 128;
   EXPECT_NEAR(static_cast<double>(bytes(0)), 12 * row * rows, 0.1 * 12 * row * rows);
@@ -229,7 +235,8 @@ TEST(Activations, inference_keeps_nothing_and_needs_no_gradients) {
   const model::ActivationTensors t = model::declare_activations(shape, inference, layout);
   EXPECT_EQ(t.d_x, memory::kAbsent);
   EXPECT_EQ(t.norm_partial, memory::kAbsent);
-  for (const memory::Tensor& tensor : layout.tensors()) EXPECT_EQ(tensor.label.find("d_"), std::string::npos) << tensor.label;
+  for (const memory::Tensor& tensor : layout.tensors())
+    EXPECT_EQ(tensor.label.find("d_"), std::string::npos) << tensor.label;
   EXPECT_LT(activation_bytes(shape, inference), activation_bytes(shape, training) / 6);
 }
 

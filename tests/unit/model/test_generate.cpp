@@ -45,7 +45,8 @@ struct Generate : ::testing::Test {
 
   std::vector<int> generate(const std::vector<int>& prompt, const GenerateOptions& options,
                             AttentionKind attention = AttentionKind::flash2) {
-    return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.params(), attention, prompt, options);
+    return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.params(), attention, prompt,
+                                           options);
   }
 };
 TYPED_TEST_SUITE(Generate, AllScalars, ScalarNames);
@@ -57,7 +58,8 @@ TYPED_TEST(Generate, with_the_cache_equals_a_full_forward_for_every_token) {
     slow.set_params(this->golden.flat("params"));
     for (const int prompt_tokens : {1, 5, 23, 24, 40}) {
       const auto prompt = uniform_int(prompt_tokens, 70 + prompt_tokens, 0, 61);
-      EXPECT_EQ(this->generate(prompt, {.max_tokens = 61, .temperature = 0}, attention), generate_slowly(slow, prompt, 61))
+      EXPECT_EQ(this->generate(prompt, {.max_tokens = 61, .temperature = 0}, attention),
+                generate_slowly(slow, prompt, 61))
           << "prompt of " << prompt_tokens << (attention == AttentionKind::standard ? ", standard" : ", flash2");
     }
   }
@@ -139,7 +141,8 @@ TEST(SampleToken, draws_each_token_as_often_as_its_softmax_says) {
       for (int i = 0; i < draws; ++i) ++counts[sample_token(kLogits, temperature, top_k, (i + 0.5) / draws)];
       for (std::size_t i = 0; i < 5; ++i) {
         const double expected = i < kept ? draws * std::exp(kLogits[order[i]] / temperature) / sum : 0;
-        EXPECT_NEAR(counts[order[i]], expected, 1.01) << "token " << order[i] << ", T " << temperature << ", top " << top_k;
+        EXPECT_NEAR(counts[order[i]], expected, 1.01)
+            << "token " << order[i] << ", T " << temperature << ", top " << top_k;
       }
     }
   }

@@ -107,7 +107,13 @@ TEST(ParamTable, block_numbers_of_deep_models_sort_as_text) {
 }
 
 Param param_of(const std::string& label, double std) {
-  return {.label = label, .shape = {1000, 1000}, .unit = 0, .has_decay = true, .initial_std = std, .first = 0, .count = 1000000};
+  return {.label = label,
+          .shape = {1000, 1000},
+          .unit = 0,
+          .has_decay = true,
+          .initial_std = std,
+          .first = 0,
+          .count = 1000000};
 }
 
 TEST(InitialValue, gains_are_one) {

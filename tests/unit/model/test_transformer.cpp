@@ -86,7 +86,8 @@ TYPED_TEST(Transformer, checkpointing_gives_the_same_bits) {
       pass.run(tokens, 3, 24);
       EXPECT_EQ(pass.loss, plain.loss) << "every " << every;
       EXPECT_TRUE(same_bits(pass.grads, plain.grads)) << "every " << every;
-      EXPECT_LT(pass.layout.peak_by_category()[3], plain.layout.peak_by_category()[3]) << "every " << every << " saves nothing";
+      EXPECT_LT(pass.layout.peak_by_category()[3], plain.layout.peak_by_category()[3])
+          << "every " << every << " saves nothing";
     }
   }
 }
@@ -123,7 +124,8 @@ TYPED_TEST(Transformer, loss_does_not_depend_on_how_the_logits_are_cut_into_chun
     pass.run(golden.tokens, golden.B, golden.T);
     EXPECT_NEAR(pass.loss, whole.loss, bound * whole.loss) << rows << " rows";
     for (const model::Param& param : golden.table.params()) {
-      EXPECT_TRUE(all_close<TypeParam>(pass.grad(param), whole.grad(param), {.of_max = bound})) << param.label << ", " << rows << " rows";
+      EXPECT_TRUE(all_close<TypeParam>(pass.grad(param), whole.grad(param), {.of_max = bound}))
+          << param.label << ", " << rows << " rows";
     }
   }
 }
@@ -143,7 +145,8 @@ TYPED_TEST(Transformer, launches_nothing_under_another_name) {
   }
 }
 
-// --- in double: what the arithmetic must be ---------------------------------------------------------------------------
+// --- in double: what the arithmetic must be
+// ---------------------------------------------------------------------------
 
 struct TransformerInDouble : ::testing::Test {
   Golden golden;
@@ -159,7 +162,8 @@ TEST_F(TransformerInDouble, agrees_with_the_golden_to_ten_digits) {
   pass.run();
   EXPECT_NEAR(pass.loss, golden.values("loss")[0], 1e-13);
   for (const model::Param& param : golden.table.params()) {
-    EXPECT_TRUE(all_close<double>(pass.grad(param), golden.values("grads/" + param.label), {.of_max = 1e-12})) << param.label;
+    EXPECT_TRUE(all_close<double>(pass.grad(param), golden.values("grads/" + param.label), {.of_max = 1e-12}))
+        << param.label;
   }
 }
 
@@ -180,7 +184,8 @@ TEST_F(TransformerInDouble, gradients_are_those_of_finite_differences) {
         pass.run(false);
         losses[side] = pass.loss;
       }
-      EXPECT_NEAR(grads[at], (losses[0] - losses[1]) / (2 * step), 1e-8 * (1 + std::abs(grads[at]))) << param.label << "[" << i << "]";
+      EXPECT_NEAR(grads[at], (losses[0] - losses[1]) / (2 * step), 1e-8 * (1 + std::abs(grads[at])))
+          << param.label << "[" << i << "]";
     }
   }
 }
@@ -220,7 +225,8 @@ TEST_F(TransformerInDouble, a_later_token_changes_no_earlier_logits) {
   const std::size_t row = 10 * 61;
   EXPECT_TRUE(std::equal(before.begin(), before.begin() + row, after.begin()));
   for (int t = 10; t < 24; ++t) {
-    EXPECT_FALSE(std::equal(before.begin() + t * 61, before.begin() + (t + 1) * 61, after.begin() + t * 61)) << "row " << t;
+    EXPECT_FALSE(std::equal(before.begin() + t * 61, before.begin() + (t + 1) * 61, after.begin() + t * 61))
+        << "row " << t;
   }
 }
 

@@ -17,9 +17,9 @@ TEST(Schedule, warms_up_linearly_from_the_first_step) {
 
 TEST(Schedule, falls_as_a_cosine_to_the_minimum) {
   EXPECT_DOUBLE_EQ(kSchedule.learning_rate_at(10), 1e-3);
-  EXPECT_DOUBLE_EQ(kSchedule.learning_rate_at(60), 5.5e-4);                                        // half way
-  EXPECT_DOUBLE_EQ(kSchedule.learning_rate_at(35), 1e-4 + 0.5 * 9e-4 * (1 + std::sqrt(0.5)));      // a quarter
-  EXPECT_NEAR(kSchedule.learning_rate_at(109), 1e-4, 9e-4 * 2.5e-4);                               // (pi/200)^2
+  EXPECT_DOUBLE_EQ(kSchedule.learning_rate_at(60), 5.5e-4);                                    // half way
+  EXPECT_DOUBLE_EQ(kSchedule.learning_rate_at(35), 1e-4 + 0.5 * 9e-4 * (1 + std::sqrt(0.5)));  // a quarter
+  EXPECT_NEAR(kSchedule.learning_rate_at(109), 1e-4, 9e-4 * 2.5e-4);                           // (pi/200)^2
   EXPECT_GT(kSchedule.learning_rate_at(109), 1e-4);
   for (int step = 10; step < 109; ++step) {
     EXPECT_GT(kSchedule.learning_rate_at(step), kSchedule.learning_rate_at(step + 1)) << "step " << step;

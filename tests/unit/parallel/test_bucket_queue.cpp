@@ -42,7 +42,9 @@ struct Gradients {
       spans.push_back({"unit" + std::to_string(unit), values.data() + end, counts[unit], Dtype::fp32});
     }
   }
-  static float value(std::int64_t i, int rank) { return static_cast<float>((i % 1001 - 500) * (rank + 1)); }  // sums are exact
+  static float value(std::int64_t i, int rank) {
+    return static_cast<float>((i % 1001 - 500) * (rank + 1));
+  }  // sums are exact
   std::vector<float> sums(int ranks, int times = 1) const {
     std::vector<float> result(values.size(), 0.0f);
     for (std::size_t i = 0; i < result.size(); ++i) {
@@ -64,12 +66,14 @@ void run_all(BucketQueue& queue, std::size_t spans) {
 TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
   TestWorld world;
   Gradients g({10, 20, 30, 5, 1000, 1}, 0);
-  const auto buckets = [&](std::int64_t bytes) { return BucketQueue(world.collectives(), {}, g.spans, bytes).buckets(); };
-  EXPECT_EQ(buckets(0), 6u);      // one each
+  const auto buckets = [&](std::int64_t bytes) {
+    return BucketQueue(world.collectives(), {}, g.spans, bytes).buckets();
+  };
+  EXPECT_EQ(buckets(0), 6u);  // one each
   EXPECT_EQ(buckets(1), 6u);
-  EXPECT_EQ(buckets(40), 5u);     // 10 | 20 | 30 | 5 1000 | 1
-  EXPECT_EQ(buckets(41), 4u);     // 10 20 | 30 | 5 1000 | 1
-  EXPECT_EQ(buckets(121), 3u);    // 10 20 30 | 5 1000 | 1
+  EXPECT_EQ(buckets(40), 5u);   // 10 | 20 | 30 | 5 1000 | 1
+  EXPECT_EQ(buckets(41), 4u);   // 10 20 | 30 | 5 1000 | 1
+  EXPECT_EQ(buckets(121), 3u);  // 10 20 30 | 5 1000 | 1
   EXPECT_EQ(buckets(1 << 30), 1u);
 }
 
@@ -101,7 +105,8 @@ TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
 TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
   TestWorld world;
   const std::vector<std::int64_t> counts = {1000, 1, 70000, 64, 500000, 7};
-  for (const std::int64_t bucket_bytes : {std::int64_t{0}, std::int64_t{5000}, std::int64_t{300000}, std::int64_t{1} << 40}) {
+  for (const std::int64_t bucket_bytes :
+       {std::int64_t{0}, std::int64_t{5000}, std::int64_t{300000}, std::int64_t{1} << 40}) {
     Gradients g(counts, world.rank());
     BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes);
     run_all(queue, counts.size());
@@ -118,11 +123,12 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   queue.begin();
   queue.ready(0);
   const double limit_s = events::now_s() + 60;
-  while (listener.entries.empty() && events::now_s() < limit_s) queue.progress();  // it ends, too, under progress() alone
+  while (listener.entries.empty() && events::now_s() < limit_s)
+    queue.progress();  // it ends, too, under progress() alone
   ASSERT_EQ(listener.entries.size(), 1u);
   EXPECT_EQ(listener.entries[0].label, "grad.bucket.0");
   EXPECT_EQ(listener.entries[0].exposed_s, 0);
-  EXPECT_EQ(g.values.back(), g.sums(world.size()).back());          // reduced
+  EXPECT_EQ(g.values.back(), g.sums(world.size()).back());         // reduced
   EXPECT_EQ(g.values.front(), Gradients::value(0, world.rank()));  // not yet
   queue.ready(1);
   const double before_last_s = events::now_s();
@@ -205,10 +211,10 @@ TEST(BucketQueue, refuses_to_join_spans_that_are_no_neighbours) {
   Gradients g({10, 20, 30}, 0);
   const auto make = [&](const std::vector<Span>& spans) { BucketQueue(world.collectives(), {}, spans, 1 << 20); };
   EXPECT_NO_THROW(make(g.spans));
-  EXPECT_THROW(make({g.spans[0], g.spans[2]}), std::invalid_argument);               // a gap
-  EXPECT_THROW(make({g.spans[1], g.spans[0]}), std::invalid_argument);               // upwards
+  EXPECT_THROW(make({g.spans[0], g.spans[2]}), std::invalid_argument);  // a gap
+  EXPECT_THROW(make({g.spans[1], g.spans[0]}), std::invalid_argument);  // upwards
   std::vector<Span> mixed = g.spans;
-  mixed[1].count /= 2, mixed[1].dtype = Dtype::fp64;                                 // ends there, but another dtype
+  mixed[1].count /= 2, mixed[1].dtype = Dtype::fp64;  // ends there, but another dtype
   EXPECT_THROW(make(mixed), std::invalid_argument);
 }
 

@@ -56,9 +56,11 @@ TYPED_TEST(AllReduce, has_the_same_bits_on_every_rank_and_in_every_repeat) {
     const auto random = test::uniform(n, 100 + world.rank());
     const std::vector<TypeParam> mine(random.begin(), random.end());
     const std::vector<TypeParam> first = all_reduce(world, mine);
-    for (int repeat = 0; repeat < 3; ++repeat) EXPECT_TRUE(same_bits(all_reduce(world, mine), first)) << n << " elements";
+    for (int repeat = 0; repeat < 3; ++repeat)
+      EXPECT_TRUE(same_bits(all_reduce(world, mine), first)) << n << " elements";
     const std::string bits(reinterpret_cast<const char*>(first.data()), n * sizeof(TypeParam));
-    EXPECT_TRUE(world.broadcast(bits) == bits) << "rank " << world.rank() << " has other bits than rank 0, " << n << " elements";
+    EXPECT_TRUE(world.broadcast(bits) == bits)
+        << "rank " << world.rank() << " has other bits than rank 0, " << n << " elements";
   }
 }
 

@@ -44,7 +44,8 @@ TEST(ChooseDevice, is_the_local_rank_or_none) {
 }
 
 TEST(ChooseDevice, shares_only_when_allowed) {
-  EXPECT_THAT(environment_failure_of([] { choose_device(0, 3, 2, false); }), HasSubstr("parallel.allow_shared_device=true"));
+  EXPECT_THAT(environment_failure_of([] { choose_device(0, 3, 2, false); }),
+              HasSubstr("parallel.allow_shared_device=true"));
   EXPECT_EQ(choose_device(2, 3, 2, true), 0);
   EXPECT_EQ(choose_device(1, 3, 2, true), 1);
 }
@@ -77,7 +78,9 @@ TEST(World, sums_element_by_element_in_double) {
 
 TEST(World, gathers_texts_of_different_lengths_in_the_order_of_ranks) {
   const TestWorld world;
-  const auto text_of = [](int rank) { return std::string(static_cast<std::size_t>(rank) * 70000, 'a' + rank) + '\0' + "end"; };
+  const auto text_of = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank) * 70000, 'a' + rank) + '\0' + "end";
+  };
   const std::vector<std::string> all = world.all_gather(text_of(world.rank()));
   ASSERT_EQ(static_cast<int>(all.size()), world.size());
   for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[rank], text_of(rank)) << "text of rank " << rank;

@@ -76,8 +76,9 @@ struct GoldenTraining : ::testing::Test {
     deck.model = {"custom", s.V, s.T, s.C, s.L, s.H, s.F, s.rope_theta, s.norm_eps};
     deck.train.steps = f.integer("steps");
     deck.train.batch_size = golden.B;
-    deck.optimizer = {f.number("learning_rate"), f.number("learning_rate"), 0,  f.number("beta1"), f.number("beta2"),
-                      f.number("eps"),           f.number("weight_decay"),  f.number("clip_norm")};
+    deck.optimizer = {f.number("learning_rate"), f.number("learning_rate"), 0,
+                      f.number("beta1"),         f.number("beta2"),         f.number("eps"),
+                      f.number("weight_decay"),  f.number("clip_norm")};
     deck.parallel.allow_uneven = true;  // 3 sequences on 2 ranks
     return deck;
   }
@@ -87,7 +88,8 @@ struct GoldenTraining : ::testing::Test {
     Training run(deck, dtype);
     run.trainer->load_state([&](const train::StateTensor& tensor) {
       const std::vector<double> start = golden.values("params/" + tensor.param->label);
-      for (std::size_t i = 0; i < start.size(); ++i) tensor.data[i] = tensor.group == "params" ? static_cast<float>(start[i]) : 0.0f;
+      for (std::size_t i = 0; i < start.size(); ++i)
+        tensor.data[i] = tensor.group == "params" ? static_cast<float>(start[i]) : 0.0f;
     });
     const double tokens = static_cast<double>(golden.B) * golden.T;
     for (std::size_t step = 0; step < losses.size(); ++step) {
@@ -100,7 +102,8 @@ struct GoldenTraining : ::testing::Test {
     State state = state_of(*run.trainer);
     for (const model::Param& param : golden.table.params()) {
       const std::vector<float>& trained = state["params/" + param.label];
-      EXPECT_TRUE(all_close<float>({trained.begin(), trained.end()}, golden.values("train/params/" + param.label), {.of_max = weight_bound}))
+      EXPECT_TRUE(all_close<float>({trained.begin(), trained.end()}, golden.values("train/params/" + param.label),
+                                   {.of_max = weight_bound}))
           << param.label;
     }
   }

@@ -13,7 +13,13 @@ using ::testing::HasSubstr;
 
 config::Settings settings() {
   config::Settings s;
-  s.model = {.size = "custom", .vocab_size = 101, .context_length = 32, .d_model = 64, .num_layers = 3, .num_heads = 4, .d_ff = 160};
+  s.model = {.size = "custom",
+             .vocab_size = 101,
+             .context_length = 32,
+             .d_model = 64,
+             .num_layers = 3,
+             .num_heads = 4,
+             .d_ff = 160};
   s.train.batch_size = 12;
   s.train.steps = 10;
   return s;
@@ -78,7 +84,8 @@ TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
 TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
   const Plan plan = plan_training(settings(), Dtype::fp32, 1);
   const double V = 101, T = 32, C = 64, L = 3, F = 160, tokens = 12 * T;
-  const double weights = L * (3 * C * C + C * C + 2 * F * C + C * F + 2 * C) + C + V * C;  // the embedding multiplies nothing
+  const double weights =
+      L * (3 * C * C + C * C + 2 * F * C + C * F + 2 * C) + C + V * C;  // the embedding multiplies nothing
   // scores and their weighted sum: 2 products of 2*T*C each, half of it causal, three times with backward
   EXPECT_DOUBLE_EQ(step_flop(plan), tokens * (6 * weights + L * 3 * (2 * 2 * T * C) / 2));
   EXPECT_DOUBLE_EQ(step_flop(plan_training(settings(), Dtype::fp32, 3)), step_flop(plan));

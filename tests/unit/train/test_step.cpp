@@ -18,7 +18,8 @@ namespace {
 
 using config::AttentionImplementation;
 
-// --- every way of sharing the work trains the same model ----------------------------------------------------------------
+// --- every way of sharing the work trains the same model
+// ----------------------------------------------------------------
 
 struct Way {
   std::string name;
@@ -69,7 +70,8 @@ void expect_same_training(const Way& way, Dtype dtype, double bound) {
     for (const char* group : {"params", "moments/m", "moments/v"}) {
       for (const model::Param& param : training.plan.table.params()) {
         const std::vector<float>& values = state.at(group + ("/" + param.label));
-        EXPECT_TRUE(all_close<float>({values.begin(), values.end()}, reference.tensor(group, param), {.of_max = of_saved}))
+        EXPECT_TRUE(
+            all_close<float>({values.begin(), values.end()}, reference.tensor(group, param), {.of_max = of_saved}))
             << group << "/" << param.label << " after step " << step;
       }
     }
@@ -98,7 +100,8 @@ TEST(Training, in_16_bits_follows_the_reference) {
       const Training::Step n = training.step();
       reference.step(training.sampler);
       EXPECT_NEAR(n.loss, reference.pass.loss, epsilon * reference.pass.loss) << name_of(dtype) << ", step " << step;
-      EXPECT_NEAR(n.grad_norm, reference.grad_norm, 8 * epsilon * reference.grad_norm) << name_of(dtype) << ", step " << step;
+      EXPECT_NEAR(n.grad_norm, reference.grad_norm, 8 * epsilon * reference.grad_norm)
+          << name_of(dtype) << ", step " << step;
     }
   }
 }
@@ -126,7 +129,8 @@ TEST(Training, learns) {
   EXPECT_LT(last, 0.8 * first);
 }
 
-// --- bits -----------------------------------------------------------------------------------------------------------------
+// --- bits
+// -----------------------------------------------------------------------------------------------------------------
 
 TEST(Training, all_ranks_hold_the_same_bits_after_every_step) {
   config::Settings deck = small_settings();
@@ -165,7 +169,8 @@ TEST(Training, initial_weights_are_those_of_rank_0) {
   EXPECT_EQ(training.trainer->weights_fingerprint(), of_13);
 }
 
-// --- state ----------------------------------------------------------------------------------------------------------------
+// --- state
+// ----------------------------------------------------------------------------------------------------------------
 
 TEST(TrainingState, saved_and_loaded_continues_bit_for_bit) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
@@ -222,7 +227,8 @@ TEST(TrainingState, scalars_come_back) {
   EXPECT_EQ(s.loss_scale, 64);
 }
 
-// --- numbers that are not -------------------------------------------------------------------------------------------------
+// --- numbers that are not
+// -------------------------------------------------------------------------------------------------
 
 TEST(Training, fp16_skips_while_the_loss_scale_is_too_large_and_then_learns) {
   config::Settings deck = small_settings();
@@ -263,7 +269,8 @@ TEST(Training, a_nan_weight_skips_the_update_on_every_rank_and_shows_in_the_loss
   EXPECT_EQ(training.trainer->weights_fingerprint(), before);
 }
 
-// --- what a step costs and tells ------------------------------------------------------------------------------------------
+// --- what a step costs and tells
+// ------------------------------------------------------------------------------------------
 
 TEST(Training, a_step_allocates_nothing_after_two) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
@@ -336,9 +343,10 @@ TEST(TrainingEvents, tensors_begin_and_end_in_turn_and_their_peaks_are_those_of_
       EXPECT_EQ(live.at(tensor.label), tensor.lifetime.is_whole_run() ? 1 : 0) << tensor.label << " after the step";
     }
     // forward's tensors come alive once per micro-step that had sequences, and in its phase
-    const auto begins = std::count_if(listener.changes.begin(), listener.changes.end(), [](const Listener::Change& change) {
-      return change.is_begin && change.label == "block.01.qkv" && change.phase == "forward";
-    });
+    const auto begins =
+        std::count_if(listener.changes.begin(), listener.changes.end(), [](const Listener::Change& change) {
+          return change.is_begin && change.label == "block.01.qkv" && change.phase == "forward";
+        });
     const std::int64_t mine = training.plan.batch.sequences_of(training.world.rank());
     EXPECT_EQ(begins, 2 * (c.micro == 0 ? 1 : mine));
   }
@@ -410,7 +418,8 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   // between the starts lie kernels: bucket 0 leaves before the blocks' attention runs backwards, 2 before the embedding
   std::vector<double> attention_s, embedding_s, cross_entropy_s;
   for (const LaunchRecorder::Launch& launch : recorder.launches()) {
-    if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos) attention_s.push_back(launch.time_s);
+    if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos)
+      attention_s.push_back(launch.time_s);
     if (launch.label.starts_with("tessera::embedding::backward")) embedding_s.push_back(launch.time_s);
     if (launch.label.starts_with("tessera::cross_entropy")) cross_entropy_s.push_back(launch.time_s);
   }
@@ -422,7 +431,8 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   EXPECT_GT(buckets[3].start_s, embedding_s.back());
 }
 
-// --- beside the step ------------------------------------------------------------------------------------------------------
+// --- beside the step
+// ------------------------------------------------------------------------------------------------------
 
 TEST(Training, validation_is_the_mean_loss_over_its_windows_on_any_ranks_and_changes_nothing) {
   config::Settings deck = small_settings();

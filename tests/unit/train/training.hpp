@@ -21,7 +21,13 @@ namespace tessera::test {
 /// A model of 30,000 parameters; eps is large because Adam's first step is otherwise the sign of a gradient.
 inline config::Settings small_settings() {
   config::Settings s;
-  s.model = {.size = "custom", .vocab_size = 61, .context_length = 24, .d_model = 32, .num_layers = 2, .num_heads = 4, .d_ff = 48};
+  s.model = {.size = "custom",
+             .vocab_size = 61,
+             .context_length = 24,
+             .d_model = 32,
+             .num_layers = 2,
+             .num_heads = 4,
+             .d_ff = 48};
   s.train.steps = 20;
   s.train.batch_size = 6;
   s.optimizer = {.learning_rate = 1e-2, .min_learning_rate = 1e-3, .warmup_steps = 2, .eps = 1e-3, .clip_norm = 1.0};
@@ -87,7 +93,9 @@ class ReferenceTraining {
  public:
   /// Starts where a trainer of `dtype` starts: its weights are in float but for fp64.
   ReferenceTraining(const config::Settings& deck, Dtype dtype)
-      : settings(deck), pass(train::shape_of(deck.model), {.sequences = deck.train.batch_size}), state(pass.table.flat_count()) {
+      : settings(deck),
+        pass(train::shape_of(deck.model), {.sequences = deck.train.batch_size}),
+        state(pass.table.flat_count()) {
     for (const model::Param& param : pass.table.params()) {
       for (std::int64_t i = 0; i < param.count; ++i) {
         const double value = model::InitialValues(13, param)(i);
@@ -108,7 +116,8 @@ class ReferenceTraining {
     const optim::Schedule schedule{o.learning_rate, o.min_learning_rate, o.warmup_steps, settings.train.steps};
     learning_rate = schedule.learning_rate_at(steps++);
     for (const model::Param& param : pass.table.params()) {
-      const reference::AdamwConfig config{learning_rate, o.beta1, o.beta2, o.eps, param.has_decay ? o.weight_decay : 0.0};
+      const reference::AdamwConfig config{learning_rate, o.beta1, o.beta2, o.eps,
+                                          param.has_decay ? o.weight_decay : 0.0};
       for (std::int64_t i = param.first; i < param.first + param.count; ++i) {
         state[i] = reference::adamw(state[i], clip * pass.grads[i], steps, config);
       }
@@ -118,7 +127,8 @@ class ReferenceTraining {
   void step(const data::Sampler& sampler) {
     const std::int64_t B = settings.train.batch_size, row = settings.model.context_length + 1;
     std::vector<int> tokens(B * row);
-    for (std::int64_t i = 0; i < B; ++i) sampler.fill(steps * B + i, std::span<std::int32_t>(tokens.data() + i * row, row));
+    for (std::int64_t i = 0; i < B; ++i)
+      sampler.fill(steps * B + i, std::span<std::int32_t>(tokens.data() + i * row, row));
     step(tokens);
   }
 
@@ -129,8 +139,9 @@ class ReferenceTraining {
   }
   /// "params", "moments/m" or "moments/v" of one tensor.
   std::vector<double> tensor(const std::string& group, const model::Param& param) const {
-    const auto member = group == "params" ? &reference::AdamwState::p
-                        : group == "moments/m" ? &reference::AdamwState::m : &reference::AdamwState::v;
+    const auto member = group == "params"      ? &reference::AdamwState::p
+                        : group == "moments/m" ? &reference::AdamwState::m
+                                               : &reference::AdamwState::v;
     return Pass<double>::slice(column(member), param);
   }
 
