@@ -105,8 +105,9 @@ class TrainingRun {
     config::Settings smaller = settings_;
     const std::int64_t available = memory::available_host_bytes() / world_.local_size();
     const std::int64_t share = plan_->batch.sequences_of(0);
-    for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; --micro) {
-      if (share % micro != 0 && !settings_.parallel.allow_uneven) continue;
+    const bool is_any_legal = settings_.parallel.allow_uneven;  // else divisors only; of all sizes, halves are enough
+    for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
+      if (share % micro != 0 && !is_any_legal) continue;
       smaller.train.micro_batch_size = micro;
       if (train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes() <= available) {
         return text + fmt::format(" train.micro_batch_size={}", micro);
@@ -130,7 +131,7 @@ class TrainingRun {
       else if (newest)
         folder = newest->string();
       std::error_code error;
-      const fs::path run = fs::path(folder).parent_path().parent_path();
+      const fs::path run = fs::canonical(folder, error).parent_path().parent_path();  // however it was spelled
       continues_itself_ = *context_.resume == "auto" || fs::equivalent(run, settings_.job.directory, error);
     });
     folder = world_.broadcast(folder);
