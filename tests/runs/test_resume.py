@@ -202,7 +202,7 @@ class Stopping(RunTest):
         self.stopped(lambda job: os.kill(job.process.pid, signal.SIGTERM), ranks=None)
 
     # Enough weights that making them takes a while: the signal comes long before the first step.
-    SLOW_START = ("model.d_model=256", "model.d_ff=1024", "model.num_layers=6", "train.steps=2", "optimizer.warmup_steps=1",
+    SLOW_START = ("model.d_model=256", "model.d_ff=1024", "model.num_layers=3", "train.steps=2", "optimizer.warmup_steps=1",
                   "train.validate_every=0", "train.batch_size=4", "trace.profile_steps=[]")
 
     def test_a_signal_during_set_up(self):

@@ -125,7 +125,7 @@ class Training(RunTest):
                    "optimizer.warmup_steps=0", code=NUMBERS, says="step")
 
     def test_a_model_that_cannot_fit_is_exit_4_with_the_table(self):
-        result = self.run_deck(SOURCE / "input/sizes/8b.toml", "model.num_layers=4000", code=OUT_OF_MEMORY)
+        result = self.run_deck(SOURCE / "input/sizes/8b.toml", "model.num_layers=1000", code=OUT_OF_MEMORY)
         self.assertIn("optimizer", result.out + result.err)
 
     def advice(self, *overrides, ranks=None):
