@@ -76,7 +76,7 @@ Exit generate(const Context& context) {
     });
     std::string text = settings.generate.prompt;
     for (const int token : tokens) {
-      if (token != data::kEndOfText) text += static_cast<char>(token);
+      if (token < data::kEndOfText) text += static_cast<char>(token);
     }
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fputc('\n', stdout);

@@ -145,7 +145,7 @@ class TrainingRun {
     together(world_, [&] { require_same_model(reader->state()); });
     note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step,
                      reader->state().ranks));
-    if (continues_itself_) last_checkpoint_ = reader->state().step;
+    if (*context_.resume == "auto") last_checkpoint_ = reader->state().step;  // `latest` names it already
     return reader;
   }
 
