@@ -108,7 +108,6 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
 
 void write_and_say(const BenchTable& table, const std::string& path, const Context& context) {
   write_result(path, [&](io::h5::File& file) { table.write(file, context); });
-  fmt::print("rows in {}\n", path);
 }
 
 void require_fast_blas() {

@@ -294,7 +294,8 @@ class TrainingRun {
     const bool is_last = step == settings_.train.steps;
     const std::int64_t every = settings_.train.validate_every;
     if (validation_windows_ > 0 && (is_last || (every > 0 && step % every == 0))) {
-      timed(validation_s_, [&] { record.validation_loss = validation_loss(); });
+      timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
+      validated_step_ = step;
     }
     console_.step(record);
     if (trace_) {
@@ -393,6 +394,9 @@ class TrainingRun {
     };
     note(fmt::format("{} steps in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n", step_ - first_step_,
                      wall_s, share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
+    if (std::isfinite(validation_loss_)) {
+      note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
+    }
   }
 
   /// Text continues generate.prompt; of other tokens there is no text, so their ids continue the corpus' first ones.
@@ -414,7 +418,7 @@ class TrainingRun {
     for (const int token : trainer_->generate(tokens, options)) {
       if (!is_text)
         text += fmt::format(" {}", token);
-      else if (token != data::kEndOfText)
+      else if (token < data::kEndOfText)
         text += static_cast<char>(token);
     }
     note(

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -53,6 +56,11 @@ std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& 
 std::int64_t available_host_bytes(const fs::path& root) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   if (const auto kib = number_behind("MemAvailable:", root / "proc/meminfo")) least = *kib * 1024;
+  rlimit address_space{};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {  // ulimit -v
+    const std::int64_t mapped = number_in(root / "proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
+    least = std::min(least, std::max<std::int64_t>(static_cast<std::int64_t>(address_space.rlim_cur) - mapped, 0));
+  }
 
   // Lines "number:controllers:path"; without controllers it is version 2. The group and all above it have a say.
   // A container may not see its path under the mount: then the mount itself is its group.
