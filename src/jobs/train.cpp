@@ -453,9 +453,11 @@ class TrainingRun {
   std::int64_t sample_ = 0;            // next global sample
   std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
   bool has_recorded_memory_ = false;
-  bool continues_itself_ = false;  // resumes in its own directory, which then is not empty
-  double start_s_ = 0;             // of the loop
-  std::int64_t first_step_ = 0;    // of this start
+  bool continues_itself_ = false;          // resumes in its own directory, which then is not empty
+  double validation_loss_ = kNotMeasured;  // the last one
+  std::int64_t validated_step_ = 0;
+  double start_s_ = 0;           // of the loop
+  std::int64_t first_step_ = 0;  // of this start
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 
