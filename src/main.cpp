@@ -106,6 +106,13 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
 
 }  // namespace
 
+#ifdef __SANITIZE_ADDRESS__
+/// Open MPI leaks inside plug-ins that are unloaded at exit, where no suppression can name them. Leaks of ours are
+/// counted by the tests' main, while the plug-ins are loaded; every other check of the sanitizers stays on.
+extern "C" int __lsan_is_turned_off();
+extern "C" int __lsan_is_turned_off() { return 1; }
+#endif
+
 int main(int argc, char** argv) {
   try {
     const config::CommandLine line = config::parse_command_line(argc, argv);
