@@ -20,7 +20,7 @@ void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
   if (teams == 0) return;
 
   const int D = q.extent_int(3);
-  const std::size_t reals = (kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile;
+  const std::size_t reals = pad_reals(D);
   Kokkos::parallel_for(
       "tessera::attention::flash2::forward",
       Policy(exec, teams, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
@@ -43,8 +43,7 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
   const int last_key = first_query + queries - 1 + diagonal;
   const int keys_seen = !causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
 
-  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(
-      sizeof(Real) * ((kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile)));
+  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * pad_reals(D)));
   Real* q_t = pad;                            // [D, lanes]        scaled queries
   Real* k_pad = q_t + D * kQueryTile;         // [kKeyTile, D]
   Real* v_pad = k_pad + kKeyTile * D;         // [kKeyTile, D]

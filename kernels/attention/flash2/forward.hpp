@@ -48,6 +48,11 @@ struct Flash2Forward {
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const;
+
+ private:
+  KOKKOS_FUNCTION static std::size_t pad_reals(int D) {
+    return (kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile;
+  }
 };
 
 }  // namespace tessera::kernels
