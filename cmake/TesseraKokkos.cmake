@@ -3,6 +3,10 @@
 #      (FETCHCONTENT_SOURCE_DIR_KOKKOS and FETCHCONTENT_SOURCE_DIR_KOKKOSKERNELS point at local source trees);
 #   2. an installed Kokkos 4 or later with its own CMake targets (module, Spack, Kokkos_ROOT);
 #   3. Debian's Trilinos packages (3.4.01), whose exported targets name folders that do not exist.
+#
+# Sets TESSERA_CUDA: whether that Kokkos has the CUDA backend. Then every target that links tessera::kokkos is compiled
+# by nvcc through Kokkos' own compiler launcher (the C++ compiler stays what it is, and files without Kokkos still go to
+# it), for the architecture TESSERA_CUDA_ARCH.
 
 if(TESSERA_FETCH_KOKKOS)
   include(FetchContent)
@@ -18,6 +22,11 @@ if(TESSERA_FETCH_KOKKOS)
   set(KokkosKernels_ENABLE_TPL_BLAS ON CACHE BOOL "")
   set(KokkosKernels_ENABLE_TPL_LAPACK OFF CACHE BOOL "")
   set(F77_BLAS_MANGLE "(name,NAME) name ## _" CACHE STRING "")
+  if(Kokkos_ENABLE_CUDA)
+    set(KokkosKernels_ENABLE_TPL_CUBLAS ON CACHE BOOL "")
+    set(KokkosKernels_ENABLE_TPL_CUSPARSE OFF CACHE BOOL "")
+    set(KokkosKernels_ENABLE_TPL_CUSOLVER OFF CACHE BOOL "")
+  endif()
   FetchContent_MakeAvailable(kokkos kokkoskernels)
 else()
   find_package(Kokkos 4 QUIET CONFIG)
@@ -26,10 +35,38 @@ else()
   endif()
 endif()
 
+# Kokkos_ARCH_HOPPER90 means sm_90 exactly, and Hopper's own instructions (wgmma, setmaxnreg) want sm_90a: the one flag is
+# exchanged in what Kokkos hands to its users. Kokkos' own library stays sm_90, which is fine without device linking.
+function(tessera_cuda_architecture arch)
+  get_target_property(core Kokkos::kokkoscore ALIASED_TARGET)
+  if(NOT core)
+    set(core Kokkos::kokkoscore)
+  endif()
+  string(REGEX REPLACE "[a-z]$" "" plain "${arch}")
+  foreach(property INTERFACE_COMPILE_OPTIONS INTERFACE_LINK_OPTIONS)
+    get_target_property(options ${core} ${property})
+    if(NOT options MATCHES "-arch=sm_${plain}")
+      message(FATAL_ERROR "This Kokkos is built for another GPU than sm_${plain} (${property}: ${options}). Set "
+        "TESSERA_CUDA_ARCH to its architecture, or build Kokkos for this one (presets cuda, cuda-ampere80).")
+    endif()
+    string(REPLACE "-arch=sm_${plain}" "-gencode=arch=compute_${arch},code=sm_${arch}" options "${options}")
+    set_target_properties(${core} PROPERTIES ${property} "${options}")
+  endforeach()
+endfunction()
+
 # Upstream's targets may be aliases themselves, and an alias of an alias is not allowed: hence interface libraries.
+set(TESSERA_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
+  if(Kokkos_ENABLE_CUDA OR "CUDA" IN_LIST Kokkos_DEVICES)
+    set(TESSERA_CUDA ON)
+    tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
+    find_package(CUDAToolkit 12 REQUIRED)
+    target_compile_options(tessera_kokkos INTERFACE --expt-relaxed-constexpr)
+    target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}")
+    target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
+  endif()
   add_library(tessera::kokkos ALIAS tessera_kokkos)
   if(TARGET Kokkos::kokkoskernels)
     add_library(tessera_kokkos_kernels INTERFACE)
