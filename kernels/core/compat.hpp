@@ -39,4 +39,11 @@ inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
 /// Whether KokkosBlas::gemm takes an execution instance as its first argument (since Kokkos Kernels 4.0).
 inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
 
+/// How a team kernel gets more than 48 KiB of level-0 scratch on CUDA (kernels/cuda/large_scratch.hpp).
+enum class LargeScratch { needs_opt_in, by_itself, unknown };
+inline constexpr LargeScratch kLargeScratch = KOKKOS_VERSION >= 50200   ? LargeScratch::by_itself
+                                              : KOKKOS_VERSION >= 50100 ? LargeScratch::unknown
+                                              : KOKKOS_VERSION >= 50000 ? LargeScratch::needs_opt_in
+                                                                        : LargeScratch::unknown;
+
 }  // namespace tessera::kernels

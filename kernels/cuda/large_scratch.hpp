@@ -1,0 +1,67 @@
+/// More than 48 KiB of level-0 scratch for a team kernel on CUDA.
+///
+///   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<384, 1>>;
+///   enable_large_scratch<MyKernel, Policy>();
+///   Kokkos::parallel_for("...", Policy(exec, teams, 12, 32).set_scratch_size(0, Kokkos::PerTeam(bytes)), *this);
+///
+/// A GPU grants a block more than 48 KiB of shared memory only to a kernel that has been opted in. Kokkos 5.0 neither
+/// opts its kernels in nor lets a larger request pass its own checks (kokkos issue 4093); 5.2 does both (pull request
+/// 9012). For 5.0 this header does two things: it raises the limit that Kokkos checks against, for the process, and it
+/// opts in the one kernel that Functor and Policy make. A kernel that was forgotten fails at its launch with
+/// "requested too large team size", never silently.
+///
+/// Call it before the kernel type's first launch: Kokkos remembers a kernel's attributes from then on. It costs a check
+/// of a flag after the first call, and may be called from any thread.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/core/compat.hpp"
+#include "kernels/cuda/device.hpp"
+
+namespace tessera::kernels::cuda {
+
+/// Request for a block of `bytes` that starts on a multiple of `alignment`, wherever the scratch starts (a multiple of
+/// 8): take it with team_scratch(0).get_shmem_aligned(bytes, alignment).
+constexpr std::size_t aligned_scratch_bytes(std::size_t bytes, std::size_t alignment) { return bytes + alignment - 8; }
+
+namespace detail {
+
+inline void require_success(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(std::string("large scratch: ") + what + ": " + cudaGetErrorString(status));
+  }
+}
+
+}  // namespace detail
+
+template <class Functor, class Policy>
+void enable_large_scratch() {
+  static_assert(
+      kLargeScratch != LargeScratch::unknown,
+      "scratch above 48 KiB is known to work with Kokkos 5.0 (by the opt-in here) and from 5.2 on (by itself): "
+      "use one of these, or check what this version needs and say so in kernels/core/compat.hpp");
+  if constexpr (kLargeScratch == LargeScratch::needs_opt_in) {
+    [[maybe_unused]] static const bool is_enabled = [] {
+      cudaDeviceProp& limits = Kokkos::Impl::CudaInternal::m_deviceProp;
+      limits.sharedMemPerBlock = limits.sharedMemPerBlockOptin;
+      using Driver = Kokkos::Impl::ParallelFor<Functor, Policy>;
+      using Launch = Kokkos::Impl::CudaParallelLaunch<Driver, typename Policy::launch_bounds>;
+      const auto kernel = reinterpret_cast<const void*>(Launch::get_kernel_func());
+      cudaFuncAttributes attributes;
+      detail::require_success(cudaFuncGetAttributes(&attributes, kernel),
+                              "the device has no code of this kernel (was it built for another architecture?)");
+      detail::require_success(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(limits.sharedMemPerBlockOptin - attributes.sharedSizeBytes)),
+          "cannot opt the kernel in");
+      return true;
+    }();
+  }
+}
+
+}  // namespace tessera::kernels::cuda
