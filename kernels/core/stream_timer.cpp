@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/core/events.hpp"
-#include "kernels/core/instantiate.hpp"
+
 
 namespace tessera::kernels {
 
@@ -41,6 +41,6 @@ double StreamTimer<Exec>::seconds(int from, int to) const {
   return marks_->time_s[to] - marks_->time_s[from];
 }
 
-template class StreamTimer<HostExec>;
+template class StreamTimer<Kokkos::DefaultHostExecutionSpace>;
 
 }  // namespace tessera::kernels

@@ -109,7 +109,7 @@ std::string gemm_library() {
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemm<Exec, Scalar, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
-template struct Gemm<HostExec, bfloat16, float>;
-template struct Gemm<HostExec, float16, float>;
+template struct Gemm<Device, bfloat16, float>;
+template struct Gemm<Device, float16, float>;
 
 }  // namespace tessera::kernels

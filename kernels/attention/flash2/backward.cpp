@@ -4,6 +4,7 @@
 #include "kernels/attention/pads.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
 
@@ -26,6 +27,7 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
   const std::size_t head_reals = 2 * k.extent(2) * width(D);
   TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
                   "flash2 backward: keys of one head need 2 GiB of scratch or more", k.extent(2), D);
+  allow_large_scratch<Flash2Backward, Policy>();
   Kokkos::parallel_for("tessera::attention::flash2::backward",
                        Policy(exec, teams, Kokkos::AUTO)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))

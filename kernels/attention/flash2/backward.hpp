@@ -18,8 +18,8 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile, and has room for fp32 pads only up to D of about
-///            100 (the tuned kernels serve it). Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
+/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile, which is what the tuned kernels give it, and has
+///            room for fp64 pads only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
 #pragma once
 
 #include "kernels/core/tensor.hpp"
@@ -43,8 +43,8 @@ struct Flash2Backward {
   Real scale;
   bool causal;
 
-  static constexpr int kQueryTile = 64;
-  static constexpr int kKeyTile = 64;
+  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : 16;
+  static constexpr int kKeyTile = kQueryTile;
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;

@@ -4,6 +4,7 @@
 #include "kernels/attention/pads.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
 
@@ -21,6 +22,7 @@ void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
 
   const int D = q.extent_int(3);
   const std::size_t reals = pad_reals(D);
+  allow_large_scratch<Flash2Forward, Policy>();
   Kokkos::parallel_for(
       "tessera::attention::flash2::forward",
       Policy(exec, teams, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),

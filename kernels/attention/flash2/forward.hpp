@@ -19,7 +19,7 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; never fences, never allocates on the caller's behalf.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     a GPU has room for these fp32 pads up to D of about 200; the tuned kernels serve it.
+/// Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64): smaller tiles fit there.
 #pragma once
 
 #include "kernels/core/tensor.hpp"
@@ -39,8 +39,8 @@ struct Flash2Forward {
   Real scale;                        // usually 1/sqrt(D)
   bool causal;
 
-  static constexpr int kQueryTile = 64;  // queries of one team, along the lanes
-  static constexpr int kKeyTile = 64;    // keys staged at a time
+  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 16 : 32;  // of one team, along the lanes
+  static constexpr int kKeyTile = kQueryTile;                                          // keys staged at a time
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;

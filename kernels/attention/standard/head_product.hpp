@@ -25,7 +25,7 @@ struct HeadProduct {
   HeadTensor<Scalar, Exec> c;        // [B,H,M,N]  out
   Real factor;
 
-  static constexpr int kTile = 64;
+  static constexpr int kTile = kIsHost<Exec> ? 64 : 32;
 
   void launch(const Exec& exec) const;
 
