@@ -1,11 +1,12 @@
 #include "kernels/core/stream_timer.hpp"
 
+#include <Kokkos_Core.hpp>
+
 #include <cmath>
 #include <stdexcept>
 #include <vector>
 
 #include "kernels/core/events.hpp"
-
 
 namespace tessera::kernels {
 

@@ -1,0 +1,28 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/core/device_info.hpp"
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::test {
+namespace {
+
+TEST(DeviceInfo, names_the_device_and_its_memory) {
+  const kernels::DeviceInfo info = kernels::device_info<kernels::Device>();
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_GT(info.free_bytes, 0);
+  EXPECT_LE(info.free_bytes, info.total_bytes);
+}
+
+TEST(DeviceInfo, knows_the_dense_peaks_of_datasheets_and_no_others) {
+  EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA H200", "bf16"), 989);
+  EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA H100 80GB HBM3", "fp16"), 989);
+  EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA H100 PCIe", "bf16"), 756);
+  EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA A100-SXM4-80GB", "tf32"), 156);
+  EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("NVIDIA H200", "fp32")));
+  EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("AMD EPYC", "bf16")));
+}
+
+}  // namespace
+}  // namespace tessera::test
