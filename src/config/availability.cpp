@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "errors.hpp"
 
 namespace tessera::config {
@@ -36,6 +38,11 @@ bool matches(std::string_view pattern, std::string_view word) {
   return word == pattern;
 }
 
+template <class List, class Value>
+bool contains(const List& list, const Value& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
 }  // namespace
 
 std::optional<std::string> missing_word(std::string_view key, std::string_view word) {
@@ -55,10 +62,18 @@ std::vector<std::string_view> missing_words(std::string_view key) {
 std::vector<MissingCombination> missing_combinations(const Settings& settings) {
   std::vector<MissingCombination> found;
   const Precision compute = settings.precision.compute;
-  if (settings.precision.master == MasterPrecision::none && (compute == Precision::bf16 || compute == Precision::fp16))
+  const bool is_16_bit = compute == Precision::bf16 || compute == Precision::fp16;
+  if (settings.precision.master == MasterPrecision::none && is_16_bit)
     found.push_back(
         {"precision.master",
          "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
+  if (settings.attention.tuned && !is_16_bit)
+    found.push_back({"attention.tuned",
+                     "true with a 32-bit precision.compute is not in this version: tensor-core attention takes bf16 or "
+                     "fp16; use attention.tuned = false, or precision.compute = \"bf16\""});
+  if (settings.attention.tuned && settings.attention.implementation == AttentionImplementation::standard)
+    found.push_back(
+        {"attention.tuned", "true with attention.implementation = \"standard\" is not in this version; use flash2"});
   return found;
 }
 
@@ -73,6 +88,10 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.train.graph, "train.graph = true", "CUDA", "train.graph = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
     refuse(settings.attention.tuned, "attention.tuned = true", "CUDA", "attention.tuned = false");
+    const Bench& bench = settings.bench;
+    refuse(contains(bench.tuned, true), "true in bench.tuned", "CUDA", "bench.tuned = [false]");
+    refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
+    refuse(contains(bench.variants, "plain"), "\"plain\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
   }
   if (!build.nccl)
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",

@@ -63,6 +63,8 @@ constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", Re
 constexpr Word kAttention[] = {
     word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
     word("flash1", AttentionImplementation::flash1), word("flash2", AttentionImplementation::flash2)};
+constexpr Word kEngines[] = {word("auto", AttentionEngine::automatic), word("mma", AttentionEngine::mma),
+                             word("wgmma", AttentionEngine::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
 constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
@@ -73,6 +75,10 @@ constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offl
                              word("parameters", Offload::parameters)};
 constexpr Word kBenchImplementations[] = {word("standard"), word("flash1"), word("flash2")};
 constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
+constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
+constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), word("large"),
+                                word("xl"),   word("2.7b"),  word("8b")};
+constexpr Word kBenchVariants[] = {word("deck"), word("plain"), word("fused"), word("graph")};
 
 constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
 constexpr double kMaxVocab = 2147483647;  // token ids are int32
@@ -186,7 +192,11 @@ std::vector<Key> make_table() {
       {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
        "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), any(), "-",
-       "Whether the tensor-core version of the kernel runs. Needs a CUDA build."},
+       "Whether the tensor-core version of the kernel runs. Needs a CUDA build, and bf16 or fp16 in "
+       "precision.compute."},
+      {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
+       "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
+       "best that this GPU and the head width have."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
        "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
 
@@ -226,8 +236,14 @@ std::vector<Key> make_table() {
 
       {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
        "Repeats before the measured ones."},
+      {"bench.warmup_ms", at<&S::bench, &Bench::warmup_ms>(), between(0, 1e6), "ms",
+       "The warm-up goes on until it has lasted this long, whatever bench.warmup says: a GPU takes tens of "
+       "milliseconds "
+       "to raise its clocks."},
       {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Measured repeats; the median and the spread are reported."},
+      {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",
+       "Repeats of one timing stop when they have lasted this long; the row says how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
        "Memory that a row of bench.attention may take; a larger one is reported and not run. 0: what the machine has."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
@@ -237,16 +253,34 @@ std::vector<Key> make_table() {
       {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
        "Attention kernels that bench.attention sweeps."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
-       "Number formats that bench.attention sweeps."},
+       "Number formats that bench.attention and bench.kernels sweep."},
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
        "With the causal mask, without it, or both: what bench.attention sweeps."},
+      {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
+       "The portable kernel (false), the tensor-core one (true), or both: what bench.attention sweeps. true needs a "
+       "CUDA build."},
+      {"bench.engines", at<&S::bench, &Bench::engines>(), not_empty(words(kBenchEngines)), "-",
+       "Tensor-core kernels that bench.attention sweeps in its tuned rows; the words are those of attention.engine."},
+      {"bench.deterministic", at<&S::bench, &Bench::deterministic>(), not_empty(), "-",
+       "Sums in a fixed order (true), in any order (false), or both: what bench.attention sweeps in its tuned rows."},
       {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",
        "Sequences B of a bench.attention row."},
       {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads", "Heads H of a bench.attention row."},
+      {"bench.tokens", at<&S::bench, &Bench::tokens>(), between(0, 1 << 30), "tokens",
+       "Tokens B*T of a bench.attention row, in place of bench.batch: longer sequences come in smaller batches, of at "
+       "least one. 0: bench.batch counts."},
+      {"bench.channels", at<&S::bench, &Bench::channels>(), between(0, 1 << 24), "channels",
+       "Channels H*D of a bench.attention row, in place of bench.heads: wider heads are fewer, at least one. 0: "
+       "bench.heads counts."},
       {"bench.rows", at<&S::bench, &Bench::rows>(), between(1, 1 << 28), "rows",
        "Rows N of the tensors in bench.kernels."},
       {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
        "Width C of the tensors in bench.kernels."},
+      {"bench.sizes", at<&S::bench, &Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
+       "Models that bench.step times: named sizes, or the deck's own. Everything else is the deck's."},
+      {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
+       "Forms of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
+       "graph: one captured graph; deck: as train.graph and train.fused say."},
 
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -118,6 +119,24 @@ void check_files(const Settings& settings, const Sources& sources, Rules& rules)
                 kind == JobKind::generate ? "the path of a checkpoint folder" : "the path of an HDF5 file");
 }
 
+void check_attention(const Settings& settings, Rules& rules) {
+  rules.require(settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned,
+                {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is false",
+                "attention.tuned = true, or attention.engine = \"auto\"");
+  const Bench& bench = settings.bench;
+  const bool has_tuned_rows = std::find(bench.tuned.begin(), bench.tuned.end(), true) != bench.tuned.end();
+  const auto require_tuned_rows = [&](bool is_default, std::string_view key) {
+    rules.require(has_tuned_rows || is_default, {key, "bench.tuned"}, "would be ignored: bench.tuned has no true in it",
+                  "bench.tuned = [true]");
+  };
+  require_tuned_rows(bench.engines == Bench{}.engines, "bench.engines");
+  require_tuned_rows(bench.deterministic == Bench{}.deterministic, "bench.deterministic");
+  rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
+                "would be ignored: bench.tokens is given", "one of the two");
+  rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
+                "would be ignored: bench.channels is given", "one of the two");
+}
+
 }  // namespace
 
 void apply_size(Settings& settings, Sources& sources) {
@@ -142,11 +161,26 @@ void apply_size(Settings& settings, Sources& sources) {
   if (!is_exact) model.size = "custom";
 }
 
+Model with_size(Model model, std::string_view name) {
+  for (const SizeRow& row : kSizes) {
+    if (row.name != name) continue;
+    model.size = name;
+    model.d_model = row.d_model;
+    model.d_ff = row.d_ff;
+    model.num_layers = row.num_layers;
+    model.num_heads = row.num_heads;
+    if (row.vocab_size > 0) model.vocab_size = row.vocab_size;
+    return model;
+  }
+  throw std::logic_error("with_size: no model size of this name");
+}
+
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);
   check_training(settings, rules);
   check_files(settings, sources, rules);
+  check_attention(settings, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");
 }

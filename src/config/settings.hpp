@@ -17,6 +17,7 @@ enum class MasterPrecision { fp32, none };        // dtype of the weights that A
 enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
+enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
 enum class Collectives { automatic, mpi, nccl };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
@@ -98,6 +99,7 @@ struct PrecisionSettings {
 struct Attention {
   AttentionImplementation implementation = AttentionImplementation::automatic;
   bool tuned = false;
+  AttentionEngine engine = AttentionEngine::automatic;
   bool deterministic = true;
 
   bool operator==(const Attention&) const = default;
@@ -135,17 +137,26 @@ struct Trace {
 
 struct Bench {
   std::int64_t warmup = 2;
+  double warmup_ms = 0;  // warm-up goes on until it has lasted this long
   std::int64_t repeats = 10;
+  double row_limit_s = 0;                                 // repeats of one timing stop after this long; 0: never
   double memory_limit_gib = 0;                            // 0: what the machine has
   std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
   std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
   std::vector<std::string> implementations = {"flash2"};  // bench.attention
-  std::vector<std::string> dtypes = {"fp32"};             // bench.attention
+  std::vector<std::string> dtypes = {"fp32"};             // bench.attention, bench.kernels
   std::vector<bool> causal = {true};                      // bench.attention
+  std::vector<bool> tuned = {false};                      // bench.attention
+  std::vector<std::string> engines = {"auto"};            // bench.attention, of its tuned rows
+  std::vector<bool> deterministic = {true};               // bench.attention, of its tuned rows
   std::int64_t batch = 1;                                 // B, bench.attention
   std::int64_t heads = 8;                                 // H, bench.attention
+  std::int64_t tokens = 0;                                // B*T, bench.attention; 0: batch counts
+  std::int64_t channels = 0;                              // H*D, bench.attention; 0: heads counts
   std::int64_t rows = 4096;                               // N, bench.kernels
   std::int64_t width = 1024;                              // C, bench.kernels
+  std::vector<std::string> sizes = {"deck"};              // bench.step
+  std::vector<std::string> variants = {"deck"};           // bench.step
 
   bool operator==(const Bench&) const = default;
 };

@@ -17,15 +17,18 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"train.graph=true", "train.graph = false"},
                                       {"train.fused=false", "train.fused = true"},
                                       {"attention.tuned=true", "attention.tuned = false"},
+                                      {"bench.tuned=[false, true]", "bench.tuned = [false]"},
+                                      {"bench.variants=['graph']", "bench.variants = [\"deck\"]"},
                                       {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""}}) {
-    const Settings settings = read("train.steps = 1", {text});
+    const bool is_tuned = std::string_view(text).starts_with("attention.tuned");  // takes 16 bits only
+    const Settings settings = read(is_tuned ? "precision.compute = 'bf16'" : "train.steps = 1", {text});
     EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));
     EXPECT_NO_THROW(check_build(settings, kGpu)) << text;
   }
 }
 
 TEST(Availability, all_refusals_of_a_build_come_at_once) {
-  const Settings settings = read("train.graph = true\nattention.tuned = true");
+  const Settings settings = read("train.graph = true\nattention.tuned = true\nprecision.compute = 'bf16'");
   const std::string message = refusal(Exit::environment, [&] { check_build(settings, kCpu); });
   EXPECT_THAT(message, HasSubstr("train.graph"));
   EXPECT_THAT(message, HasSubstr("attention.tuned"));

@@ -1,8 +1,11 @@
 /// The decks we ship: each reads, and reads back from its resolved form to the same settings.
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "config/availability.hpp"
+#include "errors.hpp"
 #include "support.hpp"
 
 namespace tessera::config {
@@ -17,15 +20,25 @@ std::set<fs::path> shipped_decks() {
   return decks;
 }
 
-TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build) {
+std::string text_of(const fs::path& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build_or_says_that_it_does_not) {
   const auto decks = shipped_decks();
-  EXPECT_GE(decks.size(), 11u);
+  EXPECT_GE(decks.size(), 15u);
   for (const fs::path& file : decks) {
     SCOPED_TRACE(file.string());
     Deck deck;
     ASSERT_NO_THROW(deck = load_deck(file));
     EXPECT_TRUE(parse_deck(deck.resolved, "resolved.toml").settings == deck.settings);
-    EXPECT_NO_THROW(check_build(deck.settings, {}));
+    EXPECT_NO_THROW(check_build(deck.settings, {.cuda = true, .nccl = true}));
+    if (text_of(file).find("Needs a CUDA build") != std::string::npos) {
+      EXPECT_THROW(check_build(deck.settings, {}), Failure);
+    } else {
+      EXPECT_NO_THROW(check_build(deck.settings, {}));
+    }
   }
 }
 

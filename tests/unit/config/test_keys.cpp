@@ -93,6 +93,7 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "precision.reduce",
                                       "attention.implementation",
                                       "attention.tuned",
+                                      "attention.engine",
                                       "attention.deterministic",
                                       "parallel.collectives",
                                       "parallel.gradient_sync",
@@ -166,7 +167,11 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
   for (const Key& key : all_keys()) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
     if (value.empty()) continue;
-    const Deck first = parse_deck(deck, "deck.toml", {std::string(key.name) + "=" + value});
+    std::vector<std::string> overrides{std::string(key.name) + "=" + value};
+    if (key.name == "attention.tuned" || key.name == "attention.engine") overrides.push_back("precision.compute=bf16");
+    if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
+    if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
+    const Deck first = parse_deck(deck, "deck.toml", overrides);
     const Deck second = parse_deck(first.resolved, "deck.toml");
     EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;
     EXPECT_THAT(differences(first.settings, second.settings), testing::IsEmpty());
