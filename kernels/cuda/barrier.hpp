@@ -56,6 +56,7 @@ inline constexpr int kMaxWaits = 4'000'000;
 
 /// Waits for the phase of that parity. A kernel with a fault in its barriers ends with an error, it does not hang.
 TESSERA_DEVICE void barrier_wait(SharedAddress barrier, int parity) {
+#pragma unroll 1  // else dozens of copies push the kernel out of the instruction cache
   for (int i = 0; i < kMaxWaits; ++i) {
     if (barrier_try_wait(barrier, parity)) return;
   }
