@@ -100,11 +100,12 @@ struct Declarer {
 
   /// Floats that the widest 16-bit product of the step needs.
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
+    using kernels::Device, kernels::gemm_workspace;
     std::int64_t most = 0;
     const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
-      most = std::max({most, kernels::gemm_workspace<bfloat16, bfloat16>(rows, out, in),  // y = x W^T
-                       kernels::gemm_workspace<bfloat16, bfloat16>(rows, in, out),        // d_x = d_y W
-                       kernels::gemm_workspace<bfloat16, float>(out, in, rows)});         // d_W += d_y^T x
+      most = std::max({most, gemm_workspace<Device, bfloat16, bfloat16>(rows, out, in),  // y = x W^T
+                       gemm_workspace<Device, bfloat16, bfloat16>(rows, in, out),        // d_x = d_y W
+                       gemm_workspace<Device, bfloat16, float>(out, in, rows)});         // d_W += d_y^T x
     };
     linear(N, s.C, 3 * s.C);
     linear(N, s.C, s.C);

@@ -13,14 +13,18 @@ namespace tessera::test {
 namespace {
 
 using kernels::gemm_workspace;
+using kernels::GemmMath;
+using kernels::GemmSelection;
 using kernels::Op;
 
 struct Shape {
   int m, n, k;
 };
-// one element, primes, powers of two and their neighbours, a thin one, an empty sum
-const std::vector<Shape> kShapes = {{1, 1, 1},    {2, 3, 5},     {17, 31, 13}, {64, 65, 63},
-                                    {1, 128, 40}, {129, 2, 300}, {3, 4, 0}};
+// one element, primes, powers of two and their neighbours, thin ones, a column, a head width of 80, an empty sum; and
+// where sums are split: much longer than the result is wide
+const std::vector<Shape> kShapes = {{1, 1, 1},     {2, 3, 5},   {17, 31, 13},  {64, 65, 63}, {1, 128, 40},
+                                    {129, 2, 300}, {40, 1, 19}, {257, 80, 72}, {8, 8, 2048}, {3, 4, 0}};
+enum class Start { nothing, itself, addend };  // what the product is added to
 
 template <class InType, class OutType>
 struct Types {
@@ -37,47 +41,53 @@ struct TypeNames {
 };
 
 template <class In, class Out>
-std::vector<Out> product(Shape s, Op op_a, Op op_b, bool accumulate, const std::vector<double>& a,
-                         const std::vector<double>& b, const std::vector<double>& before) {
+std::vector<Out> product(Shape s, Op op_a, Op op_b, Start start, const std::vector<double>& a,
+                         const std::vector<double>& b, const std::vector<double>& before,
+                         GemmMath math = GemmMath::full) {
   const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose;
   const Buffer<In> a_in(a), b_in(b);
-  const Buffer<Out> c(before);
-  const auto workspace = Buffer<float>::unwritten(gemm_workspace<In, Out>(s.m, s.n, s.k));
-  kernels::Gemm<Device, In, Out>{.a = a_in.matrix(ta ? s.k : s.m, ta ? s.m : s.k),
-                                 .op_a = op_a,
-                                 .b = b_in.matrix(tb ? s.n : s.k, tb ? s.k : s.n),
-                                 .op_b = op_b,
-                                 .c = c.matrix(s.m, s.n),
-                                 .accumulate = accumulate,
-                                 .workspace = workspace.vector()}
-      .launch(Device());
+  // what c held must not matter where it is not asked for, not even a NaN
+  const auto c = start == Start::itself ? Buffer<Out>(before) : Buffer<Out>::unwritten(before.size());
+  const Buffer<Out> addend(before);
+  const auto workspace = Buffer<float>::unwritten(gemm_workspace<Device, In, Out>(s.m, s.n, s.k, math));
+  kernels::Gemm<Device, In, Out> gemm{.a = a_in.matrix(ta ? s.k : s.m, ta ? s.m : s.k),
+                                      .op_a = op_a,
+                                      .b = b_in.matrix(tb ? s.n : s.k, tb ? s.k : s.n),
+                                      .op_b = op_b,
+                                      .c = c.matrix(s.m, s.n),
+                                      .accumulate = start == Start::itself,
+                                      .workspace = workspace.vector(),
+                                      .math = math};
+  if (start == Start::addend) gemm.addend = addend.matrix(s.m, s.n);
+  gemm.launch(Device());
   return c.elements();
 }
+
+std::size_t elements_of(int rows, int columns) { return static_cast<std::size_t>(rows) * columns; }
 
 template <class T>
 struct Gemm : ::testing::Test {};
 TYPED_TEST_SUITE(Gemm, AllTypes, TypeNames);
 
-TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_with_and_without_accumulation) {
+TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_and_whatever_it_is_added_to) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
   for (const Shape s : kShapes) {
-    const auto a = uniform_as<In>(s.m * s.k, 1), b = uniform_as<In>(s.k * s.n, 2);
-    const auto before = uniform_as<Out>(s.m * s.n, 3);
+    const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
+    const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
     for (const Op op_a : {Op::none, Op::transpose}) {
       for (const Op op_b : {Op::none, Op::transpose}) {
-        for (const bool accumulate : {false, true}) {
+        const auto expected =
+            reference::gemm(a, op_a == Op::transpose, b, op_b == Op::transpose, s.m, s.n, s.k, before);
+        for (const Start start : {Start::nothing, Start::itself, Start::addend}) {
           SCOPED_TRACE(::testing::Message() << s.m << 'x' << s.n << 'x' << s.k << " transposed " << int(op_a) << ' '
-                                            << int(op_b) << " accumulate " << accumulate);
-          const auto start = accumulate ? before : std::vector<double>(before.size());
-          const auto expected =
-              reference::gemm(a, op_a == Op::transpose, b, op_b == Op::transpose, s.m, s.n, s.k, start);
-          // what c held must not matter without accumulation, not even a NaN
-          const auto held = accumulate ? before : std::vector<double>(before.size(), std::nan(""));
-          const Buffer<Out> got(product<In, Out>(s, op_a, op_b, accumulate, a, b, held));
+                                            << int(op_b) << " added to " << int(start));
+          auto sum = expected;
+          for (std::size_t i = 0; start == Start::nothing && i < sum.size(); ++i) sum[i] -= before[i];
+          const Buffer<Out> got(product<In, Out>(s, op_a, op_b, start, a, b, before));
           // terms of either sign, at most 1: their partial sums grow like sqrt(k)
           EXPECT_TRUE(
-              all_close<Out>(got.values(), expected,
+              all_close<Out>(got.values(), sum,
                              {.relative = kEpsilon<Out>, .absolute = tolerance<Accum<In>>(s.k) * (1 + std::sqrt(s.k))},
                              {std::size_t(s.m), std::size_t(s.n)}));
         }
@@ -89,22 +99,60 @@ TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_with_and_wit
 TYPED_TEST(Gemm, repeats_bit_for_bit) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
-  const Shape s{61, 67, 129};
-  const auto a = uniform_as<In>(s.m * s.k, 1), b = uniform_as<In>(s.k * s.n, 2);
-  const std::vector<double> zero(s.m * s.n);
-  EXPECT_TRUE(same_bits(product<In, Out>(s, Op::none, Op::none, false, a, b, zero),
-                        product<In, Out>(s, Op::none, Op::none, false, a, b, zero)));
+  for (const Shape s : {Shape{61, 67, 129}, {64, 128, 4096}, {8, 8, 4096}}) {
+    const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
+    const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
+    for (const Op op_a : {Op::none, Op::transpose}) {
+      const auto once = product<In, Out>(s, op_a, Op::none, Start::itself, a, b, before);
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        EXPECT_TRUE(same_bits(once, product<In, Out>(s, op_a, Op::none, Start::itself, a, b, before)));
+      }
+    }
+  }
 }
 
-TYPED_TEST(Gemm, launches_nothing_of_ours_under_another_name) {
+TYPED_TEST(Gemm, keeps_restores_and_repeats_algorithms_that_were_selected_by_time) {
+  using In = typename TypeParam::In;
+  using Out = typename TypeParam::Out;
+  const Shape s{128, 256, 2048};
+  const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
+  const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
+  const auto multiply = [&] { return product<In, Out>(s, Op::none, Op::transpose, Start::itself, a, b, before); };
+  kernels::set_gemm_algorithms({});
+  kernels::set_gemm_selection(GemmSelection::timed);
+  const auto selected = multiply();  // the trials must leave c as one product leaves it
+  const auto lines = kernels::gemm_algorithms();
+  kernels::set_gemm_selection(GemmSelection::heuristic);
+  const bool has_choice = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  EXPECT_EQ(lines.size(), has_choice ? 2U : 0U);  // the library's line, and the product's
+  const auto expected = reference::gemm(a, false, b, true, s.m, s.n, s.k, before);
+  EXPECT_TRUE(all_close<Out>(Buffer<Out>(selected).values(), expected,
+                             {.relative = kEpsilon<Out>, .absolute = tolerance<Accum<In>>(s.k) * std::sqrt(s.k)}));
+
+  kernels::set_gemm_algorithms({});
+  EXPECT_TRUE(kernels::gemm_algorithms().empty());
+  kernels::set_gemm_algorithms(lines);
+  EXPECT_EQ(kernels::gemm_algorithms(), lines);
+  EXPECT_TRUE(same_bits(multiply(), selected));
+  EXPECT_EQ(kernels::gemm_algorithms(), lines);
+  kernels::set_gemm_algorithms({});
+}
+
+TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
   const Shape s{4, 5, 6};
   const LaunchRecorder recorder;
-  product<In, Out>(s, Op::none, Op::none, true, std::vector<double>(24), std::vector<double>(30),
+  product<In, Out>(s, Op::none, Op::transpose, Start::itself, std::vector<double>(24), std::vector<double>(30),
                    std::vector<double>(20));
-  for (const auto& label : recorder.labels()) {
+  const bool is_ours = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  EXPECT_THAT(recorder.labels(), ::testing::Contains(::testing::StartsWith("tessera::gemm::nt[")));
+  if (is_ours) {
+    EXPECT_THAT(recorder.labels(), ::testing::ElementsAre("tessera::gemm::nt[cublaslt]"));
+  }
+  for (const auto& [label, instance, time_s] : recorder.launches()) {
     EXPECT_THAT(label, ::testing::AnyOf(::testing::StartsWith("tessera::"), ::testing::StartsWith("KokkosBlas::")));
+    EXPECT_EQ(instance, Kokkos::Tools::Experimental::device_id(Device())) << label;
   }
 }
 
@@ -113,7 +161,8 @@ TYPED_TEST(Gemm, refuses_shapes_that_disagree_and_a_small_workspace) {
   using Out = typename TypeParam::Out;
   const auto in = Buffer<In>::zeros(64);
   const auto out = Buffer<Out>::zeros(64);
-  const auto workspace = Buffer<float>::zeros(256);
+  const auto needed = gemm_workspace<Device, In, Out>(3, 5, 4);
+  const auto workspace = Buffer<float>::zeros(needed);
   using Kernel = kernels::Gemm<Device, In, Out>;
   const Kernel good{.a = in.matrix(3, 4),
                     .op_a = Op::none,
@@ -133,9 +182,49 @@ TYPED_TEST(Gemm, refuses_shapes_that_disagree_and_a_small_workspace) {
   refuses([&](Kernel& k) { k.c = out.matrix(3, 4); });
   refuses([&](Kernel& k) { k.op_a = Op::transpose; });
   refuses([&](Kernel& k) { k.op_b = Op::transpose; });
-  const auto needed = gemm_workspace<In, Out>(3, 5, 4);
+  refuses([&](Kernel& k) { k.addend = out.matrix(5, 3); });
+  refuses([&](Kernel& k) {
+    k.addend = out.matrix(3, 5);
+    k.accumulate = true;
+  });
   EXPECT_EQ(needed > 0, sizeof(In) == 2);
   if (needed > 0) refuses([&](Kernel& k) { k.workspace = workspace.first(static_cast<int>(needed) - 1); });
+}
+
+TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
+  using In = typename TypeParam::In;
+  using Out = typename TypeParam::Out;
+  const Shape s{64, 96, 128};
+  const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
+  const std::vector<double> zero(elements_of(s.m, s.n));
+  const auto multiply = [&] {
+    return product<In, Out>(s, Op::none, Op::none, Start::nothing, a, b, zero, GemmMath::tf32);
+  };
+  if (kernels::kIsHost<Device> || !std::is_same_v<In, float>) {
+    EXPECT_THROW(multiply(), std::invalid_argument);
+    return;
+  }
+  const auto got = Buffer<Out>(multiply()).values();
+  const auto expected = reference::gemm(a, false, b, false, s.m, s.n, s.k, zero);
+  // each operand of a term is off by at most 2^-11 of itself, rounded, or 2^-10, cut off; the errors' signs are random
+  EXPECT_TRUE(all_close<Out>(got, expected, {.absolute = 2 * 0x1p-10 * std::sqrt(s.k)}));
+  double largest = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(got[i] - expected[i]));
+  EXPECT_GT(largest, 16 * kEpsilon<float>);  // so it is what was asked for
+}
+
+TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {
+  const std::string other = "cuBLASLt 1.2.3 on another GPU with 7 multiprocessors";
+  EXPECT_THROW(kernels::set_gemm_algorithms({other}), std::runtime_error);
+  if (kernels::kIsHost<Device>) return;
+  product<bfloat16, bfloat16>({8, 8, 8}, Op::none, Op::none, Start::nothing, std::vector<double>(64),
+                              std::vector<double>(64), std::vector<double>(64));
+  const auto lines = kernels::gemm_algorithms();
+  ASSERT_GE(lines.size(), 2U);
+  EXPECT_THROW(kernels::set_gemm_algorithms({lines[0], "bf16 bf16 full xy 8 8 8"}), std::invalid_argument);
+  auto cut = lines[1].substr(0, lines[1].find(':') + 20);
+  EXPECT_THROW(kernels::set_gemm_algorithms({lines[0], cut}), std::invalid_argument);
+  EXPECT_EQ(kernels::gemm_algorithms(), lines);  // a refusal changes nothing
 }
 
 }  // namespace

@@ -1,0 +1,382 @@
+#include "kernels/gemm/cublaslt.hpp"  // the contract is there; here is how
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+
+#include "kernels/core/require.hpp"
+#include "kernels/gemm/tool_kernel.hpp"
+
+namespace tessera::kernels::cublaslt {
+namespace {
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw std::runtime_error(std::string("gemm: ") + call + ": " + cublasLtGetStatusString(status));
+}
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  throw std::runtime_error(std::string("gemm: ") + call + ": " + cudaGetErrorString(status));
+}
+#define LIBRARY_CHECK(call) check(call, #call)
+
+constexpr std::size_t kWorkspaceAlignment = 256;             // bytes, as the library asks
+constexpr int kProposals = 16;                               // that a timed selection looks at
+constexpr int kRounds = 9;                                   // of timing; odd, for the median
+constexpr double kWorthLeaving = 0.98;                       // of the first proposal's time, above which it stays
+constexpr std::size_t kFlushBytes = std::size_t{128} << 20;  // more than any second-level cache so far
+
+// --- the kinds of product ------------------------------------------------------------------------------------------
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp64: return CUDA_R_64F;
+    case Dtype::fp32: return CUDA_R_32F;
+    case Dtype::bf16: return CUDA_R_16BF;
+    case Dtype::fp16: return CUDA_R_16F;
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("gemm: products of integers are not offered");
+}
+
+cublasComputeType_t compute_type(const Kind& kind) {
+  if (kind.in == Dtype::fp64) return CUBLAS_COMPUTE_64F;
+  return kind.math == GemmMath::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+constexpr std::array<Dtype, 4> kTypes = {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16};
+constexpr const char* kMathNames[] = {"full", "tf32"};
+constexpr const char* kPlusNames[] = {"nothing", "itself", "addend"};
+constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
+
+/// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
+std::string text_of(const Kind& kind) {
+  std::ostringstream text;
+  text << name_of(kind.in) << ' ' << name_of(kind.out) << ' ' << kMathNames[static_cast<int>(kind.math)] << ' '
+       << detail::letters_of(kind.op_a, kind.op_b) << ' ' << kind.m << ' ' << kind.n << ' ' << kind.k << " + "
+       << kPlusNames[static_cast<int>(kind.plus)] << " aligned " << kind.alignment;
+  return text.str();
+}
+
+template <class Names>
+int position(const Names& names, const std::string& word) {
+  const auto found = std::find(std::begin(names), std::end(names), word);
+  if (found == std::end(names)) throw std::invalid_argument("'" + word + "'");
+  return static_cast<int>(found - std::begin(names));
+}
+
+/// The inverse of text_of, from the beginning of a line.
+Kind kind_of(std::istream& text) {
+  std::array<std::string_view, kTypes.size()> types;
+  std::transform(kTypes.begin(), kTypes.end(), types.begin(), name_of);
+  std::string in, out, math, letters, plus, sign, aligned;
+  Kind kind{};
+  text >> in >> out >> math >> letters >> kind.m >> kind.n >> kind.k >> sign >> plus >> aligned >> kind.alignment;
+  if (!text || sign != "+" || aligned != "aligned") throw std::invalid_argument("not the words of a product");
+  kind.in = kTypes[position(types, in)];
+  kind.out = kTypes[position(types, out)];
+  kind.math = static_cast<GemmMath>(position(kMathNames, math));
+  const int ops = position(kLetters, letters);
+  kind.op_a = static_cast<Op>(ops / 2);
+  kind.op_b = static_cast<Op>(ops % 2);
+  kind.plus = static_cast<Plus>(position(kPlusNames, plus));
+  return kind;
+}
+
+// --- algorithms ----------------------------------------------------------------------------------------------------
+
+struct Algorithm {
+  cublasLtMatmulAlgo_t words;  // opaque; to be kept and used again with the same version of the library
+};
+
+/// Everything of a product but its operands, in the library's terms: its first operand is our b, its second our a.
+struct Plan {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t first, second, result;
+  Algorithm algorithm;
+};
+
+cublasLtMatrixLayoutOpaque_t layout_of(Dtype dtype, Op op, std::int64_t rows, std::int64_t columns) {
+  if (op == Op::transpose) std::swap(rows, columns);
+  cublasLtMatrixLayoutOpaque_t layout;  // of op(x) [rows,columns] row-major, seen column-major
+  LIBRARY_CHECK(cublasLtMatrixLayoutInit(&layout, data_type(dtype), columns, rows, columns));
+  return layout;
+}
+
+Plan describe(const Kind& kind) {
+  Plan plan{};
+  const cudaDataType_t scale_type = kind.in == Dtype::fp64 ? CUDA_R_64F : CUDA_R_32F;
+  LIBRARY_CHECK(cublasLtMatmulDescInit(&plan.operation, compute_type(kind), scale_type));
+  const auto set_op = [&](cublasLtMatmulDescAttributes_t which, Op op) {
+    const cublasOperation_t value = op == Op::transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+    LIBRARY_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, which, &value, sizeof(value)));
+  };
+  set_op(CUBLASLT_MATMUL_DESC_TRANSA, kind.op_b);
+  set_op(CUBLASLT_MATMUL_DESC_TRANSB, kind.op_a);
+  plan.first = layout_of(kind.in, kind.op_b, kind.k, kind.n);
+  plan.second = layout_of(kind.in, kind.op_a, kind.m, kind.k);
+  plan.result = layout_of(kind.out, Op::none, kind.m, kind.n);
+  return plan;
+}
+
+/// The handle and the table, for the GPU that is current at the first product.
+struct Library {
+  cublasLtHandle_t handle = nullptr;
+  std::string stamp;  // library and GPU: what algorithms depend on
+  std::map<Kind, Plan> plans;
+};
+std::unique_ptr<Library> open_library;
+GemmSelection selection = GemmSelection::heuristic;
+
+Library& library() {
+  if (!open_library) {
+    Library fresh;
+    LIBRARY_CHECK(cublasLtCreate(&fresh.handle));
+    int device = 0;
+    cudaDeviceProp properties;
+    LIBRARY_CHECK(cudaGetDevice(&device));
+    LIBRARY_CHECK(cudaGetDeviceProperties(&properties, device));
+    fresh.stamp = versions() + " on " + properties.name + " with " + std::to_string(properties.multiProcessorCount) +
+                  " multiprocessors";
+    open_library = std::make_unique<Library>(std::move(fresh));
+    Kokkos::push_finalize_hook([] {
+      cublasLtDestroy(open_library->handle);
+      open_library.reset();
+    });
+  }
+  return *open_library;
+}
+
+std::size_t workspace_bytes(const Kind& kind) {
+  const bool is_served = bytes_of(kind.in) == 2 || kind.math == GemmMath::tf32;
+  return is_served ? sizeof(float) * gemm_workspace<Kokkos::Cuda, float, float>(0, 0, 0, GemmMath::tf32) : 0;
+}
+
+/// What the library proposes, best first by its own estimate.
+std::vector<Algorithm> proposals(const Kind& kind, Plan& plan, int most) {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  LIBRARY_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
+    LIBRARY_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof(value)));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes(kind)});
+  for (const auto operand : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    prefer(operand, static_cast<std::uint32_t>(kind.alignment));
+  }
+  // Parts of a sum that is split over k must not be rounded to 16 bits on their way to each other.
+  const bool has_narrow_result = bytes_of(kind.out) == 2;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(has_narrow_result ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                      : CUBLASLT_REDUCTION_SCHEME_MASK));
+  std::array<cublasLtMatmulHeuristicResult_t, kProposals> results;
+  int found = 0;
+  LIBRARY_CHECK(cublasLtMatmulAlgoGetHeuristic(library().handle, &plan.operation, &plan.first, &plan.second,
+                                               &plan.result, &plan.result, &preference, most, results.data(), &found));
+  std::vector<Algorithm> algorithms;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({results[i].algo});
+  }
+  if (algorithms.empty()) throw std::runtime_error("gemm: the library proposes no algorithm for " + text_of(kind));
+  return algorithms;
+}
+
+/// "id 66 tile 20 stages 36 ...": the attributes that the library names, for people.
+std::string attributes_of(const Algorithm& algorithm) {
+  std::ostringstream text;
+  const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t which, std::size_t bytes) {
+    std::uint32_t value = 0;  // little-endian, like the values of 2 and 4 bytes that are read into it
+    std::size_t written = 0;
+    LIBRARY_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm.words, which, &value, bytes, &written));
+    text << name << ' ' << value << ' ';
+  };
+  add("id", CUBLASLT_ALGO_CONFIG_ID, 4);
+  add("tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4);
+  add("stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4);
+  add("cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2);
+  add("split_k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4);
+  add("reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4);
+  add("swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4);
+  add("custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4);
+  std::string line = text.str();
+  line.pop_back();
+  return line;
+}
+
+void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands& x) {
+  const double wide_one = 1, wide_beta = kind.plus == Plus::nothing ? 0 : 1;
+  const float one = 1, beta = static_cast<float>(wide_beta);
+  const bool is_wide = kind.in == Dtype::fp64;
+  LIBRARY_CHECK(cublasLtMatmul(library().handle, &plan.operation,
+                               is_wide ? static_cast<const void*>(&wide_one) : &one,  //
+                               x.b, &plan.first, x.a, &plan.second,
+                               is_wide ? static_cast<const void*>(&wide_beta) : &beta,
+                               kind.plus == Plus::addend ? x.addend : x.c, &plan.result, x.c, &plan.result,
+                               &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
+}
+
+// --- selection by time ---------------------------------------------------------------------------------------------
+
+/// Memory of the device for as long as a selection takes.
+class Temporary {
+ public:
+  explicit Temporary(std::size_t bytes) { LIBRARY_CHECK(cudaMalloc(&data_, bytes)); }
+  ~Temporary() { cudaFree(data_); }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { LIBRARY_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) const { LIBRARY_CHECK(cudaEventRecord(event_, stream)); }
+  float milliseconds_since(const Event& earlier) const {
+    float milliseconds = 0;
+    LIBRARY_CHECK(cudaEventSynchronize(event_));
+    LIBRARY_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+    return milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// The proposal with the least median time from memory that no cache holds. The results go to memory of its own, with
+/// what `itself` would add read from the caller's c.
+Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operands operands) {
+  cudaStream_t stream = exec.cuda_stream();
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  LIBRARY_CHECK(cudaStreamIsCapturing(stream, &capture));
+  if (capture != cudaStreamCaptureStatusNone) {
+    throw std::runtime_error(
+        "gemm: " + text_of(kind) +
+        " is met first within a captured graph and cannot be timed there: run the step once before");
+  }
+  const std::vector<Algorithm> rivals = proposals(kind, plan, kProposals);
+  if (rivals.size() == 1) return rivals.front();
+
+  const Temporary result(static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out)), flush(kFlushBytes);
+  Kind timed = kind;
+  if (kind.plus == Plus::itself) {
+    timed.plus = Plus::addend;
+    operands.addend = operands.c;
+  }
+  operands.c = result.data();
+  const Event begin, end;
+  std::vector<std::vector<float>> times(rivals.size());
+  for (int round = -1; round < kRounds; ++round) {  // the first loads the kernels and counts for nothing
+    for (std::size_t i = 0; i < rivals.size(); ++i) {
+      plan.algorithm = rivals[i];
+      LIBRARY_CHECK(cudaMemsetAsync(flush.data(), 0, kFlushBytes, stream));
+      begin.record(stream);
+      run(exec, timed, plan, operands);
+      end.record(stream);
+      const float milliseconds = end.milliseconds_since(begin);
+      if (round >= 0) times[i].push_back(milliseconds);
+    }
+  }
+  const auto median = [](std::vector<float>& list) {
+    std::nth_element(list.begin(), list.begin() + kRounds / 2, list.end());
+    return list[kRounds / 2];
+  };
+  std::vector<float> medians(rivals.size());
+  std::transform(times.begin(), times.end(), medians.begin(), median);
+  const std::size_t best = std::min_element(medians.begin(), medians.end()) - medians.begin();
+  return rivals[medians[best] < kWorthLeaving * medians.front() ? best : 0];
+}
+
+/// The plan of a kind, made at its first product.
+Plan& plan_of(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands) {
+  std::map<Kind, Plan>& plans = library().plans;
+  if (const auto found = plans.find(kind); found != plans.end()) return found->second;
+  Plan plan = describe(kind);
+  plan.algorithm =
+      selection == GemmSelection::timed ? fastest(exec, kind, plan, operands) : proposals(kind, plan, 1).front();
+  return plans.emplace(kind, plan).first->second;
+}
+
+}  // namespace
+
+void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands) {
+  TESSERA_REQUIRE(reinterpret_cast<std::uintptr_t>(operands.workspace) % kWorkspaceAlignment == 0,
+                  "gemm: the workspace must be aligned to 256 bytes", operands.workspace);
+  TESSERA_REQUIRE(operands.workspace_bytes >= workspace_bytes(kind), "gemm: workspace too small [bytes]",
+                  operands.workspace_bytes, workspace_bytes(kind));
+  Plan& plan = plan_of(exec, kind, operands);
+  const detail::ToolKernel watched(exec, kind.op_a, kind.op_b, "cublaslt");
+  run(exec, kind, plan, operands);
+}
+
+void set_selection(GemmSelection wanted) { selection = wanted; }
+
+std::vector<std::string> algorithms() {
+  if (!open_library || open_library->plans.empty()) return {};
+  std::vector<std::string> lines = {open_library->stamp};
+  for (const auto& [kind, plan] : open_library->plans) {
+    std::string line = text_of(kind) + " :";
+    for (const std::uint64_t word : plan.algorithm.words.data) {
+      char digits[18];
+      std::snprintf(digits, sizeof(digits), " %016" PRIx64, word);
+      line += digits;
+    }
+    lines.push_back(line + " # " + attributes_of(plan.algorithm));
+  }
+  return lines;
+}
+
+void set_algorithms(const std::vector<std::string>& lines) {
+  if (lines.empty() && !open_library) return;
+  if (!lines.empty() && lines.front() != library().stamp) {
+    throw std::runtime_error("gemm: the algorithms were chosen with " + lines.front() + ", and this is " +
+                             library().stamp + ": leave them out, and let this one choose its own");
+  }
+  std::map<Kind, Plan> plans;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    std::istringstream text(lines[i]);
+    Kind kind;
+    Algorithm algorithm;
+    try {
+      kind = kind_of(text);
+      std::string colon;
+      text >> colon >> std::hex;
+      for (std::uint64_t& word : algorithm.words.data) text >> word;
+      if (!text || colon != ":") throw std::invalid_argument("not the digits of an algorithm");
+    } catch (const std::invalid_argument& fault) {
+      throw std::invalid_argument("gemm: cannot read the algorithm '" + lines[i] + "': " + fault.what());
+    }
+    Plan plan = describe(kind);
+    plan.algorithm = algorithm;
+    cublasLtMatmulHeuristicResult_t result;
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(library().handle, &plan.operation, &plan.first, &plan.second,
+                                                          &plan.result, &plan.result, &plan.algorithm.words, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes(kind)) {
+      throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
+                               "': " + cublasLtGetStatusString(status));
+    }
+    plans.emplace(kind, plan);
+  }
+  library().plans = std::move(plans);
+}
+
+std::string versions() {
+  const std::size_t number = cublasLtGetVersion();  // 130100 for 13.1.0
+  return "cuBLASLt " + std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." +
+         std::to_string(number % 100);
+}
+
+}  // namespace tessera::kernels::cublaslt

@@ -1,0 +1,50 @@
+/// Products on CUDA GPUs through cuBLASLt: what gemm.cpp hands on, with types and shapes as values.
+///
+/// The library is column-major; our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, with the operands swapped
+/// and nothing moved. One table per process holds, for each kind of product, descriptors and the algorithm in use.
+///
+/// Source     cuBLAS documentation, "cublasLtMatmul"; algorithms are serialised as the library allows for one version
+/// of
+///            it. Split sums are reduced in float and in a fixed order: no proposal that reduces in 16 bits is taken.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/scalar.hpp"
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera::kernels::cublaslt {
+
+enum class Plus : std::uint8_t { nothing, itself, addend };  // what is added to the product
+
+/// A kind of product: what an algorithm is chosen for.
+struct Kind {
+  Dtype in, out;
+  GemmMath math;
+  Op op_a, op_b;
+  std::int64_t m, n, k;
+  Plus plus;
+  int alignment;  // bytes that every operand's address is a multiple of; 16 counts as the most
+
+  auto operator<=>(const Kind&) const = default;
+};
+
+struct Operands {
+  const void *a, *b, *addend;
+  void* c;
+  void* workspace;
+  std::size_t workspace_bytes;
+};
+
+void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);
+
+void set_selection(GemmSelection selection);
+std::vector<std::string> algorithms();
+void set_algorithms(const std::vector<std::string>& lines);
+std::string versions();  // "cuBLASLt 13.1.0"
+
+}  // namespace tessera::kernels::cublaslt

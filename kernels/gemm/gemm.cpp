@@ -1,0 +1,186 @@
+#include "kernels/gemm/gemm.hpp"  // the contract is there; here is how
+
+#include <KokkosBlas3_gemm.hpp>
+
+#include <dlfcn.h>
+
+#include "kernels/core/cast_copy.hpp"
+#include "kernels/core/compat.hpp"
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/require.hpp"
+#include "kernels/gemm/tool_kernel.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/gemm/cublaslt.hpp"
+#endif
+
+namespace tessera::kernels {
+namespace {
+
+/// c = op(a) op(b) + beta c by Kokkos Kernels; both operands and the result of one type.
+template <class Exec, class Real>
+void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<const Real, Exec> b, Op op_b,
+              Matrix<Real, Exec> c, bool accumulate) {
+  const char* const letters[] = {"N", "T"};
+  const char* letter_a = letters[static_cast<int>(op_a)];
+  const char* letter_b = letters[static_cast<int>(op_b)];
+  const Real one = 1, beta = accumulate ? 1 : 0;
+  const detail::ToolKernel watched(exec, op_a, op_b, "kokkos_kernels");
+  const auto call = [&](const auto&... instance) {
+    KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c);
+  };
+  if constexpr (kBlasTakesInstance) {
+    call(exec);
+  } else {
+    call();
+  }
+}
+
+template <class Exec, class From, class To>
+void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
+  CastCopy<Exec, From, To>{Vector<const From, Exec>(from, count), Vector<To, Exec>(to, count)}.launch(exec);
+}
+
+/// The product of 16-bit operands where no library has one: by way of float panels in the workspace.
+template <class Exec, class In, class Out>
+void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::int64_t m, std::int64_t n,
+                     std::int64_t k) {
+  const auto& [a, op_a, b, op_b, c, accumulate, workspace, addend, math] = product;
+  const Out* start = addend.data() != nullptr ? addend.data() : accumulate ? c.data() : nullptr;
+  float* a_wide = workspace.data();
+  float* b_wide = a_wide + m * k;
+  convert(exec, a.data(), a_wide, m * k);
+  convert(exec, b.data(), b_wide, k * n);
+  const Matrix<const float, Exec> a_panel(a_wide, a.extent(0), a.extent(1)), b_panel(b_wide, b.extent(0), b.extent(1));
+  if constexpr (sizeof(Out) > 2) {
+    if (start != nullptr && start != c.data()) convert(exec, start, c.data(), m * n);
+    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c, start != nullptr);
+  } else {
+    const Matrix<float, Exec> c_panel(b_wide + k * n, m, n);
+    if (start != nullptr) convert(exec, start, c_panel.data(), m * n);
+    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c_panel, start != nullptr);
+    convert(exec, static_cast<const float*>(c_panel.data()), c.data(), m * n);
+  }
+}
+
+#ifdef KOKKOS_ENABLE_CUDA
+template <class In, class Out>
+void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Out>& x, std::int64_t m, std::int64_t n,
+                       std::int64_t k) {
+  const std::uintptr_t addresses =
+      reinterpret_cast<std::uintptr_t>(x.a.data()) | reinterpret_cast<std::uintptr_t>(x.b.data()) |
+      reinterpret_cast<std::uintptr_t>(x.c.data()) | reinterpret_cast<std::uintptr_t>(x.addend.data()) | 16;
+  const cublaslt::Plus plus = x.addend.data() != nullptr ? cublaslt::Plus::addend
+                              : x.accumulate             ? cublaslt::Plus::itself
+                                                         : cublaslt::Plus::nothing;
+  cublaslt::multiply(exec,
+                     {.in = kDtype<In>,
+                      .out = kDtype<Out>,
+                      .math = x.math,
+                      .op_a = x.op_a,
+                      .op_b = x.op_b,
+                      .m = m,
+                      .n = n,
+                      .k = k,
+                      .plus = plus,
+                      .alignment = static_cast<int>(addresses & -addresses)},
+                     {.a = x.a.data(),
+                      .b = x.b.data(),
+                      .addend = x.addend.data(),
+                      .c = x.c.data(),
+                      .workspace = x.workspace.data(),
+                      .workspace_bytes = x.workspace.extent(0) * sizeof(float)});
+}
+#endif
+
+}  // namespace
+
+template <class Exec, class In, class Out>
+void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
+  const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose, has_addend = addend.data() != nullptr;
+  const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(ta ? 0 : 1);
+  TESSERA_REQUIRE(std::int64_t(a.extent(ta ? 1 : 0)) == m && std::int64_t(b.extent(tb ? 0 : 1)) == n &&
+                      std::int64_t(b.extent(tb ? 1 : 0)) == k,
+                  "gemm: shapes must be op(a) [m,k] x op(b) [k,n] = c [m,n]", a.extent(0), a.extent(1), ta, b.extent(0),
+                  b.extent(1), tb, m, n);
+  TESSERA_REQUIRE(!has_addend || (!accumulate && addend.extent(0) == c.extent(0) && addend.extent(1) == c.extent(1)),
+                  "gemm: an addend must be [m,n], and takes the place of accumulation", addend.extent(0),
+                  addend.extent(1), m, n, accumulate);
+  TESSERA_REQUIRE(math == GemmMath::full || (!kIsHost<Exec> && std::is_same_v<In, float>),
+                  "gemm: tf32 is for products of float on GPUs", kIsHost<Exec>, kScalarName<In>);
+  const std::int64_t needed = gemm_workspace<Exec, In, Out>(m, n, k, math);
+  TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small [floats]",
+                  workspace.extent(0), needed);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {  // an empty sum; libraries would leave c as it is
+    if (has_addend) {
+      Kokkos::deep_copy(exec, c, addend);
+    } else if (!accumulate) {
+      Kokkos::deep_copy(exec, c, static_cast<Out>(0.0f));
+    }
+    return;
+  }
+#ifdef KOKKOS_ENABLE_CUDA
+  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+    // Kokkos Kernels multiplies a^T b with a small result by dot products that meet in atomic sums: in no fixed order.
+    const bool is_summed_in_any_order = ta && !tb && m * n < 100;
+    if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order) {
+      multiply_cublaslt(exec, *this, m, n, k);
+      return;
+    }
+  }
+#endif
+  if constexpr (sizeof(In) > 2) {
+    if (has_addend) Kokkos::deep_copy(exec, c, addend);
+    multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate || has_addend);
+  } else if constexpr (kIsHost<Exec>) {
+    multiply_panels(exec, *this, m, n, k);
+  }
+}
+
+std::string gemm_library() {
+  // The dynamic linker decides which BLAS it is, so ask it.
+  void* sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
+  Dl_info info{};
+  std::string text = "unknown";
+  if (sgemm != nullptr && dladdr(sgemm, &info) != 0) {
+    auto* config = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
+    text = std::string(info.dli_fname) + " (" + (config != nullptr ? config() : "not OpenBLAS") + ")";
+  }
+#ifdef KOKKOS_ENABLE_CUDA
+  text = cublaslt::versions() + "; on the host " + text;
+#endif
+  return text;
+}
+
+void set_gemm_selection([[maybe_unused]] GemmSelection selection) {
+#ifdef KOKKOS_ENABLE_CUDA
+  cublaslt::set_selection(selection);
+#endif
+}
+
+std::vector<std::string> gemm_algorithms() {
+#ifdef KOKKOS_ENABLE_CUDA
+  return cublaslt::algorithms();
+#else
+  return {};
+#endif
+}
+
+void set_gemm_algorithms(const std::vector<std::string>& lines) {
+#ifdef KOKKOS_ENABLE_CUDA
+  cublaslt::set_algorithms(lines);
+#else
+  if (!lines.empty()) {
+    throw std::runtime_error("gemm: the algorithms were chosen with " + lines.front() +
+                             ", and products on CPUs have none to choose: leave them out");
+  }
+#endif
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemm<Exec, Scalar, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+template struct Gemm<Device, bfloat16, float>;
+template struct Gemm<Device, float16, float>;
+
+}  // namespace tessera::kernels
