@@ -65,7 +65,7 @@ if(TARGET Kokkos::kokkos)
     find_package(CUDAToolkit 12 REQUIRED)
     target_compile_options(tessera_kokkos INTERFACE --expt-relaxed-constexpr)
     target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
-      FMT_CONSTEVAL=)  # nvcc 13 rejects the compile-time format checks of fmt 9; builds for CPUs keep them
+      FMT_USE_CONSTEXPR=1)  # fmt 9 switches its constexpr off under nvcc, which its compile-time checks then miss
     target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
   endif()
   add_library(tessera::kokkos ALIAS tessera_kokkos)

@@ -11,13 +11,18 @@
 
 #include "build_info.hpp"
 #include "io/h5.hpp"
+#include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "random.hpp"
 
 namespace tessera::jobs {
 
+using Exec = kernels::Device;
+
 Timing summarize(std::vector<double> seconds) {
-  if (seconds.empty()) return {NAN, NAN, NAN, NAN};
+  if (seconds.empty()) return {NAN, NAN, NAN, NAN, 0};
   std::sort(seconds.begin(), seconds.end());
   const std::size_t n = seconds.size();
   Timing t;
@@ -27,19 +32,76 @@ Timing summarize(std::vector<double> seconds) {
   double squares = 0;
   for (const double s : seconds) squares += (s - t.mean_s) * (s - t.mean_s);
   t.std_s = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0;
+  t.repeats = static_cast<std::int64_t>(n);
   return t;
 }
 
-Timing time_repeats(const config::Bench& bench, const std::function<void()>& work) {
-  std::vector<double> seconds;
-  for (std::int64_t i = -bench.warmup; i < bench.repeats; ++i) {
-    Kokkos::fence();
-    const double start_s = events::now_s();
+std::int64_t repeats_within(const config::Bench& bench, double once_s) {
+  if (bench.row_limit_s == 0 || once_s * static_cast<double>(bench.repeats) <= bench.row_limit_s) return bench.repeats;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(bench.row_limit_s / once_s));
+}
+
+Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
+  // 1. warm up: until both its count and its time are reached; the fastest run tells how many repeats there is time for
+  const double start_s = events::now_s();
+  double once_s = INFINITY;
+  const std::int64_t warmup = std::max<std::int64_t>(bench.warmup, bench.row_limit_s > 0 ? 1 : 0);
+  for (std::int64_t i = 0; i < warmup || 1e3 * (events::now_s() - start_s) < bench.warmup_ms; ++i) {
+    const double before_s = events::now_s();
     work();
-    Kokkos::fence();
-    if (i >= 0) seconds.push_back(events::now_s() - start_s);
+    exec.fence();
+    once_s = std::min(once_s, events::now_s() - before_s);
   }
+
+  // 2. enqueue all repeats; on a device behind one that does not count, so that the first finds the queue busy, too
+  const auto repeats = static_cast<int>(std::isinf(once_s) ? bench.repeats : repeats_within(bench, once_s));
+  kernels::StreamTimer<Exec> timer(2 * repeats);
+  exec.fence();
+  if constexpr (!kernels::kIsHost<Exec>) work();
+  for (int i = 0; i < repeats; ++i) {
+    timer.mark(exec, 2 * i);
+    work();
+    timer.mark(exec, 2 * i + 1);
+  }
+  exec.fence();
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
   return summarize(std::move(seconds));
+}
+
+namespace {
+
+template <class Scalar>
+struct FillRandom {
+  kernels::Vector<Scalar, Exec> x;
+  std::uint64_t seed;
+  float mean, deviation;
+
+  KOKKOS_FUNCTION void operator()(const std::int64_t i) const {
+    const std::uint64_t bits = mix(seed, static_cast<std::uint64_t>(i));
+    float sum = 0;  // of four uniform numbers in 0..65535, whose variance is 65536^2 / 12 each
+    for (int part = 0; part < 4; ++part) sum += static_cast<float>((bits >> (16 * part)) & 0xffffu);
+    x(i) = static_cast<Scalar>(mean + deviation * (sum - 131070.0f) * (1.7320508f / 65536.0f));
+  }
+};
+
+}  // namespace
+
+template <class Scalar>
+void fill_random(const Exec& exec, const kernels::Vector<Scalar, Exec>& x, std::uint64_t seed, float mean,
+                 float deviation) {
+  const auto count = static_cast<std::int64_t>(x.extent(0));
+  Kokkos::parallel_for("tessera::bench::fill",
+                       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count),
+                       FillRandom<Scalar>{x, seed, mean, deviation});
+}
+template void fill_random<float>(const Exec&, const kernels::Vector<float, Exec>&, std::uint64_t, float, float);
+template void fill_random<bfloat16>(const Exec&, const kernels::Vector<bfloat16, Exec>&, std::uint64_t, float, float);
+template void fill_random<float16>(const Exec&, const kernels::Vector<float16, Exec>&, std::uint64_t, float, float);
+
+std::string device_text() {
+  const kernels::DeviceInfo info = kernels::device_info<Exec>();
+  return fmt::format("{}, {:.1f} GiB", info.name, static_cast<double>(info.total_bytes) / 1073741824);
 }
 
 void BenchTable::add(std::vector<Cell> row) {
@@ -77,7 +139,8 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
   file.set_attribute("build", build_info::summary() + ", " + build_info::flags());
   file.set_attribute("blas", kernels::gemm_library());
   file.set_attribute("hosts", context.world.hosts());
-  file.set_attribute("device", kernels::Device::name());
+  file.set_attribute("device", device_text());
+  file.set_attribute("execution_space", Exec::name());
   file.set_attribute("command", context.command);
   file.set_attribute("deck", context.deck.resolved);
   std::vector<std::int64_t> index(rows_.size());
@@ -101,7 +164,7 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context) {
   table.add(std::move(row));
   if (context.world.rank() != 0) return;
-  if (table.rows() == 1) fmt::print("{}\n{}\n", build_info::summary(), table.header());
+  if (table.rows() == 1) fmt::print("{}, {}\n{}\n", build_info::summary(), device_text(), table.header());
   fmt::print("{}\n", table.line(table.rows() - 1));
   std::fflush(stdout);
 }

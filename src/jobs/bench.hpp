@@ -7,17 +7,32 @@
 #include <vector>
 
 #include "jobs/jobs.hpp"
+#include "kernels/core/tensor.hpp"
 
 namespace tessera::jobs {
 
 /// Seconds of repeated runs.
 struct Timing {
   double median_s = 0, mean_s = 0, std_s = 0, min_s = 0;
+  std::int64_t repeats = 0;
 };
 Timing summarize(std::vector<double> seconds);
 
-/// Runs `work` warmup + repeats times and times the latter, fenced before and after each.
-Timing time_repeats(const config::Bench& bench, const std::function<void()>& work);
+/// How many repeats of something that takes `once_s` the deck asks for: bench.repeats, fewer under bench.row_limit_s.
+std::int64_t repeats_within(const config::Bench& bench, double once_s);
+
+/// Enqueues `work` on `exec` for the warm-up and then for the repeats, and times each repeat on the instance's own
+/// clock. The host waits only at the end, so that on a device no gap between two launches counts.
+Timing time_repeats(const config::Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
+
+/// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, near to normal (the sum of four
+/// uniform ones), the same on every device. Scalar is float, bfloat16 or float16.
+template <class Scalar>
+void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
+                 float mean, float deviation);
+
+/// "NVIDIA H200, 139.8 GiB" or the processor's name.
+std::string device_text();
 
 /// A table with one row per case. Columns come in the order in which the first row names them.
 class BenchTable {
@@ -45,7 +60,7 @@ class BenchTable {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Adds a row and prints it (rank 0), the header first.
+/// Adds a row and prints it (rank 0), before the first one what ran it and the header.
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
 
 /// Writes the table to `path` and says so. For rank 0.
