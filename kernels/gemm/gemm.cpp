@@ -72,23 +72,23 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
   const cublaslt::Plus plus = x.addend.data() != nullptr ? cublaslt::Plus::addend
                               : x.accumulate             ? cublaslt::Plus::itself
                                                          : cublaslt::Plus::nothing;
-  cublaslt::multiply(exec,
-                     {.in = kDtype<In>,
-                      .out = kDtype<Out>,
-                      .math = x.math,
-                      .op_a = x.op_a,
-                      .op_b = x.op_b,
-                      .m = m,
-                      .n = n,
-                      .k = k,
-                      .plus = plus,
-                      .alignment = static_cast<int>(addresses & -addresses)},
-                     {.a = x.a.data(),
-                      .b = x.b.data(),
-                      .addend = x.addend.data(),
-                      .c = x.c.data(),
-                      .workspace = x.workspace.data(),
-                      .workspace_bytes = x.workspace.extent(0) * sizeof(float)});
+  const cublaslt::Kind kind{.in = kDtype<In>,
+                            .out = kDtype<Out>,
+                            .math = x.math,
+                            .op_a = x.op_a,
+                            .op_b = x.op_b,
+                            .m = m,
+                            .n = n,
+                            .k = k,
+                            .plus = plus,
+                            .alignment = static_cast<int>(addresses & -addresses)};
+  const cublaslt::Operands operands{.a = x.a.data(),
+                                    .b = x.b.data(),
+                                    .addend = x.addend.data(),
+                                    .c = x.c.data(),
+                                    .workspace = x.workspace.data(),
+                                    .workspace_bytes = x.workspace.extent(0) * sizeof(float)};
+  cublaslt::multiply(exec, kind, operands);
 }
 #endif
 
