@@ -1,0 +1,506 @@
+#include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"  // the contract is there; here is how
+
+#include "kernels/attention/check.hpp"
+#include "kernels/cuda/barrier.hpp"
+#include "kernels/cuda/large_scratch.hpp"
+#include "kernels/cuda/registers.hpp"
+#include "kernels/cuda/shared.hpp"
+#include "kernels/cuda/tma.hpp"
+#include "kernels/cuda/wgmma.hpp"
+
+#include <algorithm>
+
+namespace tessera::kernels {
+namespace detail {
+namespace {
+
+using namespace cuda;
+
+/// The list of all query tiles, and who takes which.
+///
+/// Query tile p of a head ends p tiles before its last query; with a causal mask p = 0 is the longest. First come the
+/// tiles p < query_tiles - light, `section` heads at a time (their keys and values then share the cache), the longest
+/// first inside a section; then the `light` shortest tiles of all heads, which even out the end.
+struct TileOrder {
+  int query_tiles;  // of one head
+  int heads;        // B*H
+  int section;      // heads
+  int light;        // query tiles of every head
+  bool on_demand;   // teams draw the next tile from a counter; else team r takes tiles r, r + teams, ...
+
+  int tiles() const { return query_tiles * heads; }
+
+  struct Place {
+    int p;     // query tile of its head
+    int head;  // b*H + h
+  };
+  TESSERA_DEVICE Place operator()(unsigned tile) const {
+    const unsigned heavy = query_tiles - light, heavy_tiles = heavy * heads;
+    if (tile >= heavy_tiles) {
+      const unsigned rest = tile - heavy_tiles;
+      return {static_cast<int>(heavy + rest / heads), static_cast<int>(rest % heads)};
+    }
+    const unsigned number = tile / (heavy * section), within = tile % (heavy * section);
+    const unsigned width = min(section, heads - static_cast<int>(number) * section);
+    return {static_cast<int>(within / width), static_cast<int>(number * section + within % width)};
+  }
+};
+
+/// kConsumers warpgroups of 64 queries; keys and values pass in tiles of kKeyTile through kKeyStages buffers each.
+template <class Scalar, int D, int kConsumers, int kKeyTile, int kQueryStages, int kKeyStages>
+struct HopperForwardKernel {
+  using Panels = HeadPanels<D>;
+  using Descriptor = TileDescriptor<Panels::kBytes>;
+  static constexpr int kQueryTile = 64 * kConsumers, kKeys = kKeyTile;
+  static constexpr int kQueryBytes = 2 * kQueryTile * D;
+  static constexpr int kKeyBytes = 2 * kKeyTile * D;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroupLanes;
+  static constexpr int kTurnThreads = 2 * kWarpgroupLanes;  // one consumer waits, one tells it
+  // The multiprocessor has 65,536 registers; what the producer gives up goes to the consumers.
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
+  static constexpr int kBarriers = 2 * kQueryStages + 4 * kKeyStages;
+  static constexpr int kPadBytes =
+      kQueryStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + kBarriers * kBarrierBytes + 4 * kQueryStages;
+  static constexpr int kPadAlignment = 1024;  // of a swizzled tile
+
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, 1>>;
+  using Member = typename Policy::member_type;
+
+  CUtensorMap q_map, k_map, v_map;
+  Scalar* out;
+  long out_b, out_h, out_t;  // strides
+  float* lse;                // [B,H,Tq]
+  int* tile_counter;
+  TileOrder order;
+  int H, Tq, Tk;
+  int diagonal;  // query i sees keys j <= i + diagonal
+  float scale;
+
+  /// A stage of a ring of buffers: which one the n-th use takes, and the parity of the n-th time it fills.
+  template <int kStages>
+  struct Use {
+    int stage, parity;
+    TESSERA_DEVICE explicit Use(unsigned n) : stage(n % kStages), parity(n / kStages & 1) {}
+  };
+  using QueryUse = Use<kQueryStages>;
+  using KeyUse = Use<kKeyStages>;
+
+  /// Addresses in the pad.
+  struct Pad {
+    SharedAddress start;
+    TESSERA_DEVICE SharedAddress q(int stage) const { return start + stage * kQueryBytes; }
+    TESSERA_DEVICE SharedAddress k(int stage) const { return q(kQueryStages) + stage * kKeyBytes; }
+    TESSERA_DEVICE SharedAddress v(int stage) const { return k(kKeyStages) + stage * kKeyBytes; }
+    TESSERA_DEVICE SharedAddress q_full(int stage) const { return v(kKeyStages) + stage * kBarrierBytes; }
+    TESSERA_DEVICE SharedAddress q_empty(int stage) const { return q_full(kQueryStages + stage); }
+    TESSERA_DEVICE SharedAddress k_full(int stage) const { return q_empty(kQueryStages + stage); }
+    TESSERA_DEVICE SharedAddress k_empty(int stage) const { return k_full(kKeyStages + stage); }
+    TESSERA_DEVICE SharedAddress v_full(int stage) const { return k_empty(kKeyStages + stage); }
+    TESSERA_DEVICE SharedAddress v_empty(int stage) const { return v_full(kKeyStages + stage); }
+    /// The number of the tile whose queries lie in a stage; -1 after the last.
+    TESSERA_DEVICE SharedAddress tile(int stage) const { return v_empty(kKeyStages) + 4 * stage; }
+  };
+
+  struct Tile {
+    int first_query;  // negative in an incomplete tile
+    int b, h;
+    int key_tiles;
+  };
+  TESSERA_DEVICE Tile tile_at(int number) const {
+    const TileOrder::Place place = order(number);
+    const int end = Tq - place.p * kQueryTile, b = place.head / H;
+    return {end - kQueryTile, b, place.head - b * H, key_tiles_before(end)};
+  }
+  /// Key tiles that queries before `end` see, at least one: so that every tile has one to begin with.
+  TESSERA_DEVICE int key_tiles_before(int end) const {
+    return max(1, (min(Tk, end + diagonal) + kKeyTile - 1) / kKeyTile);
+  }
+
+  __device__ void operator()(const Member& team) const {
+#ifdef TESSERA_HOPPER_CODE
+    const Pad pad{shared_address(team.team_scratch(0).get_shmem_aligned(int{kPadBytes}, int{kPadAlignment}))};
+    const int warp = warp_of_team(), lane = threadIdx.x;
+    if (warp == 0 && lane == 0) {
+      for (int i = 0; i < kQueryStages; ++i) {
+        barrier_init(pad.q_full(i), 1);
+        barrier_init(pad.q_empty(i), kConsumers * kWarpgroupWarps);
+      }
+      for (int i = 0; i < kKeyStages; ++i) {
+        barrier_init(pad.k_full(i), 1);
+        barrier_init(pad.v_full(i), 1);
+        barrier_init(pad.k_empty(i), kConsumers * kWarpgroupWarps);
+        barrier_init(pad.v_empty(i), kConsumers * kWarpgroupWarps);
+      }
+      fence_barrier_init();
+    }
+    team.team_barrier();  // barriers exist; from here on warpgroups go their own ways and never meet again
+
+    if (warp < kWarpgroupWarps) {
+      give_registers<kProducerRegisters>();
+      if (warp == 0 && lane == 0) produce(pad, team.league_rank(), team.league_size());
+    } else {
+      take_registers<kConsumerRegisters>();
+      consume(pad, warp / kWarpgroupWarps - 1, warp % kWarpgroupWarps, lane);
+    }
+#else
+    Kokkos::abort("attention: this kernel was compiled for an architecture without wgmma");
+#endif
+  }
+
+  /// Requests tiles in the order in which consumers want them: keys, queries (once), values.
+  TESSERA_DEVICE void produce(const Pad& pad, int rank, int teams) const {
+    const int tiles = order.query_tiles * order.heads;
+    unsigned round = 0, n = 0;  // tiles of queries and of keys so far
+    for (int tile = rank; tile < tiles; ++round) {
+      // Drawn early: the answer is there when it is needed.
+      const int next = order.on_demand ? teams + Kokkos::atomic_fetch_add(tile_counter, 1) : tile + teams;
+      const Tile now = tile_at(tile);
+      const QueryUse query(round);
+      for (int j = 0; j < now.key_tiles; ++j, ++n) {
+        const KeyUse key(n);
+        barrier_wait(pad.k_empty(key.stage), key.parity ^ 1);
+        barrier_arrive_expecting(pad.k_full(key.stage), kKeyBytes);
+        load_head_tile(pad.k(key.stage), k_map, pad.k_full(key.stage), j * kKeyTile, now.h, now.b);
+        if (j == 0) {
+          barrier_wait(pad.q_empty(query.stage), query.parity ^ 1);
+          shared_store(pad.tile(query.stage), tile);
+          barrier_arrive_expecting(pad.q_full(query.stage), kQueryBytes);
+          load_head_tile(pad.q(query.stage), q_map, pad.q_full(query.stage), now.first_query, now.h, now.b);
+        }
+        barrier_wait(pad.v_empty(key.stage), key.parity ^ 1);
+        barrier_arrive_expecting(pad.v_full(key.stage), kKeyBytes);
+        load_head_tile(pad.v(key.stage), v_map, pad.v_full(key.stage), j * kKeyTile, now.h, now.b);
+      }
+      // As many draws as tiles: whoever made the last one leaves the counter as it was found.
+      if (order.on_demand && next == teams + tiles - 1) *tile_counter = 0;
+      tile = next;
+    }
+    const QueryUse query(round);
+    barrier_wait(pad.q_empty(query.stage), query.parity ^ 1);
+    shared_store(pad.tile(query.stage), -1);
+    barrier_arrive(pad.q_full(query.stage));
+  }
+
+  /// What a lane keeps of its two rows, g and g + 8 of the warp's 16.
+  struct Rows {
+    float top[2] = {-INFINITY, -INFINITY};  // largest score so far
+    float sum[2] = {0, 0};                  // of the weights of this lane's columns
+    float shrink[2];                        // 2^(old top - new top)
+  };
+
+  TESSERA_DEVICE void consume(const Pad& pad, int consumer, int warp, int lane) const {
+    float output[D / 2], scores[kKeyTile / 2];
+    std::uint32_t weights[kKeyTile / 4];
+    const int my_turn = 1 + consumer, next_turn = consumer + 1 == kConsumers ? 1 : 2 + consumer;
+    const bool leads = lane == 0;                                           // arrives for its warp
+    unsigned n = 0;                                                         // tiles of keys so far
+    if (consumer == kConsumers - 1) named_barrier_arrive(1, kTurnThreads);  // the first consumer begins
+
+    for (unsigned round = 0;; ++round) {
+      const QueryUse query(round);
+      barrier_wait(pad.q_full(query.stage), query.parity);
+      int number = shared_load_int(pad.tile(query.stage));
+      if (number < 0) break;
+      Tile tile = tile_at(number);
+      const Descriptor q_rows(pad.q(query.stage) + consumer * 64 * Panels::kBytes);
+      const int first = tile.first_query + consumer * 64;
+      const int mine = first + 64 <= 0 ? 0 : min(tile.key_tiles, key_tiles_before(first + 64));
+      const int unmasked = min(Tk, first + 1 + diagonal) / kKeyTile;  // leading key tiles that all 64 queries see
+      const int column = 2 * (lane % 4);
+      // Last visible column of row g (of row g + 8: 8 more), and last column of all; counted from this lane's first.
+      const int last_seen = first + warp * 16 + lane / 4 + diagonal - column, last_key = Tk - 1 - column;
+      Rows rows;
+      // Without these zeros the registers of `output` are undefined around the loop over tiles, which ptxas answers
+      // with spills; the first product overwrites them all the same.
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) output[i] = 0;
+
+      if (mine > 0) {
+        {  // 1. the first tile of keys: scores and weights
+          const KeyUse key(n);
+          barrier_wait(pad.k_full(key.stage), key.parity);
+          named_barrier_sync(my_turn, kTurnThreads);
+          warpgroup_fence();
+          multiply_scores(scores, q_rows, pad.k(key.stage));
+          warpgroup_commit();
+          named_barrier_arrive(next_turn, kTurnThreads);
+          warpgroup_wait<0>(scores);
+          if (leads) barrier_arrive(pad.k_empty(key.stage));
+          weigh(scores, rows, unmasked < 1, last_seen, last_key);
+          pack_weights(scores, weights);
+          ++n;
+        }
+        for (int j = 1; j < mine; ++j, ++n) {
+          // 2. scores of tile j, then output of tile j - 1, both running while the softmax below does
+          const KeyUse key(n), value(n - 1);
+          barrier_wait(pad.k_full(key.stage), key.parity);
+          named_barrier_sync(my_turn, kTurnThreads);
+          warpgroup_fence();
+          multiply_scores(scores, q_rows, pad.k(key.stage));
+          warpgroup_commit();
+          barrier_wait(pad.v_full(value.stage), value.parity);
+          warpgroup_fence();
+          multiply_output(output, weights, pad.v(value.stage), j > 1);
+          warpgroup_commit();
+          named_barrier_arrive(next_turn, kTurnThreads);
+
+          // 3. weights of tile j
+          warpgroup_wait<1>(scores);
+          if (leads) barrier_arrive(pad.k_empty(key.stage));
+          weigh(scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
+
+          // 4. rescale the output to the new tops
+          warpgroup_wait<0>(output);
+          if (leads) barrier_arrive(pad.v_empty(value.stage));
+          pack_weights(scores, weights);
+#pragma unroll
+          for (int i = 0; i < D / 2; ++i) output[i] *= rows.shrink[i >> 1 & 1];
+        }
+        if (leads) barrier_arrive(pad.q_empty(query.stage));
+        {  // 5. output of the last tile
+          const KeyUse value(n - 1);
+          barrier_wait(pad.v_full(value.stage), value.parity);
+          touch(output);
+          warpgroup_fence();
+          multiply_output(output, weights, pad.v(value.stage), mine > 1);
+          warpgroup_commit();
+          warpgroup_wait<0>(output);
+          if (leads) barrier_arrive(pad.v_empty(value.stage));
+        }
+      } else if (leads) {
+        barrier_arrive(pad.q_empty(query.stage));
+      }
+      for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
+        const KeyUse key(n);
+        barrier_wait(pad.k_full(key.stage), key.parity);
+        named_barrier_sync(my_turn, kTurnThreads);
+        named_barrier_arrive(next_turn, kTurnThreads);
+        if (leads) barrier_arrive(pad.k_empty(key.stage));
+        barrier_wait(pad.v_full(key.stage), key.parity);
+        if (leads) barrier_arrive(pad.v_empty(key.stage));
+      }
+
+      // 6. normalise and write
+      asm volatile("" : "+r"(number));  // decode the tile again instead of keeping it in registers through the loop
+      tile = tile_at(number);
+      const int row = tile.first_query + consumer * 64 + warp * 16 + lane / 4;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float sum = quad_sum(rows.sum[r]);
+        const float inverse = sum == 0 ? 0 : 1 / sum;  // 0: no key was seen; NaN stays NaN
+        const int t = row + 8 * r;
+        const bool is_row = t >= 0 && t < Tq;
+        if (is_row && lane % 4 == 0) {
+          lse[(static_cast<long>(tile.b) * H + tile.h) * Tq + t] =
+              sum == 0 ? -INFINITY : rows.top[r] * scale + logf(sum);
+        }
+        write_row(output, r, inverse, out + tile.b * out_b + tile.h * out_h + t * out_t, is_row, lane % 4);
+      }
+    }
+    if (consumer == 0) named_barrier_sync(1, kTurnThreads);  // takes the last turn: no barrier stays half full
+  }
+
+  /// scores = q k^T for 64 queries.
+  TESSERA_DEVICE static void multiply_scores(float (&scores)[kKeyTile / 2], Descriptor q_rows, SharedAddress k_tile) {
+    const Descriptor k_rows(k_tile);
+#pragma unroll
+    for (int panel = 0; panel < Panels::kCount; ++panel) {
+#pragma unroll
+      for (int step = 0; step < Panels::kWidth / 16; ++step) {
+        const Descriptor a = q_rows + (panel * kQueryTile * Panels::kBytes + 32 * step);
+        const Descriptor b = k_rows + (panel * kKeyTile * Panels::kBytes + 32 * step);
+        if (panel + step == 0) {
+          Wgmma<Scalar, kKeyTile>::template from_shared_fresh<false, false>(scores, a, b);
+        } else {
+          Wgmma<Scalar, kKeyTile>::template from_shared<false, false>(scores, a, b, true);
+        }
+      }
+    }
+  }
+
+  /// output (= or +=) weights v for 64 queries.
+  TESSERA_DEVICE static void multiply_output(float (&output)[D / 2], const std::uint32_t (&weights)[kKeyTile / 4],
+                                             SharedAddress v_tile, bool accumulate) {
+    const Descriptor v_rows(v_tile, kKeyTile * Panels::kBytes);
+#pragma unroll
+    for (int step = 0; step < kKeyTile / 16; ++step) {
+      Wgmma<Scalar, D>::template from_registers<true>(output, weights[4 * step], weights[4 * step + 1],
+                                                      weights[4 * step + 2], weights[4 * step + 3],
+                                                      v_rows + 16 * step * Panels::kBytes, step > 0 || accumulate);
+    }
+  }
+
+  TESSERA_DEVICE static void pack_weights(const float (&scores)[kKeyTile / 2], std::uint32_t (&weights)[kKeyTile / 4]) {
+#pragma unroll
+    for (int i = 0; i < kKeyTile / 4; ++i) weights[i] = pack<Scalar>(scores[2 * i], scores[2 * i + 1]);
+  }
+
+  /// One step of the running softmax: scores become weights, relative to the largest score so far.
+  TESSERA_DEVICE void weigh(float (&scores)[kKeyTile / 2], Rows& rows, bool on_edge, int last_seen,
+                            int last_key) const {
+    if (on_edge) {
+#pragma unroll
+      for (int i = 0; i < kKeyTile / 2; ++i) {
+        const int last = min(last_key, last_seen + 8 * (i >> 1 & 1));
+        if (8 * (i >> 2) + (i & 1) > last) scores[i] = -INFINITY;
+      }
+    }
+    const float scale_log2 = scale * 1.4426950408889634f;
+    float top[2] = {rows.top[0], rows.top[1]}, shift[2];
+#pragma unroll
+    for (int i = 0; i < kKeyTile / 2; i += 2) {
+      top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], fmaxf(scores[i], scores[i + 1]));
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = quad_max(top[r]);
+      shift[r] = top[r] == -INFINITY ? 0 : top[r] * scale_log2;  // nothing seen yet: every weight is 0
+      rows.shrink[r] = exp2_approx(fmaf(rows.top[r], scale_log2, -shift[r]));
+      rows.top[r] = top[r];
+      rows.sum[r] *= rows.shrink[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kKeyTile / 2; i += 2) {
+      const int r = i >> 1 & 1;
+      scores[i] = exp2_approx(fmaf(scores[i], scale_log2, -shift[r]));
+      scores[i + 1] = exp2_approx(fmaf(scores[i + 1], scale_log2, -shift[r]));
+      rows.sum[r] += scores[i] + scores[i + 1];
+    }
+  }
+
+  /// Row r of the fragment, normalised, in pieces of 16 bytes; the last 16 columns of a D that 32 does not divide go
+  /// word by word. All lanes of the warp take part.
+  TESSERA_DEVICE static void write_row(const float (&output)[D / 2], int r, float inverse, Scalar* row, bool is_row,
+                                       int quad_lane) {
+    const auto word = [&](int block) {
+      return pack<Scalar>(output[4 * block + 2 * r] * inverse, output[4 * block + 2 * r + 1] * inverse);
+    };
+#pragma unroll
+    for (int block = 0; block + 3 < D / 8; block += 4) {
+      const uint4 piece = quad_transpose(word(block), word(block + 1), word(block + 2), word(block + 3));
+      if (is_row) *reinterpret_cast<uint4*>(row + 8 * (block + quad_lane)) = piece;
+    }
+    if constexpr (D % 32 == 16) {
+#pragma unroll
+      for (int block = D / 8 - 2; block < D / 8; ++block) {
+        if (is_row) *reinterpret_cast<std::uint32_t*>(row + 8 * block + 2 * quad_lane) = word(block);
+      }
+    }
+  }
+};
+
+/// Where each width runs: consumers, key tile, stages of q and of k and v; the largest that registers and pad hold.
+template <class Scalar, int D>
+struct HopperForwardChoice;
+#define TESSERA_CHOICE(D, consumers, key_tile, query_stages, key_stages)                          \
+  template <class Scalar>                                                                         \
+  struct HopperForwardChoice<Scalar, D> {                                                         \
+    using Kernel = HopperForwardKernel<Scalar, D, consumers, key_tile, query_stages, key_stages>; \
+  };
+TESSERA_CHOICE(64, 3, 128, 2, 3)
+TESSERA_CHOICE(80, 2, 128, 2, 2)
+TESSERA_CHOICE(96, 2, 128, 2, 2)
+TESSERA_CHOICE(128, 2, 128, 2, 2)
+TESSERA_CHOICE(256, 2, 80, 1, 2)
+#undef TESSERA_CHOICE
+
+/// How teams share the tiles out. A full mask makes equal tiles, which a fixed stride serves best: teams then walk the
+/// same keys in step. Unequal ones are drawn on demand, longest first.
+template <class Kernel, class Attention>
+TileOrder tile_order(const Attention& a) {
+  const int query_tiles = (a.q.extent_int(2) + Kernel::kQueryTile - 1) / Kernel::kQueryTile;
+  const int heads = a.q.extent_int(0) * a.q.extent_int(1);
+  const bool has_unequal = a.causal || a.q.extent_int(2) % Kernel::kQueryTile != 0;
+  return {query_tiles, heads, a.causal ? 4 : 1, a.causal ? query_tiles / 4 : 0, has_unequal};
+}
+
+template <class Kernel, int D, class Scalar>
+void launch_hopper_forward(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, const TileOrder& order) {
+  const int Tq = a.q.extent_int(2), Tk = a.k.extent_int(2);
+  constexpr int kUnbounded = 1 << 29;
+  const Kernel kernel{.q_map = head_tensor_map<D>(a.q, Kernel::kQueryTile),
+                      .k_map = head_tensor_map<D>(a.k, Kernel::kKeys),
+                      .v_map = head_tensor_map<D>(a.v, Kernel::kKeys),
+                      .out = a.out.data(),
+                      .out_b = static_cast<long>(a.out.stride(0)),
+                      .out_h = static_cast<long>(a.out.stride(1)),
+                      .out_t = static_cast<long>(a.out.stride(2)),
+                      .lse = a.lse.data(),
+                      .tile_counter = a.tile_counter.data(),
+                      .order = order,
+                      .H = a.q.extent_int(1),
+                      .Tq = Tq,
+                      .Tk = Tk,
+                      .diagonal = a.causal ? Tk - Tq : kUnbounded,
+                      .scale = a.scale};
+  enable_large_scratch<Kernel, typename Kernel::Policy>();
+  const int teams = std::min(exec.cuda_device_prop().multiProcessorCount, order.tiles());
+  const auto bytes = aligned_scratch_bytes(Kernel::kPadBytes, Kernel::kPadAlignment);
+  Kokkos::parallel_for("tessera::attention::flash2::hopper_forward",
+                       typename Kernel::Policy(exec, teams, Kernel::kThreads / kWarpLanes, int{kWarpLanes})
+                           .set_scratch_size(0, Kokkos::PerTeam(bytes)),
+                       kernel);
+}
+
+/// No keys at all: the answer is known, and there is nothing that a tensor map could describe.
+template <class Scalar>
+void write_keyless(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a) {
+  const auto out = a.out;
+  const auto lse = a.lse;
+  Kokkos::parallel_for(
+      "tessera::attention::flash2::hopper_forward[no keys]",
+      Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<3>>(exec, {0, 0, 0},
+                                                           {out.extent_int(0), out.extent_int(1), out.extent_int(2)}),
+      KOKKOS_LAMBDA(int b, int h, int t) {
+        for (int d = 0; d < out.extent_int(3); ++d) out(b, h, t, d) = Scalar(0.0f);
+        lse(b, h, t) = -INFINITY;
+      });
+}
+
+}  // namespace
+}  // namespace detail
+
+template <class Scalar>
+bool HopperForward<Scalar>::supports(int D) {
+  return D == 64 || D == 80 || D == 96 || D == 128 || D == 256;
+}
+
+template <class Scalar>
+bool HopperForward<Scalar>::accepts() const {
+  return cuda::is_copyable(q) && cuda::is_copyable(k) && cuda::is_copyable(v) && cuda::is_copyable(out);
+}
+
+template <class Scalar>
+void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
+  detail::require_attention_shapes(q, k, 256);
+  detail::require_same_heads("hopper forward: q must have a contiguous head width", q, q);
+  detail::require_same_heads("hopper forward: v must have k's shape and a contiguous head width", k, v);
+  detail::require_same_heads("hopper forward: k must have a contiguous head width", k, k);
+  detail::require_same_heads("hopper forward: out must have q's shape and a contiguous head width", q, out);
+  detail::require_head_rows("hopper forward: lse must be [B,H,Tq]", q, lse);
+  TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper forward: no kernel for this head width", q.extent(3));
+  TESSERA_REQUIRE(scale > 0, "hopper forward: scale must be positive", scale);
+  if (lse.size() == 0) return;
+  if (k.extent(2) == 0) return detail::write_keyless(exec, *this);
+  TESSERA_REQUIRE(accepts(), "hopper forward: addresses and strides must be multiples of 16 bytes", q.stride(2),
+                  k.stride(2), v.stride(2), out.stride(2));
+  TESSERA_REQUIRE(tile_counter.data() != nullptr, "hopper forward: tile_counter is missing");
+
+  const auto run = [&]<int D>() {
+    using Kernel = typename detail::HopperForwardChoice<Scalar, D>::Kernel;
+    detail::launch_hopper_forward<Kernel, D>(exec, *this, detail::tile_order<Kernel>(*this));
+  };
+  switch (q.extent_int(3)) {
+    case 64: return run.template operator()<64>();
+    case 80: return run.template operator()<80>();
+    case 96: return run.template operator()<96>();
+    case 128: return run.template operator()<128>();
+    case 256: return run.template operator()<256>();
+  }
+}
+
+template struct HopperForward<bfloat16>;
+template struct HopperForward<float16>;
+
+}  // namespace tessera::kernels

@@ -1,0 +1,58 @@
+/// FlashAttention forward for Hopper (sm_90a): what flash2/forward.hpp computes, on wgmma and the copy engine.
+///
+///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
+///
+/// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal.
+///
+/// One team per multiprocessor stays until all tiles of queries are done. Its first warpgroup is the producer: one lane
+/// of it asks the copy engine for q, k and v and hands the tiles over by barriers. The others are consumers, 64 queries
+/// each: scores by wgmma out of shared memory, softmax in registers, weights straight from there into the second
+/// product. A consumer issues the scores of key tile j before the output of tile j-1, and consumers take turns at the
+/// tensor cores, so that one's softmax runs beside another's products.
+///
+/// Source     Shah et al. 2024, arXiv:2407.08608 (producer and consumers, taking turns, overlap inside a warpgroup).
+/// Departs    tiles of queries are counted from the end, so that with a causal mask the incomplete one is the cheapest;
+///            no clusters, no fp8.
+/// Numerics   products of Scalar summed in float, softmax in float, weights rounded to Scalar before the second
+/// product. Order      fixed for given shapes: bitwise repeatable, whichever team a tile falls to. Memory     pad:
+/// level 0, 100 to 226 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp). Cost 4*B*H*Tq*Tk*D flop
+/// (about half when causal). Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf. Async
+/// returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph. Throws std::invalid_argument
+/// when shapes disagree, D is not supported, or accepts() is false.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// Scalar is bfloat16 or float16.
+template <class Scalar>
+struct HopperForward {
+  using Exec = Kokkos::Cuda;
+
+  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
+  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
+  HeadRows<float, Exec> lse;         // [B,H,Tq]    out  row log-sum-exp (natural log)
+  float scale;                       // > 0, usually 1/sqrt(D)
+  bool causal;
+  /// Counts tiles handed out. 0 before the first launch; every launch leaves it 0. Launches that share one must not
+  /// run at the same time.
+  Value<std::int32_t, Exec> tile_counter;
+
+  /// Whether there is a kernel for this head width: 64, 80, 96, 128, 256.
+  static bool supports(int D);
+
+  /// Whether the copy engine can serve these tensors: addresses and strides of q, k, v and out are multiples of 16
+  /// bytes.
+  bool accepts() const;
+
+  void launch(const Exec& exec) const;
+};
+
+}  // namespace tessera::kernels
