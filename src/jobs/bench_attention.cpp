@@ -1,14 +1,16 @@
-/// The bench.attention job: forward, backward and both, over T x D x dtype x causal x implementation.
+/// The bench.attention job: forward, backward and both, over dtype x causal x T x D x implementation x engine.
 ///
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives
 /// between forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that
-/// backward takes, pads included. A case above the memory limit is a row without times, not a crash. Rank 0 works.
+/// backward takes, pads and workspace included. `speedup` and `memory_saved` are against the row of the same case that
+/// stores its scores (implementation `standard`), which therefore comes first where the deck asks for it. A case above
+/// the memory limit, or without a kernel in this build, is a row without times that says so, not a crash. Rank 0 works.
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
-#include <random>
 
 #include "jobs/bench.hpp"
 #include "kernels/attention/attention.hpp"
@@ -19,27 +21,29 @@ namespace tessera::jobs {
 namespace {
 
 using Exec = kernels::Device;
+using kernels::AttentionChoice, kernels::AttentionKind, kernels::Engine;
 
 struct Case {
-  kernels::AttentionKind kind;
-  std::string implementation, dtype;
-  int B, H, T, D;
-  bool causal;
+  AttentionChoice choice;
+  bool has_forward = true, has_backward = true;  // whether this build has the engine that was asked for
+  std::string implementation, engine, dtype;     // as the table names them
+  int B = 0, H = 0, T = 0, D = 0;
+  bool causal = false;
 
   std::int64_t head_elements() const { return std::int64_t{B} * H * T * D; }
   std::int64_t score_elements() const {
-    return kind == kernels::AttentionKind::standard ? std::int64_t{B} * H * T * T : 0;
+    return choice.kind == AttentionKind::standard ? std::int64_t{B} * H * T * T : 0;
   }
 };
 
 struct Measured {
-  Timing forward, backward, both;
+  std::string outcome = "ok";
+  std::optional<Timing> forward, backward, both;  // absent: not measured
   std::int64_t memory_bytes = 0, peak_bytes = 0;
 };
 
-/// nullopt: over the limit.
 template <class Scalar>
-std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
   using Real = Accum<Scalar>;
   memory::Layout layout;
   const auto whole = memory::Lifetime::whole_run();
@@ -53,23 +57,28 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
                          d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
-  if (c.kind == kernels::AttentionKind::flash2)
+  const std::int64_t workspace_bytes =
+      kernels::attention_workspace_bytes(c.choice, kDtype<Scalar>, c.B, c.H, c.T, c.T, c.D);
+  const memory::TensorId workspace = layout.add("workspace", {(workspace_bytes + 3) / 4}, Dtype::int32, needed, whole);
+  const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
+  if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
     layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.T, c.D));
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
   m.peak_bytes = layout.total_bytes();
-  if (m.peak_bytes > limit_bytes) return std::nullopt;
+  if (!c.has_forward && !c.has_backward) m.outcome = "no such kernel";
+  if (m.peak_bytes > limit_bytes) m.outcome = "out of memory";
+  if (m.outcome != "ok") return m;
 
+  const Exec exec;
   const memory::Arena<Exec> arena(layout);
-  std::mt19937 generator(1);
-  std::normal_distribution<float> normal;
+  std::uint64_t seed = 1;
   for (const memory::TensorId id : {q, k, v, d_out}) {
-    const kernels::Vector<Scalar, Exec> values(arena.template data<Scalar>(id), c.head_elements());
-    const auto host = Kokkos::create_mirror_view(values);
-    for (std::size_t i = 0; i < host.extent(0); ++i) host(i) = static_cast<Scalar>(normal(generator));
-    Kokkos::deep_copy(values, host);
+    fill_random(exec, kernels::Vector<Scalar, Exec>(arena.template data<Scalar>(id), c.head_elements()), seed++, 0, 1);
   }
+  const kernels::Value<std::int32_t, Exec> tile_counter(arena.template data<std::int32_t>(counter));
+  Kokkos::deep_copy(exec, tile_counter, 0);
   const auto view = [&](memory::TensorId id) {
     return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, c.T, c.D);
   };
@@ -77,9 +86,8 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
     const int T = c.score_elements() > 0 ? c.T : 0;
     return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, T);
   };
-  const Exec exec;
   const kernels::Attention<Exec, Scalar> attention{
-      c.kind,
+      c.choice,
       view(q),
       view(k),
       view(v),
@@ -87,55 +95,137 @@ std::optional<Measured> measure(const Case& c, const config::Bench& bench, std::
       kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
       scores(probabilities),
       static_cast<Real>(1 / std::sqrt(c.D)),
-      c.causal};
-  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q), view(d_k), view(d_v),
-                                                                       scores(d_scores)};
-  m.forward = time_repeats(bench, [&] { attention.forward(exec); });
-  m.backward = time_repeats(bench, [&] { attention.backward(exec, gradients); });
-  m.both = time_repeats(bench, [&] {
-    attention.forward(exec);
-    attention.backward(exec, gradients);
-  });
+      c.causal,
+      tile_counter};
+  auto* const workspace_data = reinterpret_cast<std::byte*>(arena.template data<std::int32_t>(workspace));
+  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{
+      view(d_out), view(d_q),        view(d_k),
+      view(d_v),   scores(d_scores), kernels::Vector<std::byte, Exec>(workspace_data, workspace_bytes)};
+  const auto forward = [&] { attention.forward(exec); };
+  const auto backward = [&] { attention.backward(exec, gradients); };
+  if (c.has_forward) {
+    m.forward = time_repeats(bench, exec, forward);
+  } else {
+    forward();  // backward reads what the fastest forward leaves
+  }
+  if (c.has_backward) m.backward = time_repeats(bench, exec, backward);
+  if (c.has_forward && c.has_backward) {
+    m.both = time_repeats(bench, exec, [&] {
+      forward();
+      backward();
+    });
+  } else {
+    m.outcome = c.has_forward ? "forward only" : "backward only";
+  }
   return m;
 }
 
-std::optional<Measured> measure_case(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+Measured measure_case(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
   if (c.dtype == "bf16") return measure<bfloat16>(c, bench, limit_bytes);
   if (c.dtype == "fp16") return measure<float16>(c, bench, limit_bytes);
   return measure<float>(c, bench, limit_bytes);
 }
 
-std::vector<BenchTable::Cell> row_of(const Case& c, const std::optional<Measured>& m) {
+/// One row; `standard` is the row of the same case that stores its scores, where there is one.
+std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Measured* standard) {
   const double flop = 4.0 * static_cast<double>(c.head_elements()) * c.T * (c.causal ? 0.5 : 1.0);
-  const auto ms = [&](const Timing Measured::*timing, double Timing::*part) {
-    return m ? 1e3 * ((*m).*timing).*part : NAN;
+  const auto ms = [](const std::optional<Timing>& timing, double Timing::*part) {
+    return timing ? 1e3 * (*timing).*part : NAN;
   };
-  const auto gflop = [&](const Timing Measured::*timing, double factor) {
-    return m ? 1e-9 * factor * flop / ((*m).*timing).median_s : NAN;
+  const auto gflop = [&](const std::optional<Timing>& timing, double factor) {
+    return timing ? 1e-9 * factor * flop / timing->median_s : NAN;
   };
+  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576; };
+  double speedup = NAN, saved = NAN;
+  if (standard != nullptr) {
+    saved = 1 - static_cast<double>(m.memory_bytes) / static_cast<double>(standard->memory_bytes);
+    if (standard->both && m.both) speedup = standard->both->median_s / m.both->median_s;
+  }
   using T = BenchTable;
-  return {T::text("implementation", c.implementation),
-          T::text("dtype", c.dtype),
-          T::text("causal", c.causal ? "yes" : "no"),
-          T::number("T", "tokens", c.T),
-          T::number("D", "channels", c.D),
-          T::number("forward_ms", "ms", ms(&Measured::forward, &Timing::median_s)),
-          T::number("backward_ms", "ms", ms(&Measured::backward, &Timing::median_s)),
-          T::number("both_ms", "ms", ms(&Measured::both, &Timing::median_s)),
-          T::number("both_mean_ms", "ms", ms(&Measured::both, &Timing::mean_s)),
-          T::number("both_std_ms", "ms", ms(&Measured::both, &Timing::std_s)),
-          T::number("forward_gflop_per_s", "Gflop/s", gflop(&Measured::forward, 1)),
-          T::number("both_gflop_per_s", "Gflop/s", gflop(&Measured::both, 3.5)),
-          T::number("memory_mib", "MiB", m ? static_cast<double>(m->memory_bytes) / 1048576 : NAN),
-          T::number("peak_mib", "MiB", m ? static_cast<double>(m->peak_bytes) / 1048576 : NAN),
-          T::text("outcome", m ? "ok" : "over the memory limit")};
+  std::vector<T::Cell> row{T::text("implementation", c.implementation),
+                           T::text("engine", c.engine),
+                           T::text("ordered", c.choice.deterministic ? "yes" : "no"),
+                           T::text("dtype", c.dtype),
+                           T::text("causal", c.causal ? "yes" : "no"),
+                           T::number("B", "sequences", c.B),
+                           T::number("H", "heads", c.H),
+                           T::number("T", "tokens", c.T),
+                           T::number("D", "channels", c.D)};
+  const std::pair<const char*, const std::optional<Timing>*> passes[] = {
+      {"forward", &m.forward}, {"backward", &m.backward}, {"both", &m.both}};
+  for (const auto& [name, timing] : passes) {
+    row.push_back(T::number(fmt::format("{}_ms", name), "ms", ms(*timing, &Timing::median_s)));
+    row.push_back(T::number(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
+    row.push_back(T::number(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
+  }
+  row.push_back(T::number("repeats", "1", m.forward ? static_cast<double>(m.forward->repeats) : NAN));
+  row.push_back(T::number("forward_gflop_per_s", "Gflop/s", gflop(m.forward, 1)));
+  row.push_back(T::number("backward_gflop_per_s", "Gflop/s", gflop(m.backward, 2.5)));
+  row.push_back(T::number("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
+  row.push_back(T::number("memory_mib", "MiB", mib(m.memory_bytes)));
+  row.push_back(T::number("peak_mib", "MiB", mib(m.peak_bytes)));
+  row.push_back(T::number("speedup", "1", speedup));
+  row.push_back(T::number("memory_saved", "1", saved));
+  row.push_back(T::text("outcome", m.outcome));
+  return row;
+}
+
+/// Everything the deck asks for at one dtype, mask, length and width; `standard` first.
+std::vector<Case> cases_of(const config::Bench& bench, const std::string& dtype_name, bool causal, std::int64_t T,
+                           std::int64_t D) {
+  const Dtype dtype = dtype_name == "bf16" ? Dtype::bf16 : dtype_name == "fp16" ? Dtype::fp16 : Dtype::fp32;
+  const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
+  const std::int64_t H = bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads;
+  Case c;
+  c.dtype = dtype_name;
+  c.B = static_cast<int>(B);
+  c.H = static_cast<int>(H);
+  c.T = static_cast<int>(T);
+  c.D = static_cast<int>(D);
+  c.causal = causal;
+  const auto asks_for = [&](const char* name) {
+    return std::find(bench.implementations.begin(), bench.implementations.end(), name) != bench.implementations.end();
+  };
+  std::vector<Case> cases;
+  if (asks_for("standard")) {
+    c.implementation = "standard";
+    c.engine = "-";
+    c.choice = AttentionKind::standard;
+    cases.push_back(c);
+  }
+  if (!asks_for("flash2")) return cases;
+  c.implementation = "flash2";
+  for (const bool tuned : bench.tuned) {
+    if (!tuned) {
+      c.engine = "portable";
+      c.choice = AttentionKind::flash2;
+      c.has_forward = c.has_backward = true;
+      cases.push_back(c);
+      continue;
+    }
+    for (const std::string& word : bench.engines) {
+      for (const bool deterministic : bench.deterministic) {
+        c.choice = kernels::fastest_attention(dtype, c.D, deterministic);
+        Engine forward = c.choice.forward, backward = c.choice.backward;
+        if (word != "auto") forward = backward = word == "mma" ? Engine::mma : Engine::wgmma;
+        c.engine = std::string(name_of(forward));
+        if (backward != forward) c.engine += "+" + std::string(name_of(backward));
+        c.has_forward = forward != Engine::portable && kernels::has_forward(forward, dtype, c.D);
+        c.has_backward = backward != Engine::portable && kernels::has_backward(backward, dtype, c.D);
+        if (c.has_forward) c.choice.forward = forward;
+        if (c.has_backward) c.choice.backward = backward;
+        cases.push_back(c);
+      }
+    }
+  }
+  return cases;
 }
 
 }  // namespace
 
 Exit bench_attention(const Context& context) {
   const config::Bench& bench = context.settings().bench;
-  const std::int64_t available = memory::available_host_bytes();
+  const std::int64_t available = available_bytes();
   const std::int64_t limit_bytes =
       bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)))
                                  : available;
@@ -146,17 +236,11 @@ Exit bench_attention(const Context& context) {
       for (const bool causal : bench.causal) {
         for (const std::int64_t T : bench.lengths) {
           for (const std::int64_t D : bench.head_widths) {
-            for (const std::string& name : bench.implementations) {
-              const auto kind = name == "standard" ? kernels::AttentionKind::standard : kernels::AttentionKind::flash2;
-              const Case c{kind,
-                           name,
-                           dtype,
-                           static_cast<int>(bench.batch),
-                           static_cast<int>(bench.heads),
-                           static_cast<int>(T),
-                           static_cast<int>(D),
-                           causal};
-              add_and_print(table, row_of(c, measure_case(c, bench, limit_bytes)), context);
+            std::optional<Measured> standard;
+            for (const Case& c : cases_of(bench, dtype, causal, T, D)) {
+              const Measured m = measure_case(c, bench, limit_bytes);
+              add_and_print(table, row_of(c, m, standard ? &*standard : nullptr), context);
+              if (c.choice.kind == AttentionKind::standard) standard = m;
             }
           }
         }
