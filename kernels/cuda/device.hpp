@@ -14,6 +14,9 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   #define TESSERA_HOPPER_CODE 1
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+  #error \
+      "build for sm_90a (-gencode=arch=compute_90a,code=sm_90a): plain sm_90 lacks wgmma, so Hopper would run no kernel"
 #endif
 
 namespace tessera::kernels::cuda {
@@ -24,6 +27,14 @@ using SharedAddress = std::uint32_t;
 TESSERA_DEVICE SharedAddress shared_address(const void* scratch) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(scratch));
 }
+
+/// The same for host code: whether this build's target is Hopper's.
+#ifdef __CUDA_ARCH_LIST__
+inline constexpr int kTargets[] = {__CUDA_ARCH_LIST__};
+inline constexpr bool kBuiltForHopper = kTargets[0] == 900;
+#else
+inline constexpr bool kBuiltForHopper = false;
+#endif
 
 inline constexpr int kWarpLanes = 32;
 inline constexpr int kWarpgroupWarps = 4;

@@ -11,8 +11,7 @@
 #include <algorithm>
 
 namespace tessera::kernels {
-namespace detail {
-namespace {
+namespace detail::hopper_forward {
 
 using namespace cuda;
 
@@ -48,7 +47,7 @@ struct TileOrder {
 
 /// kConsumers warpgroups of 64 queries; keys and values pass in tiles of kKeyTile through kKeyStages buffers each.
 template <class Scalar, int D, int kConsumers, int kKeyTile, int kQueryStages, int kKeyStages>
-struct HopperForwardKernel {
+struct TileKernel {
   using Panels = HeadPanels<D>;
   using Descriptor = TileDescriptor<Panels::kBytes>;
   static constexpr int kQueryTile = 64 * kConsumers, kKeys = kKeyTile;
@@ -392,11 +391,11 @@ struct HopperForwardKernel {
 
 /// Where each width runs: consumers, key tile, stages of q and of k and v; the largest that registers and pad hold.
 template <class Scalar, int D>
-struct HopperForwardChoice;
-#define TESSERA_CHOICE(D, consumers, key_tile, query_stages, key_stages)                          \
-  template <class Scalar>                                                                         \
-  struct HopperForwardChoice<Scalar, D> {                                                         \
-    using Kernel = HopperForwardKernel<Scalar, D, consumers, key_tile, query_stages, key_stages>; \
+struct Choice;
+#define TESSERA_CHOICE(D, consumers, key_tile, query_stages, key_stages)                 \
+  template <class Scalar>                                                                \
+  struct Choice<Scalar, D> {                                                             \
+    using Kernel = TileKernel<Scalar, D, consumers, key_tile, query_stages, key_stages>; \
   };
 TESSERA_CHOICE(64, 3, 128, 2, 3)
 TESSERA_CHOICE(80, 2, 128, 2, 2)
@@ -416,7 +415,7 @@ TileOrder tile_order(const Attention& a) {
 }
 
 template <class Kernel, int D, class Scalar>
-void launch_hopper_forward(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, const TileOrder& order) {
+void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, const TileOrder& order) {
   const int Tq = a.q.extent_int(2), Tk = a.k.extent_int(2);
   constexpr int kUnbounded = 1 << 29;
   const Kernel kernel{.q_map = head_tensor_map<D>(a.q, Kernel::kQueryTile),
@@ -458,8 +457,12 @@ void write_keyless(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a) {
       });
 }
 
-}  // namespace
-}  // namespace detail
+}  // namespace detail::hopper_forward
+
+template <class Scalar>
+bool HopperForward<Scalar>::runs_on(const Kokkos::Cuda& exec) {
+  return cuda::kBuiltForHopper && exec.cuda_device_prop().major == 9;
+}
 
 template <class Scalar>
 bool HopperForward<Scalar>::supports(int D) {
@@ -479,17 +482,19 @@ void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
   detail::require_same_heads("hopper forward: k must have a contiguous head width", k, k);
   detail::require_same_heads("hopper forward: out must have q's shape and a contiguous head width", q, out);
   detail::require_head_rows("hopper forward: lse must be [B,H,Tq]", q, lse);
+  TESSERA_REQUIRE(runs_on(exec), "hopper forward: the device, or the architecture this was built for, is another",
+                  exec.cuda_device_prop().major, cuda::kBuiltForHopper);
   TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper forward: no kernel for this head width", q.extent(3));
   TESSERA_REQUIRE(scale > 0, "hopper forward: scale must be positive", scale);
   if (lse.size() == 0) return;
-  if (k.extent(2) == 0) return detail::write_keyless(exec, *this);
+  if (k.extent(2) == 0) return detail::hopper_forward::write_keyless(exec, *this);
   TESSERA_REQUIRE(accepts(), "hopper forward: addresses and strides must be multiples of 16 bytes", q.stride(2),
                   k.stride(2), v.stride(2), out.stride(2));
   TESSERA_REQUIRE(tile_counter.data() != nullptr, "hopper forward: tile_counter is missing");
 
   const auto run = [&]<int D>() {
-    using Kernel = typename detail::HopperForwardChoice<Scalar, D>::Kernel;
-    detail::launch_hopper_forward<Kernel, D>(exec, *this, detail::tile_order<Kernel>(*this));
+    using Kernel = typename detail::hopper_forward::Choice<Scalar, D>::Kernel;
+    detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this, detail::hopper_forward::tile_order<Kernel>(*this));
   };
   switch (q.extent_int(3)) {
     case 64: return run.template operator()<64>();

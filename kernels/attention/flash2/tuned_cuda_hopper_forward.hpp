@@ -45,6 +45,9 @@ struct HopperForward {
   /// run at the same time.
   Value<std::int32_t, Exec> tile_counter;
 
+  /// Whether this build and this device are Hopper's.
+  static bool runs_on(const Exec& exec);
+
   /// Whether there is a kernel for this head width: 64, 80, 96, 128, 256.
   static bool supports(int D);
 

@@ -1,0 +1,317 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/core/tensor.hpp"
+#include "reference/attention.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/launch_recorder.hpp"
+#include "support/random.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+#endif
+
+namespace tessera::test {
+namespace {
+
+using kernels::HeadRows;
+using kernels::HeadTensor;
+
+template <class Scalar>
+struct Forward {
+  HeadTensor<const Scalar, Device> q, k, v;
+  HeadTensor<Scalar, Device> out;
+  HeadRows<float, Device> lse;
+  float scale;
+  bool causal;
+};
+template <class Scalar>
+struct Backward {
+  HeadTensor<const Scalar, Device> d_out;
+  HeadTensor<Scalar, Device> d_q, d_k, d_v;
+};
+
+// A tuned implementation is a struct with
+//   Scalar, kName
+//   widths()                    head widths to test
+//   runs_here()                 whether this device can run it
+//   forward(Forward)            and, where it has one,
+//   backward(Forward, Backward)
+// and a row in AllPaths.
+
+#ifdef KOKKOS_ENABLE_CUDA
+
+template <class S>
+struct Hopper {
+  using Scalar = S;
+  static constexpr const char* kName = "hopper";
+  static std::vector<int> widths() { return {64, 80, 96, 128, 256}; }
+  static bool runs_here() { return kernels::HopperForward<S>::runs_on(Device()); }
+  static void forward(const Forward<S>& f) {
+    const auto counter = Buffer<std::int32_t>::zeros(1);
+    kernels::HopperForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal, counter.value()}.launch(Device());
+    EXPECT_EQ(counter.elements()[0], 0) << "the counter of tiles must be left as it was found";
+  }
+};
+
+using AllPaths = ::testing::Types<Hopper<bfloat16>, Hopper<float16>>;
+#else
+struct NoPath {
+  using Scalar = bfloat16;
+  static constexpr const char* kName = "none_without_cuda";
+  static std::vector<int> widths() { return {}; }
+  static bool runs_here() { return false; }
+  static void forward(const Forward<bfloat16>&) {}
+};
+using AllPaths = ::testing::Types<NoPath>;
+#endif
+
+struct PathNames {
+  template <class Path>
+  static std::string GetName(int) {
+    return std::string(Path::kName) + "_" + std::string(kScalarName<typename Path::Scalar>);
+  }
+};
+
+struct Shape {
+  int B, H, Tq, Tk;
+  bool causal;
+
+  reference::AttentionShape plain(int D) const { return {B * H, Tq, Tk, D, causal, 1 / std::sqrt(D)}; }
+  std::size_t queries() const { return std::size_t(B) * H * Tq; }
+  std::size_t keys() const { return std::size_t(B) * H * Tk; }
+};
+std::ostream& operator<<(std::ostream& out, const Shape& s) {
+  return out << "B " << s.B << " H " << s.H << " Tq " << s.Tq << " Tk " << s.Tk << (s.causal ? " causal" : " all keys");
+}
+
+/// Both masks of: one token; exactly some tiles; one more than a tile; ragged with several heads; fewer and more
+/// queries than keys (with a causal mask the first then see nothing); one query; a few keys.
+std::vector<Shape> shapes() {
+  std::vector<Shape> list;
+  for (const bool causal : {false, true}) {
+    list.insert(list.end(), {{1, 1, 1, 1, causal},
+                             {1, 1, 384, 384, causal},
+                             {2, 1, 129, 129, causal},
+                             {1, 3, 451, 451, causal},
+                             {1, 2, 193, 401, causal},
+                             {1, 2, 401, 193, causal},
+                             {2, 2, 1, 300, causal},
+                             {1, 1, 200, 3, causal}});
+  }
+  return list;
+}
+
+template <class Scalar>
+struct Inputs {
+  std::vector<double> q, k, v, d_out;
+  Inputs(const Shape& s, int D)
+      : q(uniform_as<Scalar>(s.queries() * D, 1, -2, 2)),
+        k(uniform_as<Scalar>(s.keys() * D, 2, -2, 2)),
+        v(uniform_as<Scalar>(s.keys() * D, 3)),
+        d_out(uniform_as<Scalar>(s.queries() * D, 4)) {}
+};
+
+/// Runs a path on contiguous tensors.
+template <class Path>
+struct Outcome {
+  using Scalar = typename Path::Scalar;
+  static constexpr bool kHasBackward = requires(Forward<Scalar> f, Backward<Scalar> b) { Path::backward(f, b); };
+
+  Buffer<Scalar> out, d_q, d_k, d_v;
+  Buffer<float> lse;
+
+  Outcome(const Shape& s, int D, const Inputs<Scalar>& in)
+      : out(Buffer<Scalar>::unwritten(s.queries() * D)),
+        d_q(Buffer<Scalar>::unwritten(s.queries() * D)),
+        d_k(Buffer<Scalar>::unwritten(s.keys() * D)),
+        d_v(Buffer<Scalar>::unwritten(s.keys() * D)),
+        lse(Buffer<float>::unwritten(s.queries())) {
+    const Buffer<Scalar> q(in.q), k(in.k), v(in.v), d_out(in.d_out);
+    const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, D); };
+    const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, D); };
+    const Forward<Scalar> forward{.q = query(q),
+                                  .k = key(k),
+                                  .v = key(v),
+                                  .out = query(out),
+                                  .lse = lse.head_rows(s.B, s.H, s.Tq),
+                                  .scale = 1 / std::sqrt(static_cast<float>(D)),
+                                  .causal = s.causal};
+    Path::forward(forward);
+    if constexpr (kHasBackward) {
+      Path::backward(forward, {.d_out = query(d_out), .d_q = query(d_q), .d_k = key(d_k), .d_v = key(d_v)});
+    }
+    Kokkos::fence();
+  }
+};
+
+template <class Path>
+struct AttentionTuned : ::testing::Test {
+  using Scalar = typename Path::Scalar;
+
+  void SetUp() override {
+    if (!Path::runs_here()) GTEST_SKIP() << "this device or build cannot run the path " << Path::kName;
+  }
+  /// An output is an average of v, |v| <= 1: weights rounded to Scalar move it by at most half an epsilon, its own
+  /// rounding by another half, sums in float by a few of float's.
+  static Closeness of_out() { return {.absolute = kEpsilon<Scalar> + 8 * kEpsilon<float>}; }
+  /// Sums of up to 256 products and of exponentials in float, of terms no larger than the largest lse.
+  static Closeness of_lse() { return {.of_max = 32 * kEpsilon<float>, .absolute = 32 * kEpsilon<float>}; }
+  /// Weights and score gradients are rounded to Scalar before the last product; their errors average out over a row.
+  static Closeness of_gradient() { return {.of_max = 2 * kEpsilon<Scalar>, .absolute = kEpsilon<Scalar>}; }
+};
+TYPED_TEST_SUITE(AttentionTuned, AllPaths, PathNames);
+
+TYPED_TEST(AttentionTuned, matches_reference_for_every_width_ragged_shapes_and_both_masks) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    for (const Shape& s : shapes()) {
+      SCOPED_TRACE(::testing::Message() << s << " D " << D);
+      const Inputs<Scalar> in(s, D);
+      const Outcome<TypeParam> got(s, D, in);
+      const auto shape = [&](int T) {
+        return std::vector<std::size_t>{std::size_t(s.B), std::size_t(s.H), std::size_t(T), std::size_t(D)};
+      };
+      const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
+      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out(), shape(s.Tq)));
+      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse()));
+      if constexpr (Outcome<TypeParam>::kHasBackward) {
+        const auto gradients = reference::attention_backward(s.plain(D), in.q, in.k, in.v, in.d_out);
+        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient(), shape(s.Tq)));
+        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient(), shape(s.Tk)));
+        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(), shape(s.Tk)));
+      }
+    }
+  }
+}
+
+TYPED_TEST(AttentionTuned, a_query_that_sees_no_key_gives_zero_and_minus_infinity) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    for (const Shape& s : {Shape{1, 2, 401, 193, true}, Shape{1, 2, 3, 0, false}}) {
+      const Outcome<TypeParam> got(s, D, Inputs<Scalar>(s, D));
+      const auto out = got.out.values(), lse = got.lse.values();
+      for (int h = 0; h < s.H; ++h) {
+        for (int i = 0; i < s.Tq - s.Tk; ++i) {
+          ASSERT_EQ(lse[h * s.Tq + i], -std::numeric_limits<double>::infinity()) << D;
+          for (int d = 0; d < D; ++d) ASSERT_EQ(out[(h * s.Tq + i) * D + d], 0) << D;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(AttentionTuned, a_nan_in_a_query_shows_in_its_output_and_in_no_other) {
+  using Scalar = typename TypeParam::Scalar;
+  constexpr int bad = 166;
+  for (const int D : TypeParam::widths()) {
+    const Shape s{1, 1, 250, 250, true};
+    Inputs<Scalar> in(s, D);
+    in.q[bad * D + 3] = std::nan("");
+    const auto out = Outcome<TypeParam>(s, D, in).out.values();
+    for (int i = 0; i < s.Tq; ++i) ASSERT_EQ(std::isnan(out[i * D]), i == bad) << i << " D " << D;
+  }
+}
+
+TYPED_TEST(AttentionTuned, large_scores_neither_overflow_nor_become_nan) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    const Shape s{1, 1, 150, 150, false};
+    Inputs<Scalar> in(s, D);
+    for (double& q : in.q) q *= 16;
+    for (double& k : in.k) k *= 16;
+    const Outcome<TypeParam> got(s, D, in);
+    for (double value : got.out.values()) ASSERT_TRUE(std::isfinite(value)) << D;
+    for (double value : got.lse.values()) ASSERT_TRUE(std::isfinite(value)) << D;
+  }
+}
+
+TYPED_TEST(AttentionTuned, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    const Shape s{2, 3, 137, 137, true};
+    const int B = s.B, H = s.H, T = s.Tq, C = H * D;
+    const Inputs<Scalar> in(s, D);
+    const Outcome<TypeParam> expected(s, D, in);
+
+    std::vector<double> qkv(std::size_t(B) * T * 3 * C), d_out(qkv.size() / 3);
+    const auto each = [&](auto visit) {  // index in a contiguous tensor, row of the batch, column of the row
+      for (std::size_t i = 0; i < s.queries() * D; ++i) {
+        const std::size_t d = i % D, t = i / D % T, h = i / D / T % H, b = i / D / T / H;
+        visit(i, b * T + t, h * D + d);
+      }
+    };
+    each([&](std::size_t i, std::size_t row, std::size_t column) {
+      qkv[row * 3 * C + column] = in.q[i];
+      qkv[row * 3 * C + C + column] = in.k[i];
+      qkv[row * 3 * C + 2 * C + column] = in.v[i];
+      d_out[row * C + column] = in.d_out[i];
+    });
+    const Buffer<Scalar> qkv_in(qkv), d_out_in(d_out);
+    const auto out = Buffer<Scalar>::unwritten(d_out.size()), d_qkv = Buffer<Scalar>::unwritten(qkv.size());
+    const auto lse = Buffer<float>::unwritten(s.queries());
+    const auto part = [&](const auto& buffer, int p) {
+      return kernels::heads_of_qkv<Device>(buffer.data(), p, B, H, T, D);
+    };
+    const auto rows = [&](const auto& buffer) { return kernels::heads_of_rows<Device>(buffer.data(), B, H, T, D); };
+    const Forward<Scalar> forward{.q = part(qkv_in, 0),
+                                  .k = part(qkv_in, 1),
+                                  .v = part(qkv_in, 2),
+                                  .out = rows(out),
+                                  .lse = lse.head_rows(B, H, T),
+                                  .scale = 1 / std::sqrt(static_cast<float>(D)),
+                                  .causal = true};
+    TypeParam::forward(forward);
+    if constexpr (Outcome<TypeParam>::kHasBackward) {
+      TypeParam::backward(
+          forward, {.d_out = rows(d_out_in), .d_q = part(d_qkv, 0), .d_k = part(d_qkv, 1), .d_v = part(d_qkv, 2)});
+    }
+    Kokkos::fence();
+
+    EXPECT_EQ(lse.values(), expected.lse.values()) << D;
+    const auto got = out.values(), want = expected.out.values();
+    each([&](std::size_t i, std::size_t row, std::size_t column) { ASSERT_EQ(got[row * C + column], want[i]) << D; });
+    if constexpr (Outcome<TypeParam>::kHasBackward) {
+      const auto gradients = d_qkv.values(), d_q = expected.d_q.values(), d_k = expected.d_k.values(),
+                 d_v = expected.d_v.values();
+      each([&](std::size_t i, std::size_t row, std::size_t column) {
+        ASSERT_EQ(gradients[row * 3 * C + column], d_q[i]) << D;
+        ASSERT_EQ(gradients[row * 3 * C + C + column], d_k[i]) << D;
+        ASSERT_EQ(gradients[row * 3 * C + 2 * C + column], d_v[i]) << D;
+      });
+    }
+  }
+}
+
+TYPED_TEST(AttentionTuned, repeats_bit_for_bit) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    const Shape s{2, 16, 520, 520, true};  // more tiles than a device has multiprocessors
+    const Inputs<Scalar> in(s, D);
+    const Outcome<TypeParam> one(s, D, in), two(s, D, in);
+    EXPECT_TRUE(same_bits(one.out.elements(), two.out.elements())) << D;
+    EXPECT_TRUE(same_bits(one.lse.elements(), two.lse.elements())) << D;
+    if constexpr (Outcome<TypeParam>::kHasBackward) {
+      EXPECT_TRUE(same_bits(one.d_q.elements(), two.d_q.elements())) << D;
+      EXPECT_TRUE(same_bits(one.d_k.elements(), two.d_k.elements())) << D;
+      EXPECT_TRUE(same_bits(one.d_v.elements(), two.d_v.elements())) << D;
+    }
+  }
+}
+
+TYPED_TEST(AttentionTuned, launches_under_its_name_on_the_callers_instance) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    const Shape s{1, 1, 5, 5, true};
+    const Inputs<Scalar> in(s, D);
+    const LaunchRecorder recorder;
+    const Outcome<TypeParam> outcome(s, D, in);
+    EXPECT_TRUE(launched_under(recorder, "tessera::attention::", Device())) << D;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
