@@ -2,6 +2,7 @@
 #
 #   tessera::kokkos  tessera::kokkos_kernels  tessera::mpi  tessera::hdf5  tessera::toml  tessera::cli11
 #   tessera::fmt     tessera::xxhash          tessera::gtest (with TESSERA_ENABLE_TESTS)
+#   tessera::nccl    where Kokkos has CUDA and NCCL is installed; without it the ranks talk through MPI
 
 set(_missing "")
 macro(tessera_missing what debian elsewhere)
@@ -26,6 +27,22 @@ if(TARGET MPI::MPI_CXX)
   add_library(tessera::mpi ALIAS tessera_mpi)
 else()
   tessera_missing("MPI" "libopenmpi-dev openmpi-bin" "load your site's MPI module, or -DMPI_HOME=PREFIX")
+endif()
+
+if(TESSERA_CUDA)
+  # Beside the toolkit, in NCCL_ROOT, or where the system keeps it (libnccl-dev of NVIDIA's repository).
+  find_path(TESSERA_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+  find_library(TESSERA_NCCL_LIBRARY nccl HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}
+    PATH_SUFFIXES lib lib64)
+  mark_as_advanced(TESSERA_NCCL_INCLUDE TESSERA_NCCL_LIBRARY)
+  if(TESSERA_NCCL_INCLUDE AND TESSERA_NCCL_LIBRARY)
+    add_library(tessera_nccl INTERFACE)
+    target_include_directories(tessera_nccl SYSTEM INTERFACE "${TESSERA_NCCL_INCLUDE}")
+    target_link_libraries(tessera_nccl INTERFACE "${TESSERA_NCCL_LIBRARY}")
+    add_library(tessera::nccl ALIAS tessera_nccl)
+  else()
+    message(STATUS "No NCCL (-DNCCL_ROOT=PREFIX names one): ranks on GPUs will talk through MPI")
+  endif()
 endif()
 
 # Rank 0 writes, the others write files of their own: the serial flavour is the right one.

@@ -1,8 +1,9 @@
-/// Collectives over labelled spans of memory. mpi.cpp implements them for host memory; a vendor's library may
-/// implement the same interface for device memory.
+/// Collectives over labelled spans of memory. mpi.cpp implements them for every memory a host can reach or copy,
+/// nccl.cpp for the memory of NVIDIA GPUs.
 ///
-/// Every rank calls the same operations in the same order. A started reduction owns its span until it has completed;
-/// it makes progress only inside test() and wait(), so whoever computes meanwhile polls.
+/// Every rank calls the same operations in the same order. A started reduction owns its spans until it has completed.
+/// Over MPI it makes progress only inside test() and wait(), so whoever computes meanwhile polls; over NCCL it runs on
+/// a stream of its own, and nobody has to wait on the host at all: join() orders the streams.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,65 @@ struct Span {
   std::int64_t bytes() const { return count * bytes_of(dtype); }
 };
 
+/// Sum over ranks of one span, in place. May be started again once it has completed: what it needs is made once.
+class AllReduce {
+ public:
+  virtual ~AllReduce() = default;
+
+  /// Begins behind what was enqueued on `exec` so far. Starting, joining and waiting allocate nothing after the first
+  /// time. Where is_asynchronous(), start and join may be captured in a graph, together.
+  virtual void start(const kernels::Device& exec) = 0;
+
+  /// Polls; true once the sums are there. Not while it is captured.
+  virtual bool test() = 0;
+
+  /// The host waits for the sums.
+  virtual void wait() = 0;
+
+  /// What is enqueued on `exec` from here on sees the sums. The host waits, too, unless is_asynchronous().
+  virtual void join(const kernels::Device& exec) = 0;
+
+  struct Times {
+    double start_s, end_s;  // of the communication, on the clock of events::now_s()
+    double joined_s;        // when there was nothing left to do but wait for it; end_s where nobody had to
+  };
+  /// Of the latest run, or of the latest replay of the graph that holds it. Only once it has completed, and before it
+  /// is started again; throws std::logic_error while it runs.
+  virtual Times times() = 0;
+};
+
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual std::string name() const = 0;  // "mpi"
+  virtual std::string name() const = 0;         // "mpi"
+  virtual std::string description() const = 0;  // with version and settings, for logs
 
-  /// A collective under way.
-  class Pending {
-   public:
-    virtual ~Pending() = default;
-    virtual bool test() = 0;  // polls; true once complete
-    virtual void wait() = 0;
-  };
+  /// Whether join() leaves the host free. Such collectives also complete in the order in which they were started, and
+  /// progress by themselves.
+  virtual bool is_asynchronous() const = 0;
 
-  /// Sum over ranks, in place, behind what was enqueued on `exec` so far. dtype fp32 or fp64. The same bits on every
-  /// rank, and from run to run on as many ranks (MPI does not promise it; the tests hold the library to it).
-  virtual std::unique_ptr<Pending> start_all_reduce(const kernels::Device& exec, const Span& span) = 0;
+  /// A sum over `span`, dtype fp32, fp64, bf16 or fp16. The same bits on every rank, and from run to run on as many
+  /// ranks (MPI does not promise it; the tests hold the library to it).
+  /// `wire`: empty, or as many elements of another dtype, of the same memory as `span`, in which the values cross the
+  /// network: rounded into it before, summed there, widened back after. Its content is nobody else's meanwhile.
+  /// Throws std::invalid_argument for what cannot be summed.
+  virtual std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) = 0;
 
-  /// Rank 0's content to everyone. Any dtype.
+  /// A sum that runs once.
+  std::unique_ptr<AllReduce> start_all_reduce(const kernels::Device& exec, const Span& span) {
+    auto sum = make_all_reduce(span, {});
+    sum->start(exec);
+    return sum;
+  }
+
+  /// Rank 0's content to everyone, before it returns. Any dtype. What made the content has been fenced.
   virtual void broadcast(const Span& span) = 0;
+
+  /// The host waits for `exec`. Throws Failure(Exit::hang) when the library says that another rank is lost.
+  virtual void fence(const kernels::Device& exec) = 0;
+
+  /// What the library knows to have gone wrong with the other ranks; empty: nothing. From any thread.
+  virtual std::string fault() = 0;
 };
 
 }  // namespace tessera::parallel

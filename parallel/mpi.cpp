@@ -1,33 +1,176 @@
-/// Collectives on host memory through MPI.
+/// Collectives through MPI, which reads and writes host memory: what lies on a device is copied to the host and back.
 
 #include "parallel/mpi_check.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "kernels/core/cast_copy.hpp"
+#include "kernels/core/events.hpp"
+#include "parallel/device.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
 namespace {
 
-constexpr bool kHostDevice = kernels::kIsHost<kernels::Device>;
+using kernels::Device;
+
 constexpr std::int64_t kMostElements = std::int64_t{1} << 30;  // MPI counts are ints
 
-class MpiPending final : public Collectives::Pending {
- public:
-  explicit MpiPending(std::vector<MPI_Request> requests) : requests_(std::move(requests)) {}
+using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
+using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space, kernels::Unmanaged>;
 
-  bool test() override {
-    int is_done = 0;
-    MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE));
-    return is_done != 0;
+/// MPI knows no 16-bit floats: here is how it adds them. Each addition rounds once.
+template <class Scalar>
+void add_16_bit(void* from, void* to, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const Scalar*>(from);
+  auto* b = static_cast<Scalar*>(to);
+  for (int i = 0; i < *count; ++i) b[i] = Scalar(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+}
+
+/// How MPI sums a dtype.
+class Sum {
+ public:
+  Sum() {
+    MPI_CHECK(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes_));
+    MPI_CHECK(MPI_Type_commit(&two_bytes_));
+    MPI_CHECK(MPI_Op_create(&add_16_bit<bfloat16>, 1, &add_bf16_));
+    MPI_CHECK(MPI_Op_create(&add_16_bit<float16>, 1, &add_fp16_));
   }
-  void wait() override {
-    MPI_CHECK(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
+  ~Sum() {
+    MPI_Op_free(&add_fp16_);
+    MPI_Op_free(&add_bf16_);
+    MPI_Type_free(&two_bytes_);
+  }
+  Sum(const Sum&) = delete;
+  Sum& operator=(const Sum&) = delete;
+
+  std::pair<MPI_Datatype, MPI_Op> of(const Span& span) const {
+    switch (span.dtype) {
+      case Dtype::fp64: return {MPI_DOUBLE, MPI_SUM};
+      case Dtype::fp32: return {MPI_FLOAT, MPI_SUM};
+      case Dtype::bf16: return {two_bytes_, add_bf16_};
+      case Dtype::fp16: return {two_bytes_, add_fp16_};
+      case Dtype::int32: break;
+    }
+    throw std::invalid_argument("mpi all-reduce of " + span.label + ": " + std::string(name_of(span.dtype)) +
+                                " is not summed here");
   }
 
  private:
+  MPI_Datatype two_bytes_ = MPI_DATATYPE_NULL;
+  MPI_Op add_bf16_ = MPI_OP_NULL, add_fp16_ = MPI_OP_NULL;
+};
+
+/// A span's bytes where MPI can reach them: the span itself, or a copy on the host.
+class Reachable {
+ public:
+  explicit Reachable(const Span& span)
+      : span_(span), copy_(is_device_memory(span.data) ? static_cast<std::size_t>(span.bytes()) : 0) {}
+
+  char* data() { return copy_.empty() ? static_cast<char*>(span_.data) : reinterpret_cast<char*>(copy_.data()); }
+
+  void fetch(const Device& exec) {
+    if (!copy_.empty()) Kokkos::deep_copy(exec, on_host(), on_device());
+    if constexpr (!kernels::kIsHost<Device>) exec.fence();  // MPI reads at once
+  }
+  void put_back(const Device& exec) {
+    if (!copy_.empty()) Kokkos::deep_copy(exec, on_device(), on_host());
+  }
+
+ private:
+  HostBytes on_host() { return HostBytes(copy_.data(), copy_.size()); }
+  DeviceBytes on_device() { return DeviceBytes(static_cast<unsigned char*>(span_.data), copy_.size()); }
+
+  Span span_;
+  std::vector<unsigned char> copy_;
+};
+
+class MpiAllReduce final : public AllReduce {
+ public:
+  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
+      : span_(span), wire_(wire), message_(has_wire() ? wire : span), sum_(sum), comm_(comm) {
+    if (!has_wire()) return;
+    if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
+      throw std::invalid_argument("mpi all-reduce of " + span.label + ": crosses the network as fp32 in bf16 of the " +
+                                  "same length only");
+    }
+  }
+
+  void start(const Device& exec) override {
+    exec_ = exec;
+    if (has_wire()) {
+      kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(exec);
+    }
+    message_.fetch(exec);
+    start_s_ = events::now_s();
+    is_complete_ = false;
+    requests_.clear();
+    const std::int64_t width = bytes_of(has_wire() ? wire_.dtype : span_.dtype);
+    for (std::int64_t first = 0; first < span_.count; first += kMostElements) {
+      const int count = static_cast<int>(std::min(kMostElements, span_.count - first));
+      requests_.push_back(MPI_REQUEST_NULL);
+      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * width, count, sum_.first, sum_.second, comm_,
+                               &requests_.back()));
+    }
+  }
+
+  bool test() override {
+    if (is_complete_) return true;
+    int is_done = 0;
+    MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE));
+    if (is_done != 0) {
+      end_s_ = joined_s_ = events::now_s();
+      complete();
+    }
+    return is_done != 0;
+  }
+
+  void wait() override {
+    join(exec_);
+    if constexpr (!kernels::kIsHost<Device>) exec_.fence();
+  }
+
+  void join(const Device&) override {
+    if (is_complete_) return;
+    joined_s_ = events::now_s();
+    MPI_CHECK(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
+    end_s_ = events::now_s();
+    complete();
+  }
+
+  Times times() override {
+    if (!is_complete_) throw std::logic_error("mpi all-reduce of " + span_.label + ": asked for times while it runs");
+    return {start_s_, end_s_, joined_s_};
+  }
+
+ private:
+  bool has_wire() const { return wire_.data != nullptr; }
+
+  template <class Number>
+  static kernels::Vector<Number, Device> numbers(const Span& span) {
+    return kernels::Vector<Number, Device>(static_cast<Number*>(span.data), span.count);
+  }
+
+  /// The sums have arrived: on their way to where they belong, behind what runs on the compute instance.
+  void complete() {
+    is_complete_ = true;
+    message_.put_back(exec_);
+    if (has_wire()) {
+      kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(exec_);
+    }
+  }
+
+  Span span_, wire_;
+  Reachable message_;
+  std::pair<MPI_Datatype, MPI_Op> sum_;
+  MPI_Comm comm_;
+  Device exec_;
   std::vector<MPI_Request> requests_;
+  double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
+  bool is_complete_ = true;
 };
 
 class MpiCollectives final : public Collectives {
@@ -37,37 +180,33 @@ class MpiCollectives final : public Collectives {
   ~MpiCollectives() override { MPI_Comm_free(&comm_); }
 
   std::string name() const override { return "mpi"; }
+  std::string description() const override {
+    return kernels::kIsHost<Device> ? "MPI" : "MPI, gradients copied through the host";
+  }
+  bool is_asynchronous() const override { return false; }
 
-  std::unique_ptr<Pending> start_all_reduce(const kernels::Device& exec, const Span& span) override {
-    if constexpr (kHostDevice) {
-      static_cast<void>(exec);  // what was launched has been done
-    } else {
-      exec.fence();  // MPI reads the memory at once
-    }
-    if (span.dtype != Dtype::fp32 && span.dtype != Dtype::fp64) {
-      throw std::invalid_argument("mpi all-reduce of " + span.label + ": only fp32 and fp64 can be summed by MPI");
-    }
-    const MPI_Datatype type = span.dtype == Dtype::fp64 ? MPI_DOUBLE : MPI_FLOAT;
-    std::vector<MPI_Request> requests;
-    for (std::int64_t first = 0; first < span.count; first += kMostElements) {
-      char* data = static_cast<char*>(span.data) + first * bytes_of(span.dtype);
-      const int count = static_cast<int>(std::min(kMostElements, span.count - first));
-      requests.push_back(MPI_REQUEST_NULL);
-      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, data, count, type, MPI_SUM, comm_, &requests.back()));
-    }
-    return std::make_unique<MpiPending>(std::move(requests));
+  std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
+    return std::make_unique<MpiAllReduce>(span, wire, sum_.of(wire.data ? wire : span), comm_);
   }
 
   void broadcast(const Span& span) override {
-    char* data = static_cast<char*>(span.data);
+    Reachable message(span);
+    const Device exec;
+    message.fetch(exec);
     for (std::int64_t first = 0; first < span.bytes(); first += kMostElements) {
       const int count = static_cast<int>(std::min(kMostElements, span.bytes() - first));
-      MPI_CHECK(MPI_Bcast(data + first, count, MPI_BYTE, 0, comm_));
+      MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, comm_));
     }
+    message.put_back(exec);
+    if constexpr (!kernels::kIsHost<Device>) exec.fence();
   }
+
+  void fence(const Device& exec) override { exec.fence(); }  // MPI tells of lost ranks where it is called
+  std::string fault() override { return ""; }
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;
+  Sum sum_;
 };
 
 }  // namespace

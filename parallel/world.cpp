@@ -7,6 +7,9 @@
 #include <numeric>
 
 #include "errors.hpp"
+#include "kernels/core/events.hpp"
+#include "parallel/device.hpp"
+#include "parallel/nccl.hpp"
 
 namespace tessera::parallel {
 
@@ -28,7 +31,8 @@ World::World(int& argc, char**& argv) {
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
   MPI_CHECK(MPI_Get_processor_name(name, &length));
-  std::vector<std::string> names = all_gather(std::string(name, length));
+  host_.assign(name, length);
+  std::vector<std::string> names = all_gather(host_);
   std::sort(names.begin(), names.end());
   for (auto first = names.begin(); first != names.end();) {
     const auto last = std::upper_bound(first, names.end(), *first);
@@ -36,30 +40,56 @@ World::World(int& argc, char**& argv) {
     hosts_ += *first + ": " + std::to_string(last - first) + (last - first == 1 ? " rank" : " ranks");
     first = last;
   }
-  collectives_ = make_mpi_collectives();
+  mpi_ = make_mpi_collectives();
 }
 
 World::~World() {
-  collectives_.reset();
+  watchdog_.reset();
+  in_use_.reset();
+  mpi_.reset();
   int is_finalized = 0;
   MPI_Finalized(&is_finalized);
   if (owns_mpi_ && !is_finalized) MPI_Finalize();
 }
 
+void World::use(std::unique_ptr<Collectives> collectives) {
+  const std::lock_guard lock(asking_);
+  in_use_ = std::move(collectives);
+}
+
+void World::start_watchdog(double limit_s) {
+  watchdog_.reset();
+  if (limit_s <= 0 || size_ == 1) return;
+  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, [this] {
+    const std::unique_lock lock(asking_, std::try_to_lock);
+    return lock && in_use_ ? in_use_->fault() : std::string();
+  });
+}
+
+Watchdog::Watch World::watch(std::string_view what) { return Watchdog::Watch(watchdog_.get(), what); }
+
+/// Exchanges are short, so only their start is told: one that has no successor is what a rank hangs in.
+void World::tell(std::string_view exchange, std::int64_t bytes) {
+  events::report(events::CommunicationStart{exchange, "host values", bytes, events::now_s()});
+}
+
 bool World::any(bool mine) const { return max(mine ? 1 : 0) != 0; }
 
 int World::max(int mine) const {
+  tell("max[mpi]", sizeof mine);
   MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
   return mine;
 }
 
 std::vector<double> World::sum(std::vector<double> mine) const {
+  tell("sum[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)));
   MPI_CHECK(
       MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
   return mine;
 }
 
 std::vector<std::string> World::all_gather(const std::string& mine) const {
+  tell("all_gather[mpi]", static_cast<std::int64_t>(mine.size()));
   std::vector<int> lengths(size_), offsets(size_);
   const int length = static_cast<int>(mine.size());
   MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
@@ -73,6 +103,7 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
 }
 
 std::string World::broadcast(std::string from_root) const {
+  tell("broadcast[mpi]", static_cast<std::int64_t>(from_root.size()));
   int length = static_cast<int>(from_root.size());
   MPI_CHECK(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
   from_root.resize(length);
@@ -80,7 +111,10 @@ std::string World::broadcast(std::string from_root) const {
   return from_root;
 }
 
-void World::barrier() const { MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD)); }
+void World::barrier() const {
+  tell("barrier[mpi]", 0);
+  MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD));
+}
 
 void World::abort(int code) const {
   MPI_Abort(MPI_COMM_WORLD, code);
@@ -99,14 +133,23 @@ void check_launcher(int ranks, const char* slurm_ntasks) {
           std::to_string(ranks));
 }
 
-int choose_device(int local_rank, int local_ranks, int devices, bool allow_shared) {
-  if (devices == 0) return -1;
-  if (local_ranks > devices && !allow_shared) {
-    throw Failure(Exit::environment,
-                  std::to_string(local_ranks) + " ranks on this host would share " + std::to_string(devices) +
-                      " device(s): start one rank per device, or set parallel.allow_shared_device=true");
+CollectivesChoice::CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device)
+    : world_(world) {
+  const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
+  if (choice == config::Collectives::nccl && !can) {
+    throw Failure(Exit::environment, std::string("parallel.collectives = \"nccl\" wants ") +
+                                         (kHasNccl ? "a GPU for each rank and ranks share one"
+                                                   : "a build with NCCL and this one has none") +
+                                         ": set parallel.collectives = \"mpi\"");
   }
-  return local_rank % devices;
+  const bool takes_nccl =
+      choice == config::Collectives::nccl || (choice == config::Collectives::automatic && can && world.size() > 1);
+  if constexpr (kHasNccl) {
+    if (takes_nccl) world.use(make_nccl_collectives(world));
+  }
+  static_cast<void>(takes_nccl);
 }
+
+CollectivesChoice::~CollectivesChoice() { world_.use(nullptr); }
 
 }  // namespace tessera::parallel

@@ -5,12 +5,17 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "config/settings.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/watchdog.hpp"
 
 namespace tessera::parallel {
+
+class DeviceChoice;
 
 class World {
  public:
@@ -23,9 +28,19 @@ class World {
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this host
   int local_size() const { return local_size_; }
+  const std::string& host() const { return host_; }    // this rank's
   const std::string& hosts() const { return hosts_; }  // "node1: 4 ranks, node2: 4 ranks"
 
-  Collectives& collectives() { return *collectives_; }
+  const std::string& devices() const { return devices_; }  // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
+  void set_devices(std::string description) { devices_ = std::move(description); }
+
+  /// MPI's, or those in use.
+  Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
+  void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
+
+  /// From here on watch() is heeded: see parallel/watchdog.hpp. 0: it is not. One rank alone is never watched.
+  void start_watchdog(double limit_s);
+  [[nodiscard]] Watchdog::Watch watch(std::string_view what);
 
   // Small values, collective, blocking.
   bool any(bool mine) const;
@@ -39,19 +54,33 @@ class World {
   [[noreturn]] void abort(int code) const;
 
  private:
+  static void tell(std::string_view exchange, std::int64_t bytes);
+
   bool owns_mpi_ = false;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  std::string hosts_;
-  std::unique_ptr<Collectives> collectives_;
+  std::string host_, hosts_, devices_;
+  std::unique_ptr<Collectives> mpi_, in_use_;
+  std::mutex asking_;  // the watchdog asks the collectives from its own thread
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+/// The collectives that a deck asks for, in use while this lives: from Kokkos' start on the rank's device to before its
+/// end. automatic: NCCL where the build has it and each of several ranks has a GPU of its own, else MPI.
+class CollectivesChoice {
+ public:
+  /// Collective. Throws Failure(Exit::environment) where NCCL is asked for and cannot be.
+  CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device);
+  ~CollectivesChoice();
+  CollectivesChoice(const CollectivesChoice&) = delete;
+  CollectivesChoice& operator=(const CollectivesChoice&) = delete;
+
+ private:
+  World& world_;
 };
 
 /// Throws Failure(Exit::environment) when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says
 /// otherwise.
 void check_launcher(int ranks, const char* slurm_ntasks);
-
-/// The device of a rank: its local rank. -1 where there are no devices. Throws Failure(Exit::environment) when ranks
-/// would share a device, unless `allow_shared`.
-int choose_device(int local_rank, int local_ranks, int devices, bool allow_shared);
 
 std::unique_ptr<Collectives> make_mpi_collectives();
 

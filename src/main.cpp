@@ -19,6 +19,8 @@
 #include "config/deck.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "parallel/device.hpp"
+#include "parallel/nccl.hpp"
 #include "train/plan.hpp"
 
 namespace {
@@ -83,12 +85,18 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   std::optional<parallel::World> world(std::in_place, argc, argv);
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
-    std::vector<std::string> arguments = line.kokkos_arguments;
+    const config::Parallel& ranks = deck.settings.parallel;
+    std::optional<parallel::DeviceChoice> device;
+    jobs::together(*world, [&] { device.emplace(*world, ranks.allow_shared_device); });
+    std::vector<std::string> arguments = device->kokkos_arguments();  // Kokkos heeds the last: the user's
+    arguments.insert(arguments.end(), line.kokkos_arguments.begin(), line.kokkos_arguments.end());
     std::vector<char*> kokkos_argv{argv[0]};
     for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
+    world->start_watchdog(ranks.timeout_s);
+    const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device);
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // every rank is here: rank 0 speaks, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
@@ -119,7 +127,7 @@ int main(int argc, char** argv) {
     if (answer_without_deck(line)) return 0;
     const config::Deck deck = config::load_deck(line.deck, line.overrides);
     if (answer_about_deck(line, deck)) return 0;
-    config::check_build(deck.settings, {});
+    config::check_build(deck.settings, {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl});
     return run(argc, argv, line, deck);
   } catch (const Failure& failure) {
     return report(failure);

@@ -29,6 +29,7 @@ bool has_listeners() { return !listeners().empty(); }
 
 void report(const Region& region) { tell_all(region); }
 void report(const MemoryChange& change) { tell_all(change); }
+void report(const CommunicationStart& start) { tell_all(start); }
 void report(const Communication& communication) { tell_all(communication); }
 
 }  // namespace tessera::events

@@ -25,6 +25,12 @@ struct MemoryChange {  // a tensor of the layout becomes live or dead; nothing i
   double time_s;
 };
 
+struct CommunicationStart {  // a collective is about to begin; told for those who look for what a rank hangs in
+  std::string_view operation, label;
+  std::int64_t bytes;
+  double time_s;
+};
+
 struct Communication {  // one collective that has ended
   std::string_view operation, label;
   std::int64_t bytes;
@@ -37,6 +43,7 @@ class Listener {
   virtual ~Listener() = default;
   virtual void on(const Region&) {}
   virtual void on(const MemoryChange&) {}
+  virtual void on(const CommunicationStart&) {}
   virtual void on(const Communication&) {}
 };
 
@@ -46,6 +53,7 @@ bool has_listeners();
 
 void report(const Region&);
 void report(const MemoryChange&);
+void report(const CommunicationStart&);
 void report(const Communication&);
 
 }  // namespace tessera::events

@@ -201,7 +201,7 @@ std::vector<Key> make_table() {
        "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
-       "What moves data between ranks. auto: NCCL where the build has it, else MPI."},
+       "What moves data between ranks. auto: NCCL where the build has it and every rank a GPU of its own, else MPI."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
        "When gradients are averaged over ranks. bucket: in buckets that start while the backward still runs."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
@@ -217,6 +217,9 @@ std::vector<Key> make_table() {
        "Whether ranks may get different numbers of sequences. Gradients are then weighted by tokens."},
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
        "Whether two ranks may use one GPU. CPU builds have none to share."},
+      {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
+       "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the network "
+       "or a GPU is lost. The first steps get ten times as long, slow ones four times the longest before. 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
        "Number of ranks that --plan plans for. A run takes its number from mpirun."},
 

@@ -114,6 +114,7 @@ struct Parallel {
   std::int64_t prefetch_blocks = 1;
   bool allow_uneven = false;
   bool allow_shared_device = false;
+  double timeout_s = 30;   // of a step without progress; 0: wait for ever
   std::int64_t ranks = 1;  // --plan only: how many ranks to plan for
 
   bool operator==(const Parallel&) const = default;

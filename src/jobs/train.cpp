@@ -59,7 +59,9 @@ class TrainingRun {
     together(world_, [&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
     });
-    note(fmt::format("{}\nhosts      {}\n{}", build_info::summary(), world_.hosts(),
+    note(fmt::format("{}\nhosts      {}{}{}\n{}", build_info::summary(), world_.hosts(),
+                     world_.devices().empty() ? "" : "\nGPUs       " + world_.devices(),
+                     world_.size() > 1 ? "\ntransport  " + world_.collectives().description() : "",
                      train::describe(*plan_, settings_)));
     together(world_, [&] {
       if (!memory::fits_host_memory(plan_->layout, world_.local_size())) {
@@ -236,6 +238,7 @@ class TrainingRun {
   }
 
   std::string agreed_stop() {
+    const auto watch = world_.watch("the exchange between steps");
     if (!world_.any(stop_.is_due())) return "";
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
@@ -261,8 +264,7 @@ class TrainingRun {
     if (is_profiled) timer_.start();
 
     const double start_s = events::now_s();
-    const train::StepNumbers numbers = trainer_->run(sample_, *sampler_);
-    const double loss = world_.sum({numbers.loss_sum})[0] / tokens_per_step();
+    const auto [numbers, loss] = watched_step(step);
     const double step_time_s = events::now_s() - start_s;
     steps_s_ += step_time_s;
 
@@ -305,6 +307,12 @@ class TrainingRun {
       });
     }
     if (settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0) save();
+  }
+
+  std::pair<train::StepNumbers, double> watched_step(std::int64_t step) {
+    const auto watch = world_.watch(fmt::format("step {}", step));
+    const train::StepNumbers numbers = trainer_->run(sample_, *sampler_);
+    return {numbers, world_.sum({numbers.loss_sum})[0] / tokens_per_step()};
   }
 
   double tokens_per_step() const {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
 #include <stdexcept>
 
 #include "kernels/core/events.hpp"
@@ -11,6 +13,7 @@
 namespace tessera::parallel {
 namespace {
 
+using test::Buffer;
 using test::same_bits;
 using test::TestWorld;
 
@@ -32,28 +35,31 @@ class Listener final : public events::Listener {
 
 /// A flat array of gradients cut into units of `counts` elements, listed from its end down as backward finishes them.
 struct Gradients {
-  Gradients(std::vector<std::int64_t> counts, int rank) {
-    std::int64_t total = 0;
-    for (const std::int64_t count : counts) total += count;
-    values.resize(total);
-    for (std::int64_t i = 0; i < total; ++i) values[i] = value(i, rank);
-    for (std::size_t unit = 0, end = total; unit < counts.size(); ++unit) {
+  Gradients(const std::vector<std::int64_t>& counts, int rank)
+      : buffer(initial(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), rank)) {
+    for (std::size_t unit = 0, end = buffer.size(); unit < counts.size(); ++unit) {
       end -= counts[unit];
-      spans.push_back({"unit" + std::to_string(unit), values.data() + end, counts[unit], Dtype::fp32});
+      spans.push_back({"unit" + std::to_string(unit), buffer.data() + end, counts[unit], Dtype::fp32});
     }
   }
   static float value(std::int64_t i, int rank) {
     return static_cast<float>((i % 1001 - 500) * (rank + 1));
   }  // sums are exact
+  static std::vector<float> initial(std::int64_t total, int rank) {
+    std::vector<float> values(total);
+    for (std::int64_t i = 0; i < total; ++i) values[i] = value(i, rank);
+    return values;
+  }
+  std::vector<float> values() const { return buffer.elements(); }
   std::vector<float> sums(int ranks, int times = 1) const {
-    std::vector<float> result(values.size(), 0.0f);
+    std::vector<float> result(buffer.size(), 0.0f);
     for (std::size_t i = 0; i < result.size(); ++i) {
       for (int rank = 0; rank < ranks; ++rank) result[i] += value(static_cast<std::int64_t>(i), rank);
       for (int k = 1; k < times; ++k) result[i] *= static_cast<float>(ranks);  // every rank adds the same sums again
     }
     return result;
   }
-  std::vector<float> values;
+  Buffer<float> buffer;
   std::vector<Span> spans;
 };
 
@@ -110,8 +116,60 @@ TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
     Gradients g(counts, world.rank());
     BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes);
     run_all(queue, counts.size());
-    EXPECT_TRUE(same_bits(g.values, g.sums(world.size()))) << "buckets of " << bucket_bytes << " bytes";
+    EXPECT_TRUE(same_bits(g.values(), g.sums(world.size()))) << "buckets of " << bucket_bytes << " bytes";
   }
+}
+
+TEST(BucketQueue, rounds_what_crosses_the_network_when_asked_to) {
+  TestWorld world;
+  const std::vector<std::int64_t> counts = {1000, 8, 70000, 64, 5000};
+  for (const std::int64_t bucket_bytes : {std::int64_t{0}, std::int64_t{5000}, std::int64_t{1} << 40}) {
+    Gradients g(counts, world.rank());
+    const std::int64_t total = static_cast<std::int64_t>(g.buffer.size());
+    const auto wire = Buffer<bfloat16>::unwritten(total);
+    BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes, {"wire", wire.data(), total, Dtype::bf16});
+    Listener listener;
+    run_all(queue, counts.size());
+    const std::vector<float> made = g.values();
+    for (std::int64_t i = 0; i < total; ++i) {
+      // Each rank's value is rounded once, and so is each of the additions, to half a unit in the last place.
+      double exact = 0, magnitude = 0;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        exact += Gradients::value(i, rank);
+        magnitude += std::abs(Gradients::value(i, rank));
+      }
+      ASSERT_NEAR(made[i], exact, world.size() * 0.5 * kEpsilon<bfloat16> * 1.01 * magnitude) << "element " << i;
+    }
+    std::int64_t bytes = 0;
+    for (const Listener::Entry& entry : listener.entries) bytes += entry.bytes;
+    EXPECT_EQ(bytes, 2 * total);
+    const std::string bits(reinterpret_cast<const char*>(made.data()), made.size() * sizeof(float));
+    EXPECT_TRUE(world.broadcast(bits) == bits) << "rank " << world.rank() << " has other bits than rank 0";
+  }
+}
+
+TEST(BucketQueue, refuses_a_copy_for_the_network_that_is_too_short_or_of_a_strange_dtype) {
+  TestWorld world;
+  Gradients g({300, 300}, world.rank());
+  const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(600);
+  const auto make = [&](std::int64_t count, Dtype dtype) {
+    BucketQueue(world.collectives(), {}, g.spans, 1, {"wire", wire.data(), count, dtype});
+  };
+  EXPECT_NO_THROW(make(600, Dtype::bf16));
+  EXPECT_THROW(make(599, Dtype::bf16), std::invalid_argument);
+  EXPECT_THROW(make(600, Dtype::fp16), std::invalid_argument);
+}
+
+TEST(BucketQueue, collects_what_finish_has_waited_for) {
+  TestWorld world;
+  Gradients g({300, 300}, world.rank());
+  BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  EXPECT_EQ(queue.collect(), 0);
+  queue.begin();
+  queue.ready(0);
+  queue.ready(1);
+  const double waited_s = queue.finish();
+  EXPECT_EQ(queue.collect(), waited_s);
 }
 
 TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
@@ -128,8 +186,8 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   ASSERT_EQ(listener.entries.size(), 1u);
   EXPECT_EQ(listener.entries[0].label, "grad.bucket.0");
   EXPECT_EQ(listener.entries[0].exposed_s, 0);
-  EXPECT_EQ(g.values.back(), g.sums(world.size()).back());         // reduced
-  EXPECT_EQ(g.values.front(), Gradients::value(0, world.rank()));  // not yet
+  EXPECT_EQ(g.values().back(), g.sums(world.size()).back());         // reduced
+  EXPECT_EQ(g.values().front(), Gradients::value(0, world.rank()));  // not yet
   queue.ready(1);
   const double before_last_s = events::now_s();
   queue.ready(2);
@@ -137,7 +195,7 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   ASSERT_EQ(listener.entries.size(), 3u);
   EXPECT_LT(listener.entries[1].start_s, before_last_s);
   EXPECT_GE(listener.entries[2].start_s, before_last_s);
-  EXPECT_TRUE(same_bits(g.values, g.sums(world.size())));
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
 
 TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
@@ -148,11 +206,11 @@ TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
   queue.begin();
   queue.ready(0);
   for (int i = 0; i < 100; ++i) queue.progress();
-  EXPECT_EQ(g.values.back(), Gradients::value(299, world.rank()));
+  EXPECT_EQ(g.values().back(), Gradients::value(299, world.rank()));
   queue.ready(1);
   queue.ready(2);
   queue.finish();
-  EXPECT_TRUE(same_bits(g.values, g.sums(world.size())));
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
 
 TEST(BucketQueue, serves_step_after_step) {
@@ -161,13 +219,13 @@ TEST(BucketQueue, serves_step_after_step) {
   BucketQueue queue(world.collectives(), {}, g.spans, 2000);
   run_all(queue, 3);
   run_all(queue, 3);
-  EXPECT_TRUE(same_bits(g.values, g.sums(world.size(), 2)));
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size(), 2)));
 }
 
 TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  const std::vector<float> untouched = g.values;
+  const std::vector<float> untouched = g.values();
   BucketQueue queue(world.collectives(), {}, g.spans, 1);
   Listener listener;
   const auto idle = [&] {
@@ -177,11 +235,11 @@ TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
     EXPECT_EQ(queue.finish(), 0);
   };
   idle();
-  EXPECT_TRUE(same_bits(g.values, untouched));
+  EXPECT_TRUE(same_bits(g.values(), untouched));
   run_all(queue, 2);
-  const std::vector<float> reduced = g.values;
+  const std::vector<float> reduced = g.values();
   idle();
-  EXPECT_TRUE(same_bits(g.values, reduced));
+  EXPECT_TRUE(same_bits(g.values(), reduced));
   EXPECT_EQ(listener.entries.size(), 2u);
 }
 

@@ -30,11 +30,11 @@ std::vector<Real> all_reduce(TestWorld& world, std::vector<Real> values) {
 const std::size_t kSizes[] = {1, 3, 1009, 2'400'001};
 
 template <class Real>
-struct AllReduce : ::testing::Test {};
+struct AllReduceOf : ::testing::Test {};
 using Reals = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(AllReduce, Reals);
+TYPED_TEST_SUITE(AllReduceOf, Reals);
 
-TYPED_TEST(AllReduce, sums_of_exact_numbers_are_exact) {
+TYPED_TEST(AllReduceOf, sums_of_exact_numbers_are_exact) {
   TestWorld world;
   for (const std::size_t n : kSizes) {
     // multiples of 1/4 below 2^14: every partial sum of a few ranks is exact in float, in any order
@@ -50,7 +50,7 @@ TYPED_TEST(AllReduce, sums_of_exact_numbers_are_exact) {
   }
 }
 
-TYPED_TEST(AllReduce, has_the_same_bits_on_every_rank_and_in_every_repeat) {
+TYPED_TEST(AllReduceOf, has_the_same_bits_on_every_rank_and_in_every_repeat) {
   TestWorld world;
   for (const std::size_t n : kSizes) {
     const auto random = test::uniform(n, 100 + world.rank());
@@ -64,10 +64,10 @@ TYPED_TEST(AllReduce, has_the_same_bits_on_every_rank_and_in_every_repeat) {
   }
 }
 
-TYPED_TEST(AllReduce, several_may_be_under_way_and_finish_in_any_order) {
+TYPED_TEST(AllReduceOf, several_may_be_under_way_and_finish_in_any_order) {
   TestWorld world;
   std::vector<std::vector<TypeParam>> values;
-  std::vector<std::unique_ptr<Collectives::Pending>> pending;
+  std::vector<std::unique_ptr<AllReduce>> pending;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(50000 + i, static_cast<TypeParam>(i + world.rank()));
     pending.push_back(world.collectives().start_all_reduce({}, span_of(values.back())));
@@ -84,18 +84,70 @@ TYPED_TEST(AllReduce, several_may_be_under_way_and_finish_in_any_order) {
   }
 }
 
-TYPED_TEST(AllReduce, of_nothing_completes) {
+TYPED_TEST(AllReduceOf, of_nothing_completes) {
   TestWorld world;
   EXPECT_EQ(all_reduce(world, std::vector<TypeParam>()), std::vector<TypeParam>());
 }
 
-TEST(Collectives, refuse_to_sum_what_mpi_cannot) {
+TYPED_TEST(AllReduceOf, runs_again_after_it_has_completed) {
   TestWorld world;
-  std::vector<bfloat16> halves(4);
+  std::vector<TypeParam> values(1009, TypeParam(1));
+  const auto sum = world.collectives().make_all_reduce(span_of(values), {});
+  double factor = 1;
+  for (int run = 0; run < 3; ++run) {
+    sum->start({});
+    if (run == 1) {
+      sum->join({});
+    } else {
+      sum->wait();
+    }
+    factor *= world.size();
+    EXPECT_EQ(values, std::vector<TypeParam>(1009, static_cast<TypeParam>(factor)));
+    const AllReduce::Times times = sum->times();
+    EXPECT_LE(times.start_s, times.joined_s);
+    EXPECT_LE(times.joined_s, times.end_s);
+  }
+}
+
+/// 16-bit sums: sizes up to 8 of exact small integers are exact whatever the order.
+template <class Scalar>
+void expect_16_bit_sums(TestWorld& world) {
+  for (const std::size_t n : kSizes) {
+    std::vector<Scalar> values(n), expected(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double unit = static_cast<double>(i % 31) - 15;
+      values[i] = Scalar(unit * (world.rank() + 1));
+      expected[i] = Scalar(unit * world.size() * (world.size() + 1) / 2);
+    }
+    EXPECT_TRUE(same_bits(all_reduce(world, values), expected)) << n << " elements of " << kScalarName<Scalar>;
+  }
+}
+
+TEST(Collectives, sum_16_bit_floats) {
+  TestWorld world;
+  expect_16_bit_sums<bfloat16>(world);
+  expect_16_bit_sums<float16>(world);
+}
+
+TEST(Collectives, refuse_to_sum_what_is_no_number_of_ours) {
+  TestWorld world;
   std::vector<std::int32_t> ints(4);
-  EXPECT_THROW(world.collectives().start_all_reduce({}, span_of(halves)), std::invalid_argument);
-  EXPECT_THROW(world.collectives().start_all_reduce({}, span_of(ints)), std::invalid_argument);
+  std::vector<float> floats(4);
+  std::vector<double> doubles(4);
+  EXPECT_THROW(world.collectives().make_all_reduce(span_of(ints), {}), std::invalid_argument);
+  EXPECT_THROW(world.collectives().make_all_reduce(span_of(doubles), span_of(floats)), std::invalid_argument);
   EXPECT_EQ(world.collectives().name(), "mpi");
+  EXPECT_FALSE(world.collectives().is_asynchronous());
+  EXPECT_EQ(world.collectives().fault(), "");
+}
+
+TEST(Collectives, times_are_asked_for_afterwards) {
+  TestWorld world;
+  std::vector<float> values(1000, 1.0f);
+  const auto sum = world.collectives().start_all_reduce({}, span_of(values));
+  EXPECT_THROW(sum->times(), std::logic_error);
+  sum->wait();
+  EXPECT_NO_THROW(sum->times());
 }
 
 TEST(Collectives, broadcast_rank_0_in_every_dtype) {

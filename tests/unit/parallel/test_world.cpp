@@ -36,20 +36,6 @@ TEST(CheckLauncher, refuses_another_count_and_names_both) {
   EXPECT_THAT(message, HasSubstr("--mpi=pmix"));
 }
 
-TEST(ChooseDevice, is_the_local_rank_or_none) {
-  EXPECT_EQ(choose_device(0, 4, 4, false), 0);
-  EXPECT_EQ(choose_device(3, 4, 4, false), 3);
-  EXPECT_EQ(choose_device(1, 2, 8, false), 1);
-  EXPECT_EQ(choose_device(3, 4, 0, false), -1);
-}
-
-TEST(ChooseDevice, shares_only_when_allowed) {
-  EXPECT_THAT(environment_failure_of([] { choose_device(0, 3, 2, false); }),
-              HasSubstr("parallel.allow_shared_device=true"));
-  EXPECT_EQ(choose_device(2, 3, 2, true), 0);
-  EXPECT_EQ(choose_device(1, 3, 2, true), 1);
-}
-
 TEST(World, ranks_are_numbered_and_share_this_host) {
   const TestWorld world;
   ASSERT_GE(world.size(), 1);
@@ -93,6 +79,17 @@ TEST(World, broadcasts_the_text_of_rank_0_whatever_the_others_hold) {
   EXPECT_EQ(world.broadcast(world.rank() == 0 ? long_text : "other"), long_text);
   EXPECT_EQ(world.broadcast(world.rank() == 0 ? "" : "other"), "");
   world.barrier();
+}
+
+TEST(World, uses_other_collectives_while_they_are_lent) {
+  TestWorld world;
+  Collectives* mpi = &world.collectives();
+  auto other = make_mpi_collectives();
+  Collectives* lent = other.get();
+  world.use(std::move(other));
+  EXPECT_EQ(&world.collectives(), lent);
+  world.use(nullptr);
+  EXPECT_EQ(&world.collectives(), mpi);
 }
 
 TEST(World, borrows_an_mpi_that_runs_already) {

@@ -1,0 +1,162 @@
+#include "parallel/device.hpp"
+
+#include <Kokkos_Macros.hpp>
+
+#ifdef KOKKOS_ENABLE_CUDA
+  #include <cuda_runtime.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "errors.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::parallel {
+
+int choose_device(int local_rank, int devices) { return devices == 0 ? -1 : local_rank % devices; }
+
+bool check_sharing(const std::vector<std::string>& ids, bool allow_shared) {
+  std::map<std::string, std::string> ranks_of;
+  bool is_any_shared = false;
+  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
+    if (ids[rank].empty()) continue;
+    std::string& ranks = ranks_of[ids[rank]];
+    is_any_shared = is_any_shared || !ranks.empty();
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (!is_any_shared || allow_shared) return is_any_shared;
+  std::string text;
+  for (const auto& [id, ranks] : ranks_of) {
+    if (ranks.find(',') != std::string::npos) text += "ranks " + ranks + " would share the GPU " + id + "\n";
+  }
+  throw Failure(Exit::environment,
+                text + "start one rank per GPU (scripts/run -n <GPUs>), or set parallel.allow_shared_device=true");
+}
+
+std::string architecture_fault(const std::string& compiled, int major, int minor, const std::string& device) {
+  const bool is_specific = !compiled.empty() && std::isalpha(static_cast<unsigned char>(compiled.back())) != 0;
+  const int number = std::atoi(compiled.c_str());  // 90 of "90a"
+  const int here = 10 * major + minor;
+  // Machine code runs on its own major version, from its minor version on; code of an "a" architecture on that one
+  // alone.
+  if (is_specific ? here == number : here / 10 == number / 10 && here >= number) return "";
+  std::string text = device + " has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+                     ", and this build has code for sm_" + compiled + " only: ";
+  if (here == 90) return text + "build with the preset cuda (scripts/build cuda)";
+  if (here / 10 == 8) return text + "build with the preset cuda-ampere80 (scripts/build cuda-ampere80)";
+  return text +
+         "this version serves compute capability 8.0 to 9.0 (presets cuda-ampere80 and cuda); choose such a GPU "
+         "with CUDA_VISIBLE_DEVICES";
+}
+
+#ifdef KOKKOS_ENABLE_CUDA
+
+namespace {
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+[[noreturn]] void refuse(cudaError_t error, const std::string& what) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string seen = visible ? " (CUDA_VISIBLE_DEVICES=" + std::string(visible) + ")" : "";
+  int driver = 0;
+  if (error == cudaErrorNoDevice) {
+    throw Failure(Exit::environment, "this build computes on GPUs and sees none" + seen +
+                                         ": start it on a machine with an NVIDIA GPU, or build for CPUs with "
+                                         "scripts/build cpu");
+  }
+  if (error == cudaErrorInsufficientDriver || error == cudaErrorUnsupportedPtxVersion) {
+    cudaDriverGetVersion(&driver);
+    if (driver == 0) {
+      throw Failure(Exit::environment,
+                    "this build computes on GPUs and there is no NVIDIA driver here: install one, or "
+                    "build for CPUs with scripts/build cpu");
+    }
+    throw Failure(Exit::environment, "the NVIDIA driver serves CUDA up to " + version_text(driver) +
+                                         " and this build uses CUDA " + version_text(CUDART_VERSION) +
+                                         ": update the driver, or build with a CUDA toolkit that it serves");
+  }
+  throw Failure(Exit::environment, what + ": " + cudaGetErrorString(error) + seen +
+                                       "; nvidia-smi shows what is wrong with the GPU or its driver");
+}
+
+void check(cudaError_t status, const std::string& what) {
+  if (status != cudaSuccess) refuse(status, what);
+}
+
+/// Asks the driver for code of this program that runs on the current device: the only answer that counts.
+__global__ void probe() {}
+
+}  // namespace
+
+bool has_gpu_backend() { return true; }
+
+std::string compiled_architecture() { return "sm_" TESSERA_CUDA_ARCH; }
+
+int visible_devices() {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "counting GPUs");
+  return devices;
+}
+
+DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
+  std::string fault, id;
+  try {
+    index_ = choose_device(world.local_rank(), visible_devices());
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, index_), "asking for GPU " + std::to_string(index_));
+    char bus[32] = "";
+    check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "asking for the place of GPU " + std::to_string(index_));
+    id = std::string(properties.name) + " at " + bus;
+    fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
+    if (fault.empty()) {
+      check(cudaSetDevice(index_), "using " + id);
+      cudaFuncAttributes attributes{};
+      const cudaError_t status = cudaFuncGetAttributes(&attributes, probe);
+      if (status != cudaSuccess)
+        refuse(status, id + " has no code to run in this build (" + compiled_architecture() + ")");
+    }
+  } catch (const Failure& failure) {
+    fault = failure.what();
+  }
+  // All ranks learn of the first rank's trouble, so that none waits for one that left.
+  const std::vector<std::string> faults = world.all_gather(fault);
+  for (std::size_t rank = 0; rank < faults.size(); ++rank) {
+    if (faults[rank].empty()) continue;
+    throw Failure(Exit::environment,
+                  (faults.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string()) + faults[rank]);
+  }
+  std::vector<std::string> ids = world.all_gather(world.host() + ": " + id);
+  is_shared_ = check_sharing(ids, allow_shared);
+  std::string all;
+  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
+    all += (rank > 0 ? "; " : "") + std::string("rank ") + std::to_string(rank) + " on " + ids[rank];
+  }
+  world.set_devices(std::move(all));
+}
+
+bool is_device_memory(const void* data) {
+  cudaPointerAttributes attributes{};
+  if (data == nullptr || cudaPointerGetAttributes(&attributes, data) != cudaSuccess) return false;
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
+#else
+
+bool has_gpu_backend() { return false; }
+std::string compiled_architecture() { return ""; }
+int visible_devices() { return 0; }
+DeviceChoice::DeviceChoice(World&, bool) {}
+bool is_device_memory(const void*) { return false; }
+
+#endif
+
+std::vector<std::string> DeviceChoice::kokkos_arguments() const {
+  if (index_ < 0) return {};
+  return {"--kokkos-device-id=" + std::to_string(index_)};
+}
+
+}  // namespace tessera::parallel

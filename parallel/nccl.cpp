@@ -1,0 +1,299 @@
+#include "parallel/nccl.hpp"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "errors.hpp"
+#include "kernels/core/cast_copy.hpp"
+#include "kernels/core/events.hpp"
+#include "parallel/device.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using kernels::Device;
+
+void check_cuda(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) throw Failure(Exit::hang, std::string(call) + ": " + cudaGetErrorString(status));
+}
+
+#define CUDA_CHECK(call) check_cuda(call, #call)
+
+class Event {
+ public:
+  explicit Event(unsigned flags) { CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class Stream {
+ public:
+  explicit Stream(int priority) { CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+int highest_priority() {
+  int lowest = 0, highest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  return highest;
+}
+
+ncclDataType_t type_of(const Span& span) {
+  switch (span.dtype) {
+    case Dtype::fp64: return ncclFloat64;
+    case Dtype::fp32: return ncclFloat32;
+    case Dtype::bf16: return ncclBfloat16;
+    case Dtype::fp16: return ncclFloat16;
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("nccl all-reduce of " + span.label + ": " + std::string(name_of(span.dtype)) +
+                              " is not summed here");
+}
+
+void require_device_memory(const char* what, const Span& span) {
+  if (span.count == 0 || is_device_memory(span.data)) return;
+  throw std::invalid_argument(std::string("nccl ") + what + " of " + span.label + ": its memory is not the device's");
+}
+
+/// The communicator and the stream it works on.
+class Communicator {
+ public:
+  explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
+    ncclUniqueId id{};
+    if (world.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
+    std::memcpy(id.internal, text.data(), sizeof id.internal);
+    const ncclResult_t result = ncclCommInitRank(&comm_, world.size(), id, world.rank());
+    if (result != ncclSuccess) {
+      throw Failure(Exit::environment, std::string("ncclCommInitRank: ") + ncclGetErrorString(result) + " (" +
+                                           ncclGetLastError(nullptr) +
+                                           "): NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
+    }
+  }
+
+  ~Communicator() {
+    // With ranks gone, or leaving, an orderly end would wait for them: then what runs on the stream is cut off.
+    if (std::uncaught_exceptions() > 0 || !fault().empty()) {
+      ncclCommAbort(comm_);
+    } else {
+      cudaStreamSynchronize(stream_);
+      ncclCommDestroy(comm_);
+    }
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+  cudaStream_t stream() const { return stream_; }
+  const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
+
+  void check(ncclResult_t result, const char* call) const {
+    if (result == ncclSuccess) return;
+    throw Failure(Exit::hang, std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm_) +
+                                  "); resume from the last checkpoint (--resume auto)");
+  }
+
+  std::string fault() const {
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) {
+      return "";
+    }
+    return std::string("NCCL reports: ") + ncclGetErrorString(state) + " (" + ncclGetLastError(comm_) + ")";
+  }
+
+  /// The host waits for an event, and for bad news.
+  void wait_for(const Event& event) const {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    auto asked = start;
+    for (;;) {
+      const cudaError_t status = cudaEventQuery(event);
+      if (status == cudaSuccess) return;
+      if (status != cudaErrorNotReady) check_cuda(status, "waiting for the GPU");
+      const auto now = steady_clock::now();
+      if (now - asked > milliseconds(20)) {
+        asked = now;
+        if (const std::string text = fault(); !text.empty()) {
+          throw Failure(Exit::hang, text + "; resume from the last checkpoint (--resume auto)");
+        }
+      }
+      if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
+    }
+  }
+
+  /// When a timing event happened, on the clock of events::now_s().
+  double seconds_at(const Event& event) {
+    if (events::now_s() - reference_s_ > 10) {  // differences are floats of milliseconds: keep them short
+      CUDA_CHECK(cudaEventRecord(reference_, clock_stream_));
+      CUDA_CHECK(cudaEventSynchronize(reference_));
+      reference_s_ = events::now_s();
+    }
+    float elapsed_ms = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, reference_, event));
+    return reference_s_ + 1e-3 * static_cast<double>(elapsed_ms);
+  }
+
+ private:
+  Stream stream_, clock_stream_;  // nothing ever waits on the second: what it records has happened
+  Device compute_;
+  Event reference_{cudaEventDefault};
+  double reference_s_ = -1e9;
+  ncclComm_t comm_ = nullptr;
+};
+
+/// Records when `stream` gets there. Under capture that is a node of its own, which every replay records anew; a plain
+/// record there would only be a dependency.
+void stamp(const Event& event, cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  const bool is_captured = status == cudaStreamCaptureStatusActive;
+  CUDA_CHECK(cudaEventRecordWithFlags(event, stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
+}
+
+class NcclAllReduce final : public AllReduce {
+ public:
+  NcclAllReduce(Communicator& comm, const Span& span, const Span& wire)
+      : comm_(comm), span_(span), wire_(wire), type_(type_of(has_wire() ? wire : span)) {
+    require_device_memory("all-reduce", span);
+    require_device_memory("all-reduce", wire);
+    if (has_wire() && (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count)) {
+      throw std::invalid_argument("nccl all-reduce of " + span.label + ": crosses the network as fp32 in bf16 of the " +
+                                  "same length only");
+    }
+  }
+
+  void start(const Device& exec) override {
+    CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
+    CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
+    stamp(begin_, comm_.stream());
+    if (has_wire()) {
+      kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(
+          comm_.instance());
+    }
+    void* data = has_wire() ? wire_.data : span_.data;
+    comm_.check(
+        ncclAllReduce(data, data, static_cast<std::size_t>(span_.count), type_, ncclSum, comm_.get(), comm_.stream()),
+        "ncclAllReduce");
+    if (has_wire()) {
+      kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(
+          comm_.instance());
+    }
+    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));
+    stamp(end_, comm_.stream());
+    was_started_ = true;
+    was_joined_ = false;
+  }
+
+  bool test() override {
+    const cudaError_t status = cudaEventQuery(end_);
+    if (status == cudaErrorNotReady) return false;
+    check_cuda(status, "cudaEventQuery");
+    return true;
+  }
+
+  void wait() override { comm_.wait_for(end_); }
+
+  void join(const Device& exec) override {
+    if (!was_started_) return;
+    stamp(joined_, exec.cuda_stream());
+    CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done_, 0));
+    was_joined_ = true;
+  }
+
+  Times times() override {
+    if (!was_started_ || !test()) {
+      throw std::logic_error("nccl all-reduce of " + span_.label + ": asked for times while it runs");
+    }
+    const double end_s = comm_.seconds_at(end_);
+    return {comm_.seconds_at(begin_), end_s, was_joined_ ? comm_.seconds_at(joined_) : end_s};
+  }
+
+ private:
+  bool has_wire() const { return wire_.count != 0; }
+
+  template <class Number>
+  static kernels::Vector<Number, Device> numbers(const Span& span) {
+    return kernels::Vector<Number, Device>(static_cast<Number*>(span.data), span.count);
+  }
+
+  Communicator& comm_;
+  Span span_, wire_;
+  ncclDataType_t type_;
+  Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};                // order the streams
+  Event begin_{cudaEventDefault}, end_{cudaEventDefault}, joined_{cudaEventDefault};  // tell the time
+  bool was_started_ = false, was_joined_ = false;
+};
+
+class NcclCollectives final : public Collectives {
+ public:
+  NcclCollectives(const World& world, bool has_pinned_ring) : comm_(world), has_pinned_ring_(has_pinned_ring) {}
+
+  std::string name() const override { return "nccl"; }
+
+  std::string description() const override {
+    int version = 0;
+    ncclGetVersion(&version);
+    const char* algorithm = std::getenv("NCCL_ALGO");
+    return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+           std::to_string(version % 100) + ", NCCL_ALGO=" + (algorithm ? algorithm : "") +
+           (has_pinned_ring_ ? " (set here, so that sums repeat bit for bit)" : " (as the environment says)");
+  }
+
+  bool is_asynchronous() const override { return true; }
+
+  std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
+    return std::make_unique<NcclAllReduce>(comm_, span, wire);
+  }
+
+  void broadcast(const Span& span) override {
+    require_device_memory("broadcast", span);
+    comm_.check(ncclBroadcast(span.data, span.data, static_cast<std::size_t>(span.bytes()), ncclUint8, 0, comm_.get(),
+                              comm_.stream()),
+                "ncclBroadcast");
+    CUDA_CHECK(cudaEventRecord(fence_, comm_.stream()));
+    comm_.wait_for(fence_);
+  }
+
+  void fence(const Device& exec) override {
+    CUDA_CHECK(cudaEventRecord(fence_, exec.cuda_stream()));
+    comm_.wait_for(fence_);
+  }
+
+  std::string fault() override { return comm_.fault(); }
+
+ private:
+  Communicator comm_;
+  Event fence_{cudaEventDisableTiming};
+  bool has_pinned_ring_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world) {
+  // NCCL reads its environment when the first communicator is made.
+  const bool is_pinned = std::getenv("NCCL_ALGO") == nullptr;
+  if (is_pinned) setenv("NCCL_ALGO", "Ring", 0);
+  return std::make_unique<NcclCollectives>(world, is_pinned);
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,124 @@
+#include "parallel/watchdog.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+
+#include "errors.hpp"
+
+namespace tessera::parallel {
+
+Watchdog::Watchdog(int rank, double limit_s, std::function<std::string()> fault)
+    : rank_(rank), limit_s_(limit_s), fault_(std::move(fault)), thread_([this] { guard(); }) {
+  events::add_listener(*this);
+}
+
+Watchdog::~Watchdog() {
+  events::remove_listener(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {
+  if (watchdog_) watchdog_->begin(what);
+}
+Watchdog::Watch::~Watch() {
+  if (watchdog_) watchdog_->end();
+}
+
+void Watchdog::begin(std::string_view what) {
+  const std::lock_guard lock(mutex_);
+  what_ = what;
+  begin_s_ = progress_s_ = events::now_s();
+}
+
+void Watchdog::end() {
+  const std::lock_guard lock(mutex_);
+  what_.clear();
+  longest_s_ = std::max(longest_s_, events::now_s() - begin_s_);
+  ++watches_;
+}
+
+void Watchdog::on(const events::Region& region) {
+  hear("%.*s took %.3f ms", static_cast<int>(region.label.size()), region.label.data(),
+       1e3 * (region.end_s - region.start_s));
+}
+
+void Watchdog::on(const events::CommunicationStart& start) {
+  hear("%.*s of %.*s started, %lld bytes", static_cast<int>(start.operation.size()), start.operation.data(),
+       static_cast<int>(start.label.size()), start.label.data(), static_cast<long long>(start.bytes));
+}
+
+void Watchdog::on(const events::Communication& done) {
+  hear("%.*s of %.*s ended after %.3f ms, %lld bytes", static_cast<int>(done.operation.size()), done.operation.data(),
+       static_cast<int>(done.label.size()), done.label.data(), 1e3 * (done.end_s - done.start_s),
+       static_cast<long long>(done.bytes));
+}
+
+void Watchdog::hear(const char* format, ...) {
+  const std::lock_guard lock(mutex_);
+  Heard& heard = heard_[heard_count_++ % kKept];
+  heard.time_s = progress_s_ = events::now_s();
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(heard.text, sizeof heard.text, format, values);
+  va_end(values);
+}
+
+double Watchdog::allowed_s() const {
+  return std::max(watches_ < kFirstWatches ? kFirstFactor * limit_s_ : limit_s_, kSlowFactor * longest_s_);
+}
+
+void Watchdog::guard() {
+  const auto period = std::chrono::duration<double>(std::min(0.2, limit_s_ / 10));
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, period, [this] { return is_over_; })) {
+    lock.unlock();
+    const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
+    lock.lock();
+    if (!fault.empty()) give_up(fault);
+    if (!what_.empty() && events::now_s() - progress_s_ > allowed_s()) {
+      char text[160];
+      std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
+                    events::now_s() - progress_s_);
+      give_up(text);
+    }
+  }
+}
+
+void Watchdog::give_up(const std::string& why) {
+  const double now_s = events::now_s();
+  char line[256];
+  std::string text;
+  std::snprintf(line, sizeof line, "tessera: rank %d: %s%s%s\n", rank_, why.c_str(),
+                what_.empty() ? "" : ", under way: ", what_.c_str());
+  text += line;
+  std::snprintf(line, sizeof line, "tessera: rank %d: the last it heard of:\n", rank_);
+  if (heard_count_ > 0) text += line;
+  for (std::size_t i = heard_count_ > kKept ? heard_count_ - kKept : 0; i < heard_count_; ++i) {
+    const Heard& heard = heard_[i % kKept];
+    std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - heard.time_s, heard.text);
+    text += line;
+  }
+  std::snprintf(line, sizeof line,
+                "tessera: rank %d leaves with exit code 7; resume from the last checkpoint (--resume auto). "
+                "parallel.timeout_s is how long it waits\n",
+                rank_);
+  text += line;
+  // Past every lock and buffer that the hanging thread may hold.
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
+    if (written <= 0) break;
+    done += static_cast<std::size_t>(written);
+  }
+  ::_exit(static_cast<int>(Exit::hang));
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,84 @@
+/// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
+///
+/// A thread of its own looks at what the main thread tells; it never calls MPI. While a watch lives, every report to
+/// kernels/core/events.hpp is progress. After `limit_s` without any, it writes to standard error what was under way and
+/// the last that was heard, and leaves the process with exit code 7 (Exit::hang), which ends the launch. It also asks,
+/// several times a second, whether the communication library knows of a fault, and does the same.
+///
+/// Steps differ: the first few watches (where libraries load and kernels are chosen) have ten times as long, and none
+/// is ever cut off before four times the longest that went well.
+///
+/// Limits  a process that waits outside of a watch is not watched: validation, checkpoints, generation.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "kernels/core/events.hpp"
+
+namespace tessera::parallel {
+
+class Watchdog final : public events::Listener {
+ public:
+  /// `rank` is who speaks. `fault` is called from the watchdog's thread; what it returns, unless empty, ends the rank.
+  Watchdog(int rank, double limit_s, std::function<std::string()> fault);
+  ~Watchdog() override;
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// Progress is expected while it lives. One at a time.
+  class Watch {
+   public:
+    Watch(Watchdog* watchdog, std::string_view what);  // null: nobody watches
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    Watchdog* watchdog_;
+  };
+
+  using Listener::on;
+  void on(const events::Region& region) override;
+  void on(const events::CommunicationStart& start) override;
+  void on(const events::Communication& communication) override;
+
+  static constexpr int kFirstWatches = 8;     // that may take longer
+  static constexpr double kFirstFactor = 10;  // by this much
+  static constexpr double kSlowFactor = 4;    // times the longest watch so far is never too long
+
+ private:
+  static constexpr int kKept = 24;  // reports kept for the dump
+  struct Heard {
+    double time_s = 0;
+    char text[120] = "";
+  };
+
+  void begin(std::string_view what);
+  void end();
+  void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  void guard();
+  double allowed_s() const;
+  [[noreturn]] void give_up(const std::string& why);
+
+  const int rank_;
+  const double limit_s_;
+  const std::function<std::string()> fault_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable wake_;
+  std::array<Heard, kKept> heard_;
+  std::size_t heard_count_ = 0;
+  std::string what_;  // is watched; empty: nothing is
+  double begin_s_ = 0, progress_s_ = 0, longest_s_ = 0;
+  int watches_ = 0;  // that went well
+  bool is_over_ = false;
+  std::thread thread_;  // last: it uses all the others
+};
+
+}  // namespace tessera::parallel

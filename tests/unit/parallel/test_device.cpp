@@ -1,0 +1,67 @@
+#include "parallel/device.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "errors.hpp"
+#include "support/buffer.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Device, of_a_rank_is_its_local_rank_round_those_there_are) {
+  EXPECT_EQ(choose_device(0, 4), 0);
+  EXPECT_EQ(choose_device(3, 4), 3);
+  EXPECT_EQ(choose_device(1, 8), 1);
+  EXPECT_EQ(choose_device(2, 2), 0);
+  EXPECT_EQ(choose_device(3, 0), -1);
+}
+
+TEST(Device, is_shared_only_when_allowed) {
+  EXPECT_FALSE(check_sharing({"a: GPU 0", "a: GPU 1", "b: GPU 0"}, false));
+  EXPECT_FALSE(check_sharing({"", "", ""}, false));  // none at all
+  EXPECT_TRUE(check_sharing({"a: GPU 0", "a: GPU 1", "a: GPU 0"}, true));
+  try {
+    check_sharing({"a: GPU 0", "a: GPU 1", "a: GPU 0"}, false);
+    FAIL() << "no Failure was thrown";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::environment);
+    EXPECT_THAT(failure.what(), AllOf(HasSubstr("ranks 0, 2 would share the GPU a: GPU 0"),
+                                      HasSubstr("parallel.allow_shared_device=true")));
+  }
+}
+
+TEST(Device, runs_code_of_its_own_architecture) {
+  EXPECT_EQ(architecture_fault("90a", 9, 0, "H200"), "");
+  EXPECT_EQ(architecture_fault("80", 8, 0, "A100"), "");
+  EXPECT_EQ(architecture_fault("80", 8, 6, "A40"), "");
+}
+
+TEST(Device, that_cannot_run_the_code_is_named_with_the_build_that_it_can) {
+  EXPECT_THAT(architecture_fault("90a", 8, 0, "A100"),
+              AllOf(HasSubstr("A100 has compute capability 8.0"), HasSubstr("sm_90a only"),
+                    HasSubstr("scripts/build cuda-ampere80")));
+  EXPECT_THAT(architecture_fault("80", 9, 0, "H200"), HasSubstr("build with the preset cuda (scripts/build cuda)"));
+  EXPECT_THAT(architecture_fault("90a", 10, 0, "B200"), HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_THAT(architecture_fault("90a", 12, 0, "RTX"), HasSubstr("8.0 to 9.0"));
+  EXPECT_THAT(architecture_fault("86", 8, 0, "A100"), HasSubstr("sm_86 only"));
+}
+
+TEST(Device, memory_is_told_from_the_hosts) {
+  const test::Buffer<float> buffer = test::Buffer<float>::zeros(4);
+  const float on_host = 0;
+  EXPECT_EQ(is_device_memory(buffer.data()), !kernels::kIsHost<kernels::Device>);
+  EXPECT_FALSE(is_device_memory(&on_host));
+  EXPECT_FALSE(is_device_memory(nullptr));
+}
+
+TEST(Device, is_there_where_the_build_has_a_backend) {
+  EXPECT_EQ(visible_devices() > 0, has_gpu_backend());
+  EXPECT_EQ(compiled_architecture().empty(), !has_gpu_backend());
+}
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,321 @@
+#include "parallel/nccl.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "errors.hpp"
+#include "kernels/core/events.hpp"
+#include "kernels/core/kernel_timer.hpp"
+#include "parallel/bucket_queue.hpp"
+#include "parallel/device.hpp"
+#include "support/buffer.hpp"
+#include "support/random.hpp"
+#include "unit/parallel/world.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using kernels::Device;
+using test::Buffer;
+using test::same_bits;
+using test::TestWorld;
+
+/// Ranks on GPUs of their own, joined by NCCL; the tests skip themselves where there are fewer GPUs than ranks.
+struct Nccl : ::testing::Test {
+  void SetUp() override {
+    const int devices = visible_devices();
+    if (devices < world.local_size()) {
+      GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << devices;
+    }
+    world.use(make_nccl_collectives(world));
+  }
+  void TearDown() override { world.use(nullptr); }
+  Collectives& nccl() { return world.collectives(); }
+
+  TestWorld world;
+};
+
+/// One element, a few, a prime, and 9.6 MB.
+const std::size_t kSizes[] = {1, 3, 1009, 2'400'001};
+
+template <class Scalar>
+Span span_of(const Buffer<Scalar>& buffer) {
+  return {"values", buffer.data(), static_cast<std::int64_t>(buffer.size()), kDtype<Scalar>};
+}
+
+template <class Scalar>
+void expect_exact_sums(Nccl& test, double unit) {
+  for (const std::size_t n : kSizes) {
+    std::vector<Scalar> values(n), expected(n);
+    for (std::size_t i = 0; i < n; ++i) {  // at most 8 bits: exact in bf16, in any order of up to 4 ranks
+      const double number = (static_cast<double>(i % 31) - 15) * unit;
+      values[i] = Scalar(number * (test.world.rank() + 1));
+      expected[i] = Scalar(number * test.world.size() * (test.world.size() + 1) / 2);
+    }
+    const Buffer<Scalar> buffer(values);
+    test.nccl().start_all_reduce(Device(), span_of(buffer))->wait();
+    EXPECT_TRUE(same_bits(buffer.elements(), expected)) << n << " elements of " << kScalarName<Scalar>;
+  }
+}
+
+TEST_F(Nccl, sums_of_exact_numbers_are_exact) {
+  expect_exact_sums<double>(*this, 0.25);
+  expect_exact_sums<float>(*this, 0.25);
+  expect_exact_sums<bfloat16>(*this, 0.5);
+  expect_exact_sums<float16>(*this, 0.5);
+}
+
+TEST_F(Nccl, has_the_same_bits_on_every_rank_and_in_every_repeat) {
+  for (const std::size_t n : kSizes) {
+    const std::vector<double> random = test::uniform(n, 100 + world.rank());
+    std::vector<float> first;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Buffer<float> buffer(random);
+      nccl().start_all_reduce(Device(), span_of(buffer))->wait();
+      if (repeat == 0) first = buffer.elements();
+      EXPECT_TRUE(same_bits(buffer.elements(), first)) << n << " elements";
+    }
+    const std::string bits(reinterpret_cast<const char*>(first.data()), n * sizeof(float));
+    EXPECT_TRUE(world.broadcast(bits) == bits) << "rank " << world.rank() << " has other bits than rank 0";
+  }
+}
+
+/// Keeps the instance busy, then leaves `value` in every element.
+void fill_slowly(const Device& exec, const Buffer<float>& buffer, float value) {
+  const auto numbers = buffer.vector();
+  Kokkos::parallel_for(
+      "slow", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)), KOKKOS_LAMBDA(std::int64_t i) {
+        float x = value;
+        for (int round = 0; round < 200000; ++round) x = 0.5f * x + 0.5f * value;
+        numbers(i) = x;
+      });
+}
+
+void double_all(const Device& exec, const Buffer<float>& buffer) {
+  const auto numbers = buffer.vector();
+  Kokkos::parallel_for(
+      "double", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t i) { numbers(i) *= 2; });
+}
+
+TEST_F(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
+  const Device exec;
+  const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
+  const auto sum = nccl().make_all_reduce(span_of(buffer), {});
+  for (int run = 0; run < 3; ++run) {
+    fill_slowly(exec, buffer, 3.0f);
+    sum->start(exec);
+    sum->join(exec);
+    double_all(exec, buffer);
+    exec.fence();
+    EXPECT_EQ(buffer.elements(), std::vector<float>(buffer.size(), 6.0f * static_cast<float>(world.size())));
+  }
+}
+
+TEST_F(Nccl, leaves_the_host_free_and_allocates_nothing) {
+  const Device exec;
+  const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
+  const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(1 << 20);
+  const auto plain = nccl().make_all_reduce(span_of(buffer), {});
+  const auto narrow = nccl().make_all_reduce(span_of(buffer), span_of(wire));
+  const auto run = [&] {
+    fill_slowly(exec, buffer, 1.0f);
+    plain->start(exec);
+    narrow->start(exec);
+    narrow->join(exec);
+  };
+  run();
+  exec.fence();
+  kernels::KernelTimer counter;
+  counter.start();
+  fill_slowly(exec, buffer, 1.0f);
+  const double start_s = events::now_s();
+  plain->start(exec);
+  narrow->start(exec);
+  EXPECT_FALSE(narrow->test()) << "the slow kernel before it is over already";
+  narrow->join(exec);
+  const double host_s = events::now_s() - start_s;
+  counter.stop();
+  exec.fence();
+  EXPECT_TRUE(narrow->test());
+  EXPECT_EQ(counter.counts().fences, 0);
+  EXPECT_EQ(counter.counts().allocations, 0);
+  const AllReduce::Times times = plain->times();
+  EXPECT_GT(times.end_s, start_s + host_s) << "the host waited";
+}
+
+TEST_F(Nccl, several_complete_in_the_order_of_their_starts) {
+  const Device exec;
+  std::vector<Buffer<double>> values;
+  std::vector<std::unique_ptr<AllReduce>> sums;
+  for (int i = 0; i < 4; ++i) {
+    values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
+    sums.push_back(nccl().start_all_reduce(exec, span_of(values.back())));
+  }
+  sums.back()->wait();
+  const double ranks = world.size() * (world.size() - 1) / 2.0;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(sums[i]->test());
+    EXPECT_EQ(values[i].elements(), std::vector<double>(50000 + i, i * world.size() + ranks));
+  }
+}
+
+TEST_F(Nccl, broadcasts_rank_0_in_every_dtype) {
+  const auto check = [&](auto zero, std::size_t n) {
+    using Element = decltype(zero);
+    std::vector<Element> values(n, zero), expected(n);
+    auto* bytes = reinterpret_cast<unsigned char*>(expected.data());
+    for (std::size_t i = 0; i < n * sizeof(Element); ++i) bytes[i] = static_cast<unsigned char>(i * 7);
+    const Buffer<Element> buffer(world.rank() == 0 ? expected : values);
+    nccl().broadcast(span_of(buffer));
+    EXPECT_TRUE(same_bits(buffer.elements(), expected)) << n << " elements of " << name_of(kDtype<Element>);
+  };
+  for (const std::size_t n : {std::size_t{1}, std::size_t{1'000'003}}) {
+    check(0.0f, n);
+    check(0.0, n);
+    check(bfloat16(), n);
+    check(float16(), n);
+    check(std::int32_t{0}, n);
+  }
+}
+
+TEST_F(Nccl, refuses_what_it_cannot_sum) {
+  const Buffer<std::int32_t> ints = Buffer<std::int32_t>::zeros(4);
+  const Buffer<double> doubles = Buffer<double>::zeros(4);
+  const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(4);
+  std::vector<float> on_host(4);
+  const Span host{"values", on_host.data(), 4, Dtype::fp32};
+  EXPECT_THROW(nccl().make_all_reduce(span_of(ints), {}), std::invalid_argument);
+  EXPECT_THROW(nccl().make_all_reduce(span_of(doubles), span_of(wire)), std::invalid_argument);
+  EXPECT_THROW(nccl().make_all_reduce(host, {}), std::invalid_argument);
+  EXPECT_THROW(nccl().broadcast(host), std::invalid_argument);
+  EXPECT_EQ(nccl().fault(), "");
+  EXPECT_THAT(nccl().description(), ::testing::HasSubstr("NCCL_ALGO="));
+}
+
+/// Gradients in four units that a slow kernel makes one after the other, as backward does.
+struct Step {
+  static constexpr std::int64_t kUnit = 500'000;
+  Step(Nccl& test, bool is_narrow)
+      : grads(Buffer<float>::zeros(4 * kUnit)), wire(Buffer<bfloat16>::zeros(4 * kUnit)), rank(test.world.rank()) {
+    for (int unit = 0; unit < 4; ++unit) {
+      spans.push_back({"unit", grads.data() + (3 - unit) * kUnit, kUnit, Dtype::fp32});
+    }
+    const Span narrow{"wire", wire.data(), 4 * kUnit, Dtype::bf16};
+    queue = std::make_unique<BucketQueue>(test.nccl(), exec, spans, kUnit * 4, is_narrow ? narrow : Span{});
+  }
+
+  void enqueue(float scale) {
+    queue->begin();
+    for (int unit = 0; unit < 4; ++unit) {
+      const kernels::Vector<float, Device> numbers(static_cast<float*>(spans[unit].data), kUnit);
+      const float mine = static_cast<float>(rank + 1) * scale;
+      Kokkos::parallel_for(
+          "unit", Kokkos::RangePolicy<Device>(exec, 0, kUnit), KOKKOS_LAMBDA(std::int64_t i) {
+            float x = static_cast<float>(i);  // ends as 0
+            for (int round = 0; round < 20000; ++round) x = 0.5f * x;
+            numbers(i) = x + mine * static_cast<float>(i % 31 - 15);
+          });
+      queue->ready(unit);
+      queue->progress();
+    }
+    queue->finish();
+    double_all(exec, grads);  // sees the sums
+  }
+
+  std::vector<float> expected(int ranks, float scale) const {
+    std::vector<float> result(4 * kUnit);
+    for (std::int64_t i = 0; i < 4 * kUnit; ++i) {
+      result[i] = scale * static_cast<float>((i % kUnit) % 31 - 15) * static_cast<float>(ranks * (ranks + 1));
+    }
+    return result;
+  }
+
+  Buffer<float> grads;
+  Buffer<bfloat16> wire;
+  int rank;
+  Device exec;
+  std::vector<Span> spans;
+  std::unique_ptr<BucketQueue> queue;
+};
+
+class Listener final : public events::Listener {
+ public:
+  Listener() { events::add_listener(*this); }
+  ~Listener() override { events::remove_listener(*this); }
+  using events::Listener::on;
+  void on(const events::Communication& c) override {
+    bytes += c.bytes;
+    first_start_s = std::min(first_start_s, c.start_s);
+    last_end_s = std::max(last_end_s, c.end_s);
+    exposed_s += c.exposed_s;
+    ++count;
+  }
+  std::int64_t bytes = 0;
+  int count = 0;
+  double first_start_s = 1e30, last_end_s = 0, exposed_s = 0;
+};
+
+TEST_F(Nccl, buckets_travel_while_later_units_are_computed) {
+  for (const bool is_narrow : {false, true}) {
+    Step step(*this, is_narrow);
+    for (int run = 0; run < 3; ++run) {
+      const double start_s = events::now_s();
+      step.enqueue(1.0f);
+      step.exec.fence();
+      const double end_s = events::now_s();
+      Listener listener;
+      const double exposed_s = step.queue->collect();
+      EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 1.0f)));
+      EXPECT_EQ(listener.count, 4);
+      EXPECT_EQ(listener.bytes, (is_narrow ? 2 : 4) * 4 * Step::kUnit);
+      EXPECT_DOUBLE_EQ(listener.exposed_s, exposed_s);
+      EXPECT_GE(listener.first_start_s, start_s - 1e-4);
+      EXPECT_LE(listener.last_end_s, end_s + 1e-4);
+      if (run == 0) continue;  // connections are made
+      // Three of four buckets leave while a unit is computed: what is left to wait for is the last one, at most about
+      // the time from its start on.
+      EXPECT_LT(exposed_s, 0.5 * (listener.last_end_s - listener.first_start_s));
+    }
+  }
+}
+
+TEST_F(Nccl, a_captured_step_repeats_with_its_times) {
+  for (const bool is_narrow : {false, true}) {
+    Step step(*this, is_narrow);
+    step.enqueue(1.0f);  // warm: a capture may not set anything up
+    step.exec.fence();
+    cudaStream_t stream = step.exec.cuda_stream();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t replay = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    step.enqueue(2.0f);
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+    for (int run = 0; run < 3; ++run) {
+      const double start_s = events::now_s();
+      ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+      nccl().fence(step.exec);
+      const double end_s = events::now_s();
+      EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 2.0f))) << "replay " << run;
+      Listener listener;
+      const double exposed_s = step.queue->collect();
+      EXPECT_EQ(listener.count, 4);
+      EXPECT_GE(listener.first_start_s, start_s - 1e-4);
+      EXPECT_LE(listener.last_end_s, end_s + 1e-4);
+      EXPECT_LT(exposed_s, 0.5 * (listener.last_end_s - listener.first_start_s));
+    }
+    step.enqueue(3.0f);  // and launch by launch again
+    step.exec.fence();
+    EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 3.0f)));
+    EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::parallel

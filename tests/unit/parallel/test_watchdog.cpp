@@ -1,0 +1,112 @@
+#include "parallel/watchdog.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace tessera::parallel {
+namespace {
+
+using ::testing::ExitedWithCode;
+
+void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+/// Watches that went well, so that the limit is the plain one.
+void pass_the_first(Watchdog& watchdog) {
+  for (int i = 0; i < Watchdog::kFirstWatches; ++i) Watchdog::Watch(&watchdog, "a first step");
+}
+
+constexpr double kLimit_s = 0.2;
+constexpr double kForever_s = 60;
+
+// A process that starts anew for each death: the watchdog has a thread.
+struct WatchdogDeath : ::testing::Test {
+  void SetUp() override { ::testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+};
+
+TEST_F(WatchdogDeath, ends_a_step_that_makes_no_progress) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(3, kLimit_s, {});
+        pass_the_first(watchdog);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        events::report(events::CommunicationStart{"all_reduce[mpi]", "grad.bucket.1", 4096, events::now_s()});
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7),
+      "rank 3: no progress for 0.[0-9] s.*under way: step 12(.|\n)*grad.bucket.1 started, 4096 bytes");
+}
+
+TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(0, kForever_s, [] { return std::string("the network is gone"); });
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "rank 0: the network is gone");
+}
+
+TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(0, kLimit_s, {});
+        {
+          const Watchdog::Watch watch(&watchdog, "step 1");
+          sleep_s(4 * kLimit_s);  // within ten times
+        }
+        const Watchdog::Watch watch(&watchdog, "step 2");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "under way: step 2");
+}
+
+TEST(Watchdog, lets_a_step_alone_that_reports) {
+  Watchdog watchdog(0, kLimit_s, {});
+  pass_the_first(watchdog);
+  const Watchdog::Watch watch(&watchdog, "step 12");
+  for (int i = 0; i < 10; ++i) {
+    sleep_s(kLimit_s / 2);
+    events::report(events::Region{"backward/block.01", "compute", 0, 1});
+  }
+}
+
+TEST(Watchdog, does_not_mind_waiting_outside_of_a_watch) {
+  Watchdog watchdog(0, kLimit_s, {});
+  pass_the_first(watchdog);
+  sleep_s(3 * kLimit_s);
+  Watchdog::Watch(nullptr, "watched by nobody");
+}
+
+TEST(Watchdog, learns_from_slow_steps) {
+  Watchdog watchdog(0, kLimit_s, {});
+  {
+    const Watchdog::Watch watch(&watchdog, "step 1");
+    sleep_s(kLimit_s);
+  }
+  pass_the_first(watchdog);
+  const Watchdog::Watch watch(&watchdog, "step 12");
+  sleep_s(2.5 * kLimit_s);  // below four times the longest
+}
+
+TEST(Watchdog, hears_more_than_it_keeps) {
+  Watchdog watchdog(0, kForever_s, {});
+  const std::string label(500, 'x');
+  for (int i = 0; i < 100; ++i) events::report(events::Communication{"all_reduce", label, 1, 0, 1, 0});
+}
+
+TEST(Watchdog, asks_for_faults_without_holding_up_those_who_report) {
+  std::atomic<bool> is_asked = false, may_answer = false;
+  Watchdog watchdog(0, kLimit_s, [&] {
+    is_asked = true;
+    while (!may_answer) sleep_s(0.001);
+    return std::string();
+  });
+  while (!is_asked) sleep_s(0.001);
+  events::report(events::Region{"backward/block.01", "compute", 0, 1});  // would hang
+  may_answer = true;
+}
+
+}  // namespace
+}  // namespace tessera::parallel
