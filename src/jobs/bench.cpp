@@ -15,7 +15,6 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "memory/arena.hpp"
 #include "random.hpp"
 
 namespace tessera::jobs {
@@ -99,14 +98,6 @@ void fill_random(const Exec& exec, const kernels::Vector<Scalar, Exec>& x, std::
 template void fill_random<float>(const Exec&, const kernels::Vector<float, Exec>&, std::uint64_t, float, float);
 template void fill_random<bfloat16>(const Exec&, const kernels::Vector<bfloat16, Exec>&, std::uint64_t, float, float);
 template void fill_random<float16>(const Exec&, const kernels::Vector<float16, Exec>&, std::uint64_t, float, float);
-
-std::int64_t available_bytes() {
-  if constexpr (kernels::kIsHost<Exec>) {
-    return memory::available_host_bytes();
-  } else {
-    return kernels::device_info<Exec>().free_bytes;
-  }
-}
 
 std::string device_text() {
   const kernels::DeviceInfo info = kernels::device_info<Exec>();

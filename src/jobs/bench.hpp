@@ -31,9 +31,6 @@ template <class Scalar>
 void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
                  float mean, float deviation);
 
-/// Bytes that a case may still take: of the GPU's memory, or of what the host leaves this process.
-std::int64_t available_bytes();
-
 /// "NVIDIA H200, 139.8 GiB" or the processor's name.
 std::string device_text();
 

@@ -10,6 +10,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "kernels/core/device_info.hpp"
+#include "kernels/core/tensor.hpp"
+#include "memory/arena.hpp"
+
 namespace tessera::jobs {
 
 namespace fs = std::filesystem;
@@ -170,6 +174,24 @@ void write_result(const std::string& path, const std::function<void(io::h5::File
     fs::remove(unfinished, error);
     throw;
   }
+}
+
+namespace {
+constexpr bool kComputesOnHost = kernels::kIsHost<kernels::Device>;
+}
+
+std::int64_t available_bytes() {
+  return kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
+}
+
+void require_memory(const memory::Layout& layout, int ranks_on_host, const std::string& advice) {
+  if (kComputesOnHost) return memory::require_host_memory(layout, ranks_on_host, advice);
+  const std::int64_t available = available_bytes();
+  if (layout.total_bytes() <= available) return;
+  throw Failure(Exit::out_of_memory,
+                fmt::format("this deck needs {} of memory on its {}, and {} are available\n{}{}",
+                            memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
+                            memory::readable_bytes(available), layout.table(), advice));
 }
 
 }  // namespace tessera::jobs

@@ -14,6 +14,7 @@
 #include "io/checkpoint.hpp"
 #include "io/h5.hpp"
 #include "kernels/core/scalar.hpp"
+#include "memory/layout.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -77,6 +78,13 @@ std::string result_path(const Context& context, const std::string& name);
 
 /// Writes a result beside `path` and renames it there: whole or not at all.
 void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
+
+/// Bytes that this process may still take where it computes: of the GPU's memory, or of what the host leaves it.
+std::int64_t available_bytes();
+
+/// Throws Failure(Exit::out_of_memory) with the layout's table where the layout does not fit there. `ranks_on_host`
+/// share a host's memory, but not a GPU's. `advice` says what would fit.
+void require_memory(const memory::Layout& layout, int ranks_on_host, const std::string& advice);
 
 /// Calls work.template operator()<Scalar>() with the storage type of a dtype of the deck.
 template <class Work>

@@ -3,7 +3,7 @@
 ///   job.input    q, d_out [B,H,Tq,D]; k, v [B,H,Tk,D] float32; root attribute `causal` 0 or 1
 ///   job.output   out, d_q [B,H,Tq,D]; lse [B,H,Tq]; d_k, d_v [B,H,Tk,D] float32
 ///
-/// precision.compute chooses the storage type, attention.implementation the kernel. Rank 0 works.
+/// precision.compute chooses the storage type, [attention] the kernel, as for training. Rank 0 works.
 
 #include <fmt/format.h>
 
@@ -98,27 +98,35 @@ void verify(const Context& context) {
   const bool causal = input.integer("causal") != 0;
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
 
-  const kernels::AttentionKind kind = train::kind_of(settings.attention.implementation);
-  const std::int64_t pairs = kind == kernels::AttentionKind::standard ? B * H * Tq * Tk : 0;
+  const kernels::AttentionChoice choice = train::choose_attention(settings.attention, kDtype<Scalar>, D);
+  const bool is_standard = choice.kind == kernels::AttentionKind::standard;
+  const std::int64_t pairs = is_standard ? B * H * Tq * Tk : 0;
+  const std::int64_t workspace_bytes =
+      kernels::attention_workspace_bytes(choice, kDtype<Scalar>, static_cast<int>(B), static_cast<int>(H),
+                                         static_cast<int>(Tq), static_cast<int>(Tk), static_cast<int>(D));
   const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
+                              workspace_bytes +
                               kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(Tk, static_cast<int>(D));
-  if (needed > memory::available_host_bytes()) {
+  const std::int64_t available = available_bytes();
+  if (needed > available) {
     throw Failure(Exit::out_of_memory,
                   fmt::format("{}: these shapes need {} of memory and {} are available; fewer heads or a shorter "
                               "sequence need less",
-                              settings.job.input, memory::readable_bytes(needed),
-                              memory::readable_bytes(memory::available_host_bytes())));
+                              settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available)));
   }
 
   const OnDevice<Scalar> q("q", q_h), k("k", k_h), v("v", v_h), d_out("d_out", d_out_h);
   const OnDevice<Scalar> out("out", q_h.shape), d_q("d_q", q_h.shape), d_k("d_k", k_h.shape), d_v("d_v", k_h.shape);
   const OnDevice<Real> lse("lse", io::h5::Shape{B, H, Tq});
-  const io::h5::Shape scores =
-      kind == kernels::AttentionKind::standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
+  const io::h5::Shape scores = is_standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
   const OnDevice<Scalar> probabilities("probabilities", scores), d_scores("d_scores", scores);
 
+  const Kokkos::View<std::int32_t, Exec::memory_space> tile_counter("tile_counter");  // 0
+  const Kokkos::View<std::byte*, Exec::memory_space> workspace(
+      Kokkos::view_alloc(Kokkos::WithoutInitializing, "workspace"), workspace_bytes);
+
   const Exec exec;
-  const kernels::Attention<Exec, Scalar> attention{kind,
+  const kernels::Attention<Exec, Scalar> attention{choice,
                                                    q.heads(),
                                                    k.heads(),
                                                    v.heads(),
@@ -126,12 +134,14 @@ void verify(const Context& context) {
                                                    lse.rows(),
                                                    probabilities.heads(),
                                                    static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-                                                   causal};
+                                                   causal,
+                                                   tile_counter};
   attention.forward(exec);
-  attention.backward(exec, {d_out.heads(), d_q.heads(), d_k.heads(), d_v.heads(), d_scores.heads()});
+  attention.backward(exec, {d_out.heads(), d_q.heads(), d_k.heads(), d_v.heads(), d_scores.heads(), workspace});
   exec.fence();
 
   write_result(path, [&](io::h5::File& output) {
+    output.set_attribute("kernel", train::describe(choice));
     output.set_attribute("causal", std::int64_t{causal});
     out.write(output, "out", "attention output [B,H,Tq,D]");
     lse.write(output, "lse", "log-sum-exp of the scaled scores [B,H,Tq], -inf where a query sees no key");

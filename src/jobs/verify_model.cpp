@@ -4,7 +4,8 @@
 ///                or, instead of params, a root attribute `checkpoint` with the path of a checkpoint's folder
 ///   job.output   logits [B,T,V], loss (mean over all tokens, nats), grads/<label> float32
 ///
-/// The model's sizes are the deck's. precision.compute chooses the storage type. Rank 0 works.
+/// The model's sizes are the deck's. precision.compute chooses the storage type, [attention] the kernel, as for
+/// training. Rank 0 works.
 
 #include <fmt/format.h>
 
@@ -79,11 +80,12 @@ void verify(const Context& context) {
       layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
   const memory::TensorId scale_id = layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole);
   const memory::TensorId loss_id = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
-  const model::ActivationOptions options{B, kDtype<Scalar>, true, settings.train.checkpoint_activations,
-                                         train::kind_of(settings.attention.implementation)};
+  model::ActivationOptions options{B, kDtype<Scalar>, true, settings.train.checkpoint_activations,
+                                   train::choose_attention(settings.attention, kDtype<Scalar>, shape.D())};
+  if (settings.precision.compute == config::Precision::tf32) options.math = kernels::GemmMath::tf32;
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
   layout.place();
-  memory::require_host_memory(layout, 1, "\nfewer sequences in `tokens` need less");
+  require_memory(layout, 1, "\nfewer sequences in `tokens` need less");
   const memory::Arena<Exec> arena(layout);
 
   // 2. weights and tokens
