@@ -1,65 +1,219 @@
-/// The bench.step job: whole optimizer steps of the deck's model, after a warm-up, phase by phase.
+/// The bench.step job: whole optimizer steps, for each model in bench.sizes and each form of the step in
+/// bench.variants.
 ///
-/// Times are rank 0's; the data are the deck's. One row, medians, with mean and standard deviation of the step.
+/// Steps follow each other as in training: while one runs, the next one waits behind it. `step_ms` is the time from the
+/// end of one to the end of the next on rank 0, `device_ms` what the device says of the same steps, and the phases are
+/// parts of that; head and loss belong to the backward phase, which fuses their two passes. `forward_ms` is a pass of
+/// its own over as many sequences, head and loss included, without gradients. `peak_mib` is what the job's process has
+/// taken of a GPU's memory since it began, libraries and captured graphs included; `planned_mib` is the layout's.
+///
+/// MFU counts 6 flop per parameter and token (embedding left out) and 6*L*C*T per token for causal attention, over the
+/// dense peak of the datasheet. A model that does not fit is a row that says so, where the deck asks for several.
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
+#include "config/rules.hpp"
 #include "jobs/bench.hpp"
+#include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
-#include "memory/arena.hpp"
 #include "train/step.hpp"
 
 namespace tessera::jobs {
+namespace {
 
-Exit bench_step(const Context& context) {
-  const config::Settings& settings = context.settings();
+using Exec = kernels::Device;
+
+struct Row {
+  std::string size, variant, attention = "-", outcome = "ok";
+  double parameters = NAN, flop = NAN, planned_bytes = NAN, peak_bytes = NAN;
+  std::optional<Timing> step;
+  double forward_pass_s = NAN, device_s = NAN, forward_s = NAN, backward_s = NAN, exposed_s = NAN, optimizer_s = NAN;
+};
+
+std::string format_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::tf32: return "tf32";
+    case config::Precision::bf16: return "bf16";
+    case config::Precision::fp16: return "fp16";
+    case config::Precision::fp32: break;
+  }
+  return "fp32";
+}
+
+/// [TFLOP/s] of one device in the deck's format; NaN where the datasheet is not known.
+double dense_peak_of(const config::Settings& settings) {
+  return kernels::dense_peak_tflops(kernels::device_info<Exec>().name, format_of(settings.precision.compute));
+}
+
+double median(const std::vector<double>& seconds) { return summarize(seconds).median_s; }
+
+/// Time of validation passes over as many sequences as a step has; NaN where the corpus holds too few.
+double time_forward(const config::Bench& bench, train::Trainer& trainer, const data::Sampler& sampler,
+                    std::int64_t sequences, const parallel::World& world) {
+  if (sampler.validation_windows() < sequences) return NAN;
+  std::vector<double> seconds;
+  for (std::int64_t i = -std::max<std::int64_t>(bench.warmup, 1); i < bench.repeats; ++i) {
+    world.barrier();
+    const double start_s = events::now_s();
+    trainer.validate(sampler, sequences);
+    if (i >= 0) seconds.push_back(events::now_s() - start_s);
+  }
+  return median(seconds);
+}
+
+void time_steps(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler,
+                const parallel::World& world, Row& row) {
+  const config::Bench& bench = settings.bench;
+  std::int64_t sample = 0;
+  const auto start = [&] {
+    trainer.start(sample, sampler);
+    sample += settings.train.batch_size;
+  };
+  const double begin_s = events::now_s();
+  for (std::int64_t i = 0; i < bench.warmup || world.any(1e3 * (events::now_s() - begin_s) < bench.warmup_ms); ++i) {
+    start();
+    trainer.collect();
+  }
+
+  std::vector<double> step_s, device_s, forward_s, backward_s, exposed_s, optimizer_s;
+  const auto collect = [&](double since_s) {
+    const train::StepNumbers n = trainer.collect();
+    const double now_s = events::now_s();
+    step_s.push_back(now_s - since_s);
+    device_s.push_back(n.total_s);
+    forward_s.push_back(n.forward_s);
+    backward_s.push_back(n.backward_s);
+    exposed_s.push_back(n.exposed_comm_s);
+    optimizer_s.push_back(n.optimizer_s);
+    return now_s;
+  };
+  if constexpr (kernels::kIsHost<Exec>) {
+    for (std::int64_t i = 0; i < bench.repeats; ++i) {
+      world.barrier();
+      const double start_s = events::now_s();
+      start();
+      collect(start_s);
+    }
+  } else {
+    start();  // does not count: the measured ones wait behind another, as every step of a run does
+    start();
+    trainer.collect();
+    double end_s = events::now_s();
+    for (std::int64_t i = 0; i < bench.repeats; ++i) {
+      if (i + 1 < bench.repeats) start();
+      end_s = collect(end_s);
+    }
+  }
+  row.step = summarize(step_s);
+  row.device_s = median(device_s);
+  row.forward_s = median(forward_s);
+  row.backward_s = median(backward_s);
+  row.exposed_s = median(exposed_s);
+  row.optimizer_s = median(optimizer_s);
+}
+
+/// `free_at_start`: bytes of the GPU's memory before the first row.
+void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, Row& row) {
   parallel::World& world = context.world;
-  std::string path;
-  on_root(world, [&] { path = result_path(context, "bench.h5"); });
   std::optional<train::Plan> plan;
   std::optional<data::Corpus> corpus;
   std::optional<data::Sampler> sampler;
   together(world, [&] {
-    require_fast_blas();
     plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
-    memory::require_host_memory(plan->layout, world.local_size(), "\nsmaller batches or models need less");
+    row.parameters = static_cast<double>(plan->table.parameter_count());
+    row.flop = train::step_flop(*plan);
+    row.planned_bytes = static_cast<double>(plan->layout.total_bytes());
+    row.attention = train::describe(plan->options.attention);
+    require_memory(plan->layout, world.local_size(), "\nsmaller batches or models need less");
     corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
   });
   const std::unique_ptr<train::Trainer> trainer = train::make_trainer(*plan, settings, world);
   trainer->initialize(settings.job.seed);
+  time_steps(settings, *trainer, *sampler, world, row);
+  if constexpr (!kernels::kIsHost<Exec>)
+    row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
+  row.forward_pass_s = time_forward(settings.bench, *trainer, *sampler, settings.train.batch_size, world);
+}
 
-  std::vector<double> step_s, forward_s, backward_s, exposed_s, optimizer_s;
-  for (std::int64_t i = -settings.bench.warmup; i < settings.bench.repeats; ++i) {
-    world.barrier();
-    const double start_s = events::now_s();
-    const train::StepNumbers n = trainer->run((i + settings.bench.warmup) * settings.train.batch_size, *sampler);
-    if (i < 0) continue;
-    step_s.push_back(events::now_s() - start_s);
-    forward_s.push_back(n.forward_s);
-    backward_s.push_back(n.backward_s);
-    exposed_s.push_back(n.exposed_comm_s);
-    optimizer_s.push_back(n.optimizer_s);
-  }
-  const Timing step = summarize(step_s);
+std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
-  const auto ms = [](const std::vector<double>& seconds) { return 1e3 * summarize(seconds).median_s; };
+  const double step_s = row.step ? row.step->median_s : NAN;
+  const double peak_tflops = dense_peak_of(settings) * ranks;
   using T = BenchTable;
+  return {T::text("size", row.size),
+          T::text("variant", row.variant),
+          T::text("compute", format_of(settings.precision.compute)),
+          T::text("attention", row.attention),
+          T::number("ranks", "1", ranks),
+          T::number("parameters", "1", row.parameters),
+          T::number("tokens", "tokens", tokens),
+          T::number("forward_ms", "ms", 1e3 * row.forward_pass_s),
+          T::number("forward_phase_ms", "ms", 1e3 * row.forward_s),
+          T::number("backward_phase_ms", "ms", 1e3 * row.backward_s),
+          T::number("forward_backward_ms", "ms", 1e3 * (row.forward_s + row.backward_s)),
+          T::number("exposed_ms", "ms", 1e3 * row.exposed_s),
+          T::number("optimizer_ms", "ms", 1e3 * row.optimizer_s),
+          T::number("device_ms", "ms", 1e3 * row.device_s),
+          T::number("step_ms", "ms", 1e3 * step_s),
+          T::number("step_mean_ms", "ms", row.step ? 1e3 * row.step->mean_s : NAN),
+          T::number("step_std_ms", "ms", row.step ? 1e3 * row.step->std_s : NAN),
+          T::number("tokens_per_s", "tokens/s", tokens / step_s),
+          T::number("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
+          T::number("mfu", "1", 1e-12 * row.flop / step_s / peak_tflops),
+          T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
+          T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
+          T::text("outcome", row.outcome)};
+}
+
+/// The deck's settings with the model and the form of the step of one row.
+config::Settings settings_of(const config::Settings& deck, const std::string& size, const std::string& variant) {
+  config::Settings settings = deck;
+  if (size != "deck") settings.model = config::with_size(settings.model, size);
+  if (variant != "deck") {
+    settings.train.graph = variant == "graph";
+    settings.train.fused = variant != "plain";
+  }
+  return settings;
+}
+
+std::string variant_of(const config::Train& train) { return train.graph ? "graph" : train.fused ? "fused" : "plain"; }
+
+}  // namespace
+
+Exit bench_step(const Context& context) {
+  const config::Bench& bench = context.settings().bench;
+  parallel::World& world = context.world;
+  std::string path;
+  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  if constexpr (kernels::kIsHost<Exec>) together(world, require_fast_blas);
+  const std::int64_t free_at_start = kernels::device_info<Exec>().free_bytes;
+  const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
+
   BenchTable table;
-  add_and_print(table,
-                {T::number("ranks", "1", world.size()),
-                 T::number("parameters", "1", static_cast<double>(plan->table.parameter_count())),
-                 T::number("tokens", "tokens", tokens), T::number("forward_ms", "ms", ms(forward_s)),
-                 T::number("backward_ms", "ms", ms(backward_s)), T::number("exposed_ms", "ms", ms(exposed_s)),
-                 T::number("optimizer_ms", "ms", ms(optimizer_s)), T::number("step_ms", "ms", 1e3 * step.median_s),
-                 T::number("step_mean_ms", "ms", 1e3 * step.mean_s), T::number("step_std_ms", "ms", 1e3 * step.std_s),
-                 T::number("tokens_per_s", "tokens/s", tokens / step.median_s),
-                 T::number("gflop_per_s", "Gflop/s", 1e-9 * train::step_flop(*plan) / step.median_s),
-                 T::number("arena_mib", "MiB", static_cast<double>(plan->layout.arena_bytes()) / 1048576)},
-                context);
+  for (const std::string& size : bench.sizes) {
+    for (const std::string& variant : bench.variants) {
+      const config::Settings settings = settings_of(context.settings(), size, variant);
+      Row row;
+      row.size = size == "deck" ? settings.model.size : size;
+      row.variant = variant_of(settings.train);
+      try {
+        measure(context, settings, free_at_start, row);
+      } catch (const CollectiveFailure& failure) {
+        if (is_alone || failure.code() != Exit::out_of_memory) throw;
+        row.outcome = "out of memory";
+      }
+      add_and_print(table, cells_of(row, settings, world.size()), context);
+    }
+  }
+  if (world.rank() == 0) {
+    fmt::print("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x ranks)\n",
+               dense_peak_of(context.settings()));
+  }
   on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;
 }
