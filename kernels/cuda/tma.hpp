@@ -104,6 +104,12 @@ TESSERA_DEVICE void load_bytes(SharedAddress to, const void* from, int bytes, Sh
                : "memory");
 }
 
+/// The other way; part of the current bulk group.
+TESSERA_DEVICE void store_bytes(void* to, SharedAddress from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+
 /// to[i] += from[i] for bytes/4 floats, a multiple of 16 bytes; each addition is atomic. Part of the current bulk
 /// group.
 TESSERA_DEVICE void add_floats(float* to, SharedAddress from, int bytes) {

@@ -1,0 +1,778 @@
+#include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"  // the contract is there; here is how
+
+#include "kernels/attention/check.hpp"
+#include "kernels/cuda/barrier.hpp"
+#include "kernels/cuda/large_scratch.hpp"
+#include "kernels/cuda/registers.hpp"
+#include "kernels/cuda/shared.hpp"
+#include "kernels/cuda/ticket.hpp"
+#include "kernels/cuda/tma.hpp"
+#include "kernels/cuda/wgmma.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::kernels {
+namespace detail::hopper_backward {
+
+using namespace cuda;
+
+constexpr int kKeyTile = 128;       // keys of a team, 64 for each consumer
+constexpr int kConsumers = 2;       // warpgroups
+constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
+constexpr float kLog2e = 1.4426950408889634f;
+
+/// How a head width is cut into tiles.
+template <int D>
+struct BackwardTiles {
+  static constexpr int kQueries = D <= 64 ? 128 : 64;  // rows of q and d_out in one step
+  static constexpr int kStages = D == 128 ? 2 : 1;     // shares of d_q that may wait to be added
+
+  // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: it takes 64 of the queries, or
+  // where there are only 64, some of the panels of k.
+  static constexpr bool kSplitsColumns = kQueries == 64;
+  static constexpr int kColumns0 = kSplitsColumns ? HeadPanels<D>::kWidth * ((HeadPanels<D>::kCount + 1) / 2) : D;
+  static constexpr int kColumns1 = kSplitsColumns ? D - kColumns0 : D;
+};
+
+/// Shapes of a launch, and who works on what.
+struct BackwardShape {
+  int heads, H, Tq, Tk;  // heads = B*H
+  int query_tiles, key_tiles;
+  int query_tile;       // rows
+  int diagonal;         // query i sees the keys j <= i + diagonal
+  int heads_per_group;  // heads that are worked on together, so that they share the level-2 cache
+  bool is_descending;   // key tiles are launched last one first
+
+  TESSERA_DEVICE int first_query_tile(int key_tile) const {
+    return max(key_tile * kKeyTile - diagonal, 0) / query_tile;
+  }
+  /// Last tile of keys that some query of the tile sees, -1 for none.
+  TESSERA_DEVICE int last_key_tile(int tile) const {
+    const int last_key = (tile + 1) * query_tile - 1 + diagonal;
+    return last_key < 0 ? -1 : min(last_key / kKeyTile, key_tiles - 1);
+  }
+
+  struct Place {
+    int key_tile, head;
+  };
+  TESSERA_DEVICE Place place(int team) const {
+    const int group = team / (heads_per_group * key_tiles);
+    const int first_head = group * heads_per_group;
+    const int rank = team - first_head * key_tiles;
+    const int members = min(heads_per_group, heads - first_head);
+    const int key_tile = rank / members;
+    return {is_descending ? key_tiles - 1 - key_tile : key_tile, first_head + rank % members};
+  }
+};
+
+/// What the three kernels hand to each other, cut out of the workspace. Rows are padded to whole tiles of queries.
+struct BackwardSums {
+  float* d_q;    // [heads, query_tiles, query_tile*D]  in the order of accumulators, consumer by consumer
+  float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
+  float* delta;  // [heads, query_tiles*query_tile]     both with every 16 permuted by fragment_position()
+  std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far
+};
+
+/// Where column c of 16 lies so that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.
+TESSERA_DEVICE int fragment_position(int c) { return 4 * ((c & 7) >> 1) + 2 * (c >> 3) + (c & 1); }
+
+// 1. Prepare ---------------------------------------------------------------------------------------------------------
+
+template <class Scalar, int D>
+struct BackwardPrepare {
+  static constexpr int kWarps = 8;
+  static constexpr int kLanes = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;  // lanes of a row, eight numbers each
+  static constexpr int kRows = kWarps * kWarpLanes / kLanes;                     // rows of a team
+
+  HeadTensor<const Scalar, Kokkos::Cuda> out, d_out;
+  HeadRows<const float, Kokkos::Cuda> lse;
+  BackwardShape shape;
+  BackwardSums sums;
+  bool clears_d_q;
+
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+  __device__ void run(const Member& team) const {
+    const int thread = threadIdx.y * kWarpLanes + threadIdx.x, part = thread % kLanes;
+    const int padded = shape.query_tiles * shape.query_tile;
+    const unsigned rows = unsigned(shape.heads) * padded;  // heads are the fastest: they are neighbours in memory
+    const unsigned row = unsigned(team.league_rank()) * kRows + thread / kLanes;
+    const bool is_inside = row < rows;
+    const int h = row % shape.H, i = row / shape.H % padded, b = row / shape.H / padded;
+    const std::size_t head = std::size_t(b) * shape.H + h;
+
+    float dot = 0;
+    if (is_inside && i < shape.Tq && part < D / 8) {
+      const uint4 a = *reinterpret_cast<const uint4*>(&out(b, h, i, 8 * part));
+      const uint4 c = *reinterpret_cast<const uint4*>(&d_out(b, h, i, 8 * part));
+      dot = product(a.x, c.x) + product(a.y, c.y) + product(a.z, c.z) + product(a.w, c.w);
+    }
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
+    if (is_inside && part == 0) {
+      const std::size_t at = head * padded + (i & ~15) + fragment_position(i & 15);
+      const float top = i < shape.Tq ? lse(b, h, i) : -INFINITY;
+      sums.delta[at] = dot;
+      sums.lse2[at] = top == -INFINITY ? INFINITY : top * kLog2e;
+    }
+    if (clears_d_q && is_inside && part < D / 8) {  // any row will do: all are cleared
+      float4* row_sums = reinterpret_cast<float4*>(sums.d_q + std::size_t(row) * D);
+      row_sums[part] = row_sums[part + D / 8] = float4{0, 0, 0, 0};
+    }
+    const unsigned ticket = unsigned(team.league_rank()) * kWarps * kWarpLanes + thread;
+    if (ticket < unsigned(shape.heads) * shape.query_tiles * kConsumers) sums.tickets[ticket] = 0;
+  }
+
+  static TESSERA_DEVICE float product(std::uint32_t a, std::uint32_t b) {
+    const float2 x = unpack<Scalar>(a), y = unpack<Scalar>(b);
+    return x.x * y.x + x.y * y.y;
+  }
+};
+
+// 2. Main ------------------------------------------------------------------------------------------------------------
+
+template <class Scalar, int D>
+struct BackwardMain {
+  using Tiles = BackwardTiles<D>;
+  using Panels = HeadPanels<D>;
+  static constexpr int kQueries = Tiles::kQueries, kStages = Tiles::kStages;
+  static constexpr int kPanelBytes = Panels::kBytes;
+  static constexpr int kWarps = kWarpgroupWarps * (1 + kConsumers);
+
+  CUtensorMap q, k, v, d_out;
+  HeadTensor<Scalar, Kokkos::Cuda> d_k, d_v;
+  BackwardShape shape;
+  BackwardSums sums;
+  float scale;
+  bool in_order;
+
+  // The pad. Tiles start on 1024 bytes: the swizzle counts on it.
+  static constexpr int kKeyBytes = kKeyTile * D * 2, kQueryBytes = kQueries * D * 2;
+  static constexpr int kScoreBytes = kQueries / 64 * kKeyTile * 128;  // ds transposed: panels of 64 queries
+  static constexpr int kShareBytes = kQueries * D * 4;                // of d_q, both consumers
+  static constexpr int kShareBytes0 = 64 * Tiles::kColumns0 * 4;      // of consumer 0, which lies first
+  static constexpr int kRowBytes = kQueries * 4;                      // lse or delta of a tile
+  static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDOut = kQ + 2 * kQueryBytes,
+                       kDs = kDOut + 2 * kQueryBytes, kShare = kDs + 2 * kScoreBytes,
+                       kLse = kShare + kStages * kShareBytes, kDelta = kLse + 2 * kRowBytes,
+                       kBarriers = kDelta + 2 * kRowBytes;
+  enum Barrier {  // each of two or more is a ring
+    kKFull,
+    kVFull,
+    kQFull,
+    kQEmpty = kQFull + 2,
+    kDOutFull = kQEmpty + 2,
+    kDOutEmpty = kDOutFull + 2,
+    kDsFull = kDOutEmpty + 2,
+    kDsEmpty = kDsFull + 2,
+    kShareFull = kDsEmpty + 2,
+    kShareEmpty = kShareFull + kConsumers * kStages,
+    kStart = kShareEmpty + kConsumers * kStages,
+    kBarrierCount
+  };
+  static constexpr int kPadBytes = kBarriers + kBarrierCount * kBarrierBytes;
+
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+  /// One team's work: the pad, and the tiles of queries that it walks.
+  struct Walk {
+    SharedAddress pad;
+    int key_tile, head;
+    int first, count;  // tiles of queries
+
+    TESSERA_DEVICE SharedAddress barrier(int which) const { return pad + kBarriers + which * kBarrierBytes; }
+  };
+
+  __device__ void run(const Member& team) const {
+#ifdef TESSERA_HOPPER_CODE
+    const void* scratch = team.team_scratch(0).get_shmem_aligned(kPadBytes + 0, 1024);
+    const int warp = warp_of_team(), lane = threadIdx.x;
+    const auto [key_tile, head] = shape.place(team.league_rank());
+    const int first = min(shape.first_query_tile(key_tile), shape.query_tiles);
+    const Walk walk{shared_address(scratch), key_tile, head, first, shape.query_tiles - first};
+
+    if (warp == 0 && lane == 0) initialise_barriers(walk);
+    team.team_barrier();  // barriers are initialised
+
+    if (warp < kWarpgroupWarps) {
+      give_registers<24>();
+      if (lane == 0) {
+        if (warp == 0) {
+          load_tiles(walk, k, q, sums.lse2, kK, kQ, kLse, kKFull, kQFull, kQEmpty);
+        } else if (warp == 1) {
+          load_tiles(walk, v, d_out, sums.delta, kV, kDOut, kDelta, kVFull, kDOutFull, kDOutEmpty);
+        } else {
+          add_shares(walk, warp - 2);
+        }
+      }
+    } else {
+      take_registers<240>();
+      differentiate(walk, warp / kWarpgroupWarps - 1, warp % kWarpgroupWarps);
+    }
+#endif
+  }
+
+#ifdef TESSERA_HOPPER_CODE
+ private:
+  static TESSERA_DEVICE void initialise_barriers(const Walk& walk) {
+    constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
+    barrier_init(walk.barrier(kKFull), 1);
+    barrier_init(walk.barrier(kVFull), 1);
+    barrier_init(walk.barrier(kStart), kWarpgroupWarps);
+    for (int slot = 0; slot < 2; ++slot) {
+      barrier_init(walk.barrier(kQFull + slot), 1);
+      barrier_init(walk.barrier(kQEmpty + slot), kConsumerWarps);
+      barrier_init(walk.barrier(kDOutFull + slot), 1);
+      barrier_init(walk.barrier(kDOutEmpty + slot), kConsumerWarps);
+      barrier_init(walk.barrier(kDsFull + slot), kConsumerWarps);
+      barrier_init(walk.barrier(kDsEmpty + slot), kConsumerWarps);
+    }
+    for (int slot = 0; slot < kConsumers * kStages; ++slot) {
+      barrier_init(walk.barrier(kShareFull + slot), kWarpgroupWarps);
+      barrier_init(walk.barrier(kShareEmpty + slot), 1);
+    }
+    fence_barrier_init();
+  }
+
+  /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries with one number per row.
+  TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries,
+                                 const float* rows, int keys_at, int queries_at, int rows_at, int keys_full,
+                                 int queries_full, int queries_empty) const {
+    if (walk.count == 0) return;
+    const int h = walk.head % shape.H, b = walk.head / shape.H;
+    barrier_arrive_expecting(walk.barrier(keys_full), kKeyBytes);
+    load_head_tile(walk.pad + keys_at, keys, walk.barrier(keys_full), walk.key_tile * kKeyTile, h, b);
+    const float* head_rows = rows + std::size_t(walk.head) * shape.query_tiles * kQueries;
+  #pragma unroll 1
+    for (int step = 0; step < walk.count; ++step) {
+      const int slot = step & 1, first_query = (walk.first + step) * kQueries;
+      const SharedAddress full = walk.barrier(queries_full + slot);
+      barrier_wait(walk.barrier(queries_empty + slot), (step >> 1 & 1) ^ 1);
+      barrier_arrive_expecting(full, kQueryBytes + kRowBytes);
+      load_head_tile(walk.pad + queries_at + slot * kQueryBytes, queries, full, first_query, h, b);
+      load_bytes(walk.pad + rows_at + slot * kRowBytes, head_rows + first_query, kRowBytes, full);
+    }
+  }
+
+  /// A lane that adds one consumer's shares of d_q to the sums, in the order of tickets or as they come.
+  TESSERA_DEVICE void add_shares(const Walk& walk, int consumer) const {
+    const int bytes = consumer == 0 ? kShareBytes0 : kShareBytes - kShareBytes0;
+    const SharedAddress shares = walk.pad + kShare + consumer * kShareBytes0;
+    const std::size_t first = std::size_t(walk.head) * shape.query_tiles + walk.first;
+    float* to = sums.d_q + first * kQueries * D + consumer * (kShareBytes0 / 4);
+    std::int32_t* ticket = sums.tickets + first * kConsumers + consumer;
+    int seen = 0, stage = 0, parity = 0;
+  #pragma unroll 1
+    for (int step = 0; step < walk.count; ++step) {
+      const int slot = consumer * kStages + stage;
+      const SharedAddress share = shares + stage * kShareBytes;
+      barrier_wait(walk.barrier(kShareFull + slot), parity);
+      if (in_order) {  // later tiles of keys come first, because a causal team starts at its diagonal
+        const int turn = shape.last_key_tile(walk.first + step) - walk.key_tile;
+        if (seen != turn) wait_for_turn(ticket, turn);
+        if (turn == 0) {
+          store_bytes(to, share, bytes);
+        } else {
+          add_floats(to, share, bytes);
+        }
+        bulk_commit();
+        bulk_wait_read<0>();
+        barrier_arrive(walk.barrier(kShareEmpty + slot));
+        seen = step + 1 < walk.count ? read_ticket(ticket + kConsumers) : 0;  // while the copy engine adds
+        bulk_wait<0>();
+        pass_ticket(ticket);
+      } else {
+        add_floats(to, share, bytes);
+        bulk_commit();
+        bulk_wait_read<0>();
+        barrier_arrive(walk.barrier(kShareEmpty + slot));
+      }
+      to += kQueries * D;
+      ticket += kConsumers;
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+    bulk_wait<0>();
+  }
+
+  using Scores = float[kQueries / 2];          // [64 keys, kQueries] of a warpgroup, or their gradient
+  using Packed = std::uint32_t[kQueries / 4];  // the same as an operand
+
+  /// scores = keys queries^T: rows of both run along the head width.
+  static TESSERA_DEVICE void score_product(Scores& scores, SharedAddress keys, SharedAddress queries) {
+    const TileDescriptor<kPanelBytes> a(keys), b(queries);
+    constexpr int kSlices = Panels::kWidth / 16;  // of 16 numbers, 32 bytes, in a panel
+  #pragma unroll
+    for (int slice = 0; slice < D / 16; ++slice) {
+      const int panel = slice / kSlices, inside = slice % kSlices * 32;
+      const auto a_slice = a + (panel * kKeyTile * kPanelBytes + inside);
+      const auto b_slice = b + (panel * kQueries * kPanelBytes + inside);
+      if (slice == 0) {
+        Wgmma<Scalar, kQueries>::template from_shared_fresh<false, false>(scores, a_slice, b_slice);
+      } else {
+        Wgmma<Scalar, kQueries>::template from_shared<false, false>(scores, a_slice, b_slice, true);
+      }
+    }
+  }
+
+  /// gradient[64 keys, D] += weights[64 keys, kQueries] rows[kQueries, D].
+  static TESSERA_DEVICE void key_product(float (&gradient)[D / 2], const Packed& weights, SharedAddress rows) {
+    const TileDescriptor<kPanelBytes> b(rows, kQueries * kPanelBytes);
+  #pragma unroll
+    for (int slice = 0; slice < kQueries / 16; ++slice) {
+      Wgmma<Scalar, D>::template from_registers<true>(gradient, weights[4 * slice], weights[4 * slice + 1],
+                                                      weights[4 * slice + 2], weights[4 * slice + 3],
+                                                      b + slice * 16 * kPanelBytes, true);
+    }
+  }
+
+  /// d_q[64 queries, kColumns] = ds[kKeyTile, 64 queries]^T k[kKeyTile, kColumns].
+  template <int kColumns>
+  static TESSERA_DEVICE void query_product(float (&d_q)[kColumns / 2], SharedAddress ds, SharedAddress keys) {
+    const TileDescriptor<128> a(ds);
+    const TileDescriptor<kPanelBytes> b(keys, kKeyTile * kPanelBytes);
+  #pragma unroll
+    for (int slice = 0; slice < kKeyTile / 16; ++slice) {
+      if (slice == 0) {
+        Wgmma<Scalar, kColumns>::template from_shared_fresh<true, true>(d_q, a, b);
+      } else {
+        Wgmma<Scalar, kColumns>::template from_shared<true, true>(d_q, a + slice * 16 * 128,
+                                                                  b + slice * 16 * kPanelBytes, true);
+      }
+    }
+  }
+
+  /// p = exp2(scale log2e s - lse2), in place.
+  TESSERA_DEVICE void exponentiate(Scores& scores, SharedAddress lse2) const {
+    const float to_base_2 = scale * kLog2e;
+  #pragma unroll
+    for (int i = 0; i < kQueries / 2; i += 8) {
+      const float4 top = shared_load_float4(lse2 + 8 * i + 16 * (threadIdx.x & 3));
+  #pragma unroll
+      for (int r = 0; r < 4; r += 2) {  // rows g and g+8 of columns 2t and 2t+1, then of 2t+8 and 2t+9
+        scores[i + r] = exp2_approx(fmaf(scores[i + r], to_base_2, -top.x));
+        scores[i + r + 1] = exp2_approx(fmaf(scores[i + r + 1], to_base_2, -top.y));
+        scores[i + r + 4] = exp2_approx(fmaf(scores[i + r + 4], to_base_2, -top.z));
+        scores[i + r + 5] = exp2_approx(fmaf(scores[i + r + 5], to_base_2, -top.w));
+      }
+    }
+  }
+
+  /// p = 0 where the query does not see the key, or there is none. After the exponential: a hidden one may be infinite.
+  TESSERA_DEVICE void hide(Scores& p, int first_key, int first_query) const {
+    const int key = first_key + static_cast<int>(threadIdx.x) / 4;
+    const int query = first_query + 2 * (threadIdx.x & 3);
+  #pragma unroll
+    for (int i = 0; i < kQueries / 2; ++i) {
+      const int its_key = key + 8 * (i >> 1 & 1), its_query = query + 8 * (i >> 2) + (i & 1);
+      if (its_key >= shape.Tk || its_key > its_query + shape.diagonal) p[i] = 0;
+    }
+  }
+
+  /// ds = p (d_p - delta); p and ds become operands.
+  static TESSERA_DEVICE void weigh(const Scores& p, const Scores& d_p, SharedAddress delta, Packed& p_packed,
+                                   Packed& ds_packed) {
+  #pragma unroll
+    for (int i = 0; i < kQueries / 2; i += 8) {
+      const float4 mean = shared_load_float4(delta + 8 * i + 16 * (threadIdx.x & 3));
+  #pragma unroll
+      for (int r = 0; r < 8; r += 2) {
+        const float low = r < 4 ? mean.x : mean.z, high = r < 4 ? mean.y : mean.w;
+        p_packed[(i + r) / 2] = pack<Scalar>(p[i + r], p[i + r + 1]);
+        ds_packed[(i + r) / 2] = pack<Scalar>(p[i + r] * (d_p[i + r] - low), p[i + r + 1] * (d_p[i + r + 1] - high));
+      }
+    }
+  }
+
+  /// Hands one share of d_q to the lane that adds it.
+  template <int kCount>
+  static TESSERA_DEVICE void hand_over(const float (&d_q)[kCount], const Walk& walk, int consumer, int thread,
+                                       int share) {
+    const int stage = share % kStages, slot = consumer * kStages + stage;
+    const SharedAddress to = walk.pad + kShare + stage * kShareBytes + consumer * kShareBytes0 + 16 * thread;
+    barrier_wait(walk.barrier(kShareEmpty + slot), (share / kStages & 1) ^ 1);
+  #pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      shared_store(to + i / 4 * 16 * kWarpgroupLanes, d_q[i], d_q[i + 1], d_q[i + 2], d_q[i + 3]);
+    }
+    fence_shared_for_async();
+    __syncwarp();
+    if (threadIdx.x == 0) barrier_arrive(walk.barrier(kShareFull + slot));
+  }
+
+  /// Calls body with the number of columns of d_q that this consumer computes, as a compile-time number.
+  template <class Body>
+  static TESSERA_DEVICE void with_columns(int consumer, const Body& body) {
+    if constexpr (Tiles::kColumns0 == Tiles::kColumns1) {
+      body.template operator()<Tiles::kColumns0>();
+    } else if (consumer == 0) {
+      body.template operator()<Tiles::kColumns0>();
+    } else {
+      body.template operator()<Tiles::kColumns1>();
+    }
+  }
+
+  /// A consumer: its 64 keys against every tile of queries.
+  TESSERA_DEVICE void differentiate(const Walk& walk, int consumer, int warp) const {
+    const int lane = threadIdx.x, thread = warp * kWarpLanes + lane;
+    const int first_key = walk.key_tile * kKeyTile + 64 * consumer + 16 * warp;  // of this warp
+    const SharedAddress keys = walk.pad + kK + 64 * consumer * kPanelBytes;
+    const SharedAddress values = walk.pad + kV + 64 * consumer * kPanelBytes;
+    const SharedAddress ds_read = walk.pad + kDs + (Tiles::kSplitsColumns ? 0 : consumer * kKeyTile * 128);
+    const SharedAddress keys_read =
+        walk.pad + kK +
+        (Tiles::kSplitsColumns ? consumer * (Tiles::kColumns0 / Panels::kWidth) * kKeyTile * kPanelBytes : 0);
+    // ds goes to [key, query], 16-byte chunks exchanged by the swizzle; this lane gives the address of one row of 8x8s.
+    const int ds_row = 64 * consumer + 16 * warp + (lane & 15);
+    const SharedAddress ds_write = walk.pad + kDs + ds_row * 128 + ((lane >> 4 ^ (ds_row & 7)) << 4);
+    const bool is_last_incomplete = (walk.key_tile + 1) * kKeyTile > shape.Tk;
+
+    float d_k_sum[D / 2], d_v_sum[D / 2];
+  #pragma unroll
+    for (int i = 0; i < D / 2; ++i) d_k_sum[i] = d_v_sum[i] = 0;
+
+    if (walk.count > 0) {
+      barrier_wait(walk.barrier(kKFull), 0);
+      barrier_wait(walk.barrier(kVFull), 0);
+      if (consumer == 1) barrier_wait(walk.barrier(kStart), 0);  // half a step behind
+    }
+  #pragma unroll 1
+    for (int step = 0; step < walk.count; ++step) {
+      const int slot = step & 1, parity = step >> 1 & 1;
+      const int first_query = (walk.first + step) * kQueries;
+      const SharedAddress queries = walk.pad + kQ + slot * kQueryBytes;
+      const SharedAddress d_outs = walk.pad + kDOut + slot * kQueryBytes;
+
+      // 1. scores and d_p, both transposed: [key, query]
+      Scores p, d_p;
+      barrier_wait(walk.barrier(kQFull + slot), parity);
+      warpgroup_fence();
+      score_product(p, keys, queries);
+      warpgroup_commit();
+      barrier_wait(walk.barrier(kDOutFull + slot), parity);
+      warpgroup_fence();
+      score_product(d_p, values, d_outs);
+      warpgroup_commit();
+
+      // 2. p and ds
+      warpgroup_wait<1>(p);
+      exponentiate(p, walk.pad + kLse + slot * kRowBytes);
+      if (is_last_incomplete || first_query + shape.diagonal < walk.key_tile * kKeyTile + kKeyTile - 1) {
+        hide(p, first_key, first_query);
+      }
+      warpgroup_wait<0>(d_p);
+      Packed p_packed, ds_packed;
+      weigh(p, d_p, walk.pad + kDelta + slot * kRowBytes, p_packed, ds_packed);
+
+      // 3. ds for the other consumer as well
+      barrier_wait(walk.barrier(kDsEmpty + slot), parity ^ 1);
+  #pragma unroll
+      for (int slice = 0; slice < kQueries / 16; ++slice) {
+        const SharedAddress to = (ds_write ^ (slice & 3) << 5) + slot * kScoreBytes + slice / 4 * kKeyTile * 128;
+        store_matrices(to, ds_packed[4 * slice], ds_packed[4 * slice + 1], ds_packed[4 * slice + 2],
+                       ds_packed[4 * slice + 3]);
+      }
+      fence_shared_for_async();
+      __syncwarp();
+      if (lane == 0) {
+        barrier_arrive(walk.barrier(kDsFull + slot));
+        if (step == 0 && consumer == 0) barrier_arrive(walk.barrier(kStart));
+      }
+
+      // 4. d_v += p^T d_out, the previous step's share of d_q (of nothing in step 0, and not handed over), d_k += ds^T
+      // q
+      const int previous = slot ^ 1;
+      if (step > 0) barrier_wait(walk.barrier(kDsFull + previous), (step - 1) >> 1 & 1);
+      with_columns(consumer, [&]<int kColumns>() {
+        float d_q[kColumns / 2];
+        warpgroup_fence();
+        key_product(d_v_sum, p_packed, d_outs);
+        warpgroup_commit();
+        query_product<kColumns>(d_q, ds_read + previous * kScoreBytes, keys_read);
+        warpgroup_commit();
+        key_product(d_k_sum, ds_packed, queries);
+        warpgroup_commit();
+        warpgroup_wait<1>(d_q);
+        if (lane == 0) {
+          barrier_arrive(walk.barrier(kDOutEmpty + slot));
+          if (step > 0) barrier_arrive(walk.barrier(kDsEmpty + previous));
+        }
+        if (step > 0) hand_over(d_q, walk, consumer, thread, step - 1);
+      });
+      warpgroup_wait<0>();
+      if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));
+    }
+
+    // 5. the last share of d_q
+    if (walk.count > 0) {
+      const int slot = (walk.count - 1) & 1;
+      barrier_wait(walk.barrier(kDsFull + slot), (walk.count - 1) >> 1 & 1);
+      with_columns(consumer, [&]<int kColumns>() {
+        float d_q[kColumns / 2];
+        warpgroup_fence();
+        query_product<kColumns>(d_q, ds_read + slot * kScoreBytes, keys_read);
+        warpgroup_commit();
+        warpgroup_wait<0>(d_q);
+        hand_over(d_q, walk, consumer, thread, walk.count - 1);
+      });
+    }
+
+    // 6. d_k and d_v
+    touch(d_k_sum);
+    touch(d_v_sum);
+    write_keys(d_k, d_k_sum, walk.head, first_key, scale);
+    write_keys(d_v, d_v_sum, walk.head, first_key, 1.0f);
+  }
+
+  /// Sixteen rows of an accumulator, rounded; a quad exchanges words so that each lane writes 16 bytes.
+  TESSERA_DEVICE void write_keys(const HeadTensor<Scalar, Kokkos::Cuda>& to, const float (&sum)[D / 2], int head,
+                                 int first_key, float factor) const {
+    const int h = head % shape.H, b = head / shape.H, lane = threadIdx.x;
+    Scalar* rows = to.data() + b * to.stride(0) + h * to.stride(1);
+  #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = first_key + lane / 4 + 8 * half;
+      Scalar* row = rows + key * to.stride(2);
+      const auto word = [&](int tile) {
+        return pack<Scalar>(sum[4 * tile + 2 * half] * factor, sum[4 * tile + 2 * half + 1] * factor);
+      };
+      constexpr int kWhole = D / 32 * 4;  // tiles of 8 columns that come in fours
+  #pragma unroll
+      for (int tile = 0; tile < kWhole; tile += 4) {
+        const uint4 piece = quad_transpose(word(tile), word(tile + 1), word(tile + 2), word(tile + 3));
+        if (key < shape.Tk) *reinterpret_cast<uint4*>(row + 8 * (tile + (lane & 3))) = piece;
+      }
+  #pragma unroll
+      for (int tile = kWhole; tile < D / 8; ++tile) {
+        if (key < shape.Tk) *reinterpret_cast<std::uint32_t*>(row + 8 * tile + 2 * (lane & 3)) = word(tile);
+      }
+    }
+  }
+#endif
+};
+
+// 3. Finish ----------------------------------------------------------------------------------------------------------
+
+template <class Scalar, int D>
+struct BackwardFinish {
+  using Tiles = BackwardTiles<D>;
+  static constexpr int kWarps = 8;
+  static constexpr int kTileThreads = Tiles::kQueries * D / 16;  // eight columns of two rows, g and g+8, each
+
+  HeadTensor<Scalar, Kokkos::Cuda> d_q;
+  BackwardShape shape;
+  BackwardSums sums;
+  float scale;
+  bool clears_d_q;  // then the sums hold 0 where nothing was added
+
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
+  using Member = typename Policy::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+  __device__ void run(const Member& team) const {
+    const unsigned thread = unsigned(team.league_rank()) * kWarps * kWarpLanes + threadIdx.y * kWarpLanes + threadIdx.x;
+    const unsigned tile_of_all = thread / kTileThreads, inside = thread % kTileThreads;
+    if (tile_of_all >= unsigned(shape.heads) * shape.query_tiles) return;
+    const int tile = tile_of_all % shape.query_tiles, head = tile_of_all / shape.query_tiles;
+
+    // Which warp of which consumer has these sums, and at which of its blocks of eight columns.
+    const int eight = inside % (D / 8), pair = inside / (D / 8), g = pair % 8, slab = pair / 8;
+    constexpr int kEights0 = Tiles::kColumns0 / 8;
+    const int consumer = Tiles::kSplitsColumns ? eight >= kEights0 : slab / kWarpgroupWarps;
+    const int its_eight = Tiles::kSplitsColumns && consumer ? eight - kEights0 : eight;
+    const std::size_t first = std::size_t(tile_of_all) * Tiles::kQueries * D + consumer * 64 * Tiles::kColumns0;
+    const float4* from = reinterpret_cast<const float4*>(sums.d_q + first) + its_eight * kWarpgroupLanes +
+                         slab % kWarpgroupWarps * kWarpLanes + 4 * g;
+
+    float4 sum[4] = {};
+    if (clears_d_q || shape.last_key_tile(tile) >= 0) {
+#pragma unroll
+      for (int t = 0; t < 4; ++t) sum[t] = from[t];
+    }
+    const int h = head % shape.H, b = head / shape.H;
+    const int i = tile * Tiles::kQueries + 16 * slab + g;
+    Scalar* row = d_q.data() + b * d_q.stride(0) + h * d_q.stride(1) + i * d_q.stride(2) + 8 * eight;
+    if (i < shape.Tq) {
+      *reinterpret_cast<uint4*>(row) = {word(sum[0].x, sum[0].y), word(sum[1].x, sum[1].y), word(sum[2].x, sum[2].y),
+                                        word(sum[3].x, sum[3].y)};
+    }
+    if (i + 8 < shape.Tq) {
+      *reinterpret_cast<uint4*>(row + 8 * d_q.stride(2)) = {word(sum[0].z, sum[0].w), word(sum[1].z, sum[1].w),
+                                                            word(sum[2].z, sum[2].w), word(sum[3].z, sum[3].w)};
+    }
+  }
+
+  TESSERA_DEVICE std::uint32_t word(float low, float high) const { return pack<Scalar>(low * scale, high * scale); }
+};
+
+// The launch ---------------------------------------------------------------------------------------------------------
+
+/// Cuts a workspace into its parts; with no address, only adds up their bytes.
+template <int D>
+struct BackwardWorkspace {
+  BackwardSums sums;
+  std::int64_t bytes = 0;
+
+  BackwardWorkspace(std::byte* start, std::int64_t heads, std::int64_t Tq) {
+    const std::int64_t tiles = (Tq + BackwardTiles<D>::kQueries - 1) / BackwardTiles<D>::kQueries;
+    const std::int64_t rows = heads * tiles * BackwardTiles<D>::kQueries;
+    const auto take = [&]<class Number>(Number*& part, std::int64_t count) {
+      part = start ? reinterpret_cast<Number*>(start + bytes) : nullptr;
+      bytes += (count * static_cast<std::int64_t>(sizeof(Number)) + 127) / 128 * 128;
+    };
+    take(sums.d_q, rows * D);
+    take(sums.lse2, rows);
+    take(sums.delta, rows);
+    take(sums.tickets, heads * tiles * kConsumers);
+  }
+};
+
+template <class Scalar>
+void clear_heads(const Kokkos::Cuda& exec, const HeadTensor<Scalar, Kokkos::Cuda>& heads) {
+  using Policy = Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<4>>;
+  if (heads.size() == 0) return;
+  Kokkos::parallel_for(
+      "tessera::attention::flash2::backward::clear[hopper]",
+      Policy(exec, {0, 0, 0, 0}, {heads.extent_int(0), heads.extent_int(1), heads.extent_int(2), heads.extent_int(3)}),
+      KOKKOS_LAMBDA(int b, int h, int i, int d) { heads(b, h, i, d) = Scalar(0.0f); });
+}
+
+constexpr int teams_for(std::int64_t items, int per_team) {
+  return static_cast<int>((items + per_team - 1) / per_team);
+}
+
+template <class Scalar, int D>
+void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& exec) {
+  using Tiles = BackwardTiles<D>;
+  const int B = problem.q.extent_int(0), H = problem.q.extent_int(1);
+  const int Tq = problem.q.extent_int(2), Tk = problem.k.extent_int(2);
+  const bool in_order = problem.order == DqOrder::fixed;
+  const BackwardWorkspace<D> workspace(problem.workspace.data(), std::int64_t{B} * H, Tq);
+
+  BackwardShape shape{.heads = B * H, .H = H, .Tq = Tq, .Tk = Tk};
+  shape.query_tile = Tiles::kQueries;
+  shape.query_tiles = teams_for(Tq, Tiles::kQueries);
+  shape.key_tiles = teams_for(Tk, kKeyTile);
+  shape.diagonal = problem.causal ? Tk - Tq : kEveryKey;
+  // q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
+  const double bytes_of_head = 8.0 * Tq * D;
+  shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads) : 1;
+  shape.is_descending = in_order;
+  const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
+  TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",
+                  B, H, Tq, D);
+
+  using Prepare = BackwardPrepare<Scalar, D>;
+  const Prepare prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums, !in_order};
+  Kokkos::parallel_for("tessera::attention::flash2::backward::prepare[hopper]",
+                       typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
+                       prepare);
+
+  using Main = BackwardMain<Scalar, D>;
+  enable_large_scratch<Main, typename Main::Policy>();
+  const Main main{head_tensor_map<D>(problem.q, Tiles::kQueries),
+                  head_tensor_map<D>(problem.k, kKeyTile),
+                  head_tensor_map<D>(problem.v, kKeyTile),
+                  head_tensor_map<D>(problem.d_out, Tiles::kQueries),
+                  problem.d_k,
+                  problem.d_v,
+                  shape,
+                  workspace.sums,
+                  problem.scale,
+                  in_order};
+  Kokkos::parallel_for("tessera::attention::flash2::backward::main[hopper]",
+                       typename Main::Policy(exec, shape.heads * shape.key_tiles, Main::kWarps, kWarpLanes)
+                           .set_scratch_size(0, Kokkos::PerTeam(aligned_scratch_bytes(Main::kPadBytes, 1024))),
+                       main);
+
+  using Finish = BackwardFinish<Scalar, D>;
+  const Finish finish{problem.d_q, shape, workspace.sums, problem.scale, !in_order};
+  const std::int64_t threads = std::int64_t{shape.heads} * shape.query_tiles * Finish::kTileThreads;
+  Kokkos::parallel_for(
+      "tessera::attention::flash2::backward::finish[hopper]",
+      typename Finish::Policy(exec, teams_for(threads, Finish::kWarps * kWarpLanes), Finish::kWarps, kWarpLanes),
+      finish);
+}
+
+/// Calls body with D as a compile-time number; false when there is no kernel for it.
+template <class Body>
+bool with_head_width(int D, const Body& body) {
+  switch (D) {
+    case 32: body.template operator()<32>(); return true;
+    case 64: body.template operator()<64>(); return true;
+    case 80: body.template operator()<80>(); return true;
+    case 96: body.template operator()<96>(); return true;
+    case 128: body.template operator()<128>(); return true;
+    default: return false;
+  }
+}
+
+}  // namespace detail::hopper_backward
+
+template <class Scalar>
+bool HopperBackward<Scalar>::runs_on(const Exec& exec) {
+  return cuda::kBuiltForHopper && exec.cuda_device_prop().major == 9;
+}
+
+template <class Scalar>
+bool HopperBackward<Scalar>::supports(int D) {
+  return detail::hopper_backward::with_head_width(D, [&]<int kWidth>() { static_assert(kWidth % 16 == 0); });
+}
+
+template <class Scalar>
+bool HopperBackward<Scalar>::accepts() const {
+  return cuda::is_copyable(q) && cuda::is_copyable(k) && cuda::is_copyable(v) && cuda::is_copyable(out) &&
+         cuda::is_copyable(d_out) && cuda::is_copyable(d_q) && cuda::is_copyable(d_k) && cuda::is_copyable(d_v);
+}
+
+template <class Scalar>
+std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, [[maybe_unused]] int Tk, int D) {
+  std::int64_t bytes = 0;
+  const bool is_known = detail::hopper_backward::with_head_width(D, [&]<int kWidth>() {
+    bytes = detail::hopper_backward::BackwardWorkspace<kWidth>(nullptr, std::int64_t{B} * H, Tq).bytes;
+  });
+  TESSERA_REQUIRE(is_known, "hopper backward: no kernel for this head width", D);
+  return bytes;
+}
+
+template <class Scalar>
+void HopperBackward<Scalar>::launch(const Exec& exec) const {
+  detail::require_attention_shapes(q, k, 128);
+  detail::require_same_heads("hopper backward: v must have k's shape and a contiguous head width", k, v);
+  detail::require_same_heads("hopper backward: out must have q's shape and a contiguous head width", q, out);
+  detail::require_same_heads("hopper backward: d_out must have q's shape and a contiguous head width", q, d_out);
+  detail::require_same_heads("hopper backward: d_q must have q's shape and a contiguous head width", q, d_q);
+  detail::require_same_heads("hopper backward: d_k must have k's shape and a contiguous head width", k, d_k);
+  detail::require_same_heads("hopper backward: d_v must have k's shape and a contiguous head width", k, d_v);
+  detail::require_head_rows("hopper backward: lse must be [B,H,Tq]", q, lse);
+  TESSERA_REQUIRE(runs_on(exec), "hopper backward: the device, or the architecture this was built for, is another",
+                  exec.cuda_device_prop().major, cuda::kBuiltForHopper);
+  TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper backward: no kernel for this head width", q.extent(3));
+  TESSERA_REQUIRE(scale > 0, "hopper backward: scale must be positive", scale);
+  TESSERA_REQUIRE(accepts(), "hopper backward: addresses and strides must be multiples of 16 bytes", q.stride(0),
+                  q.stride(1), q.stride(2));
+  const int B = q.extent_int(0), H = q.extent_int(1), Tq = q.extent_int(2), Tk = k.extent_int(2);
+  if (B * H == 0) return;
+  if (Tq == 0 || Tk == 0) {
+    detail::hopper_backward::clear_heads(exec, d_q);
+    detail::hopper_backward::clear_heads(exec, d_k);
+    detail::hopper_backward::clear_heads(exec, d_v);
+    return;
+  }
+  const std::int64_t needed = workspace_bytes(B, H, Tq, Tk, q.extent_int(3));
+  TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed &&
+                      reinterpret_cast<std::uintptr_t>(workspace.data()) % 128 == 0,
+                  "hopper backward: the workspace must have workspace_bytes(), on a multiple of 128",
+                  workspace.extent(0), needed, reinterpret_cast<std::uintptr_t>(workspace.data()) % 128);
+  detail::hopper_backward::with_head_width(
+      q.extent_int(3), [&]<int D>() { detail::hopper_backward::launch_backward<Scalar, D>(*this, exec); });
+}
+
+template struct HopperBackward<bfloat16>;
+template struct HopperBackward<float16>;
+
+}  // namespace tessera::kernels

@@ -1,0 +1,81 @@
+/// FlashAttention backward for Hopper (sm_90a): what flash2/backward.hpp computes, on wgmma and the copy engine.
+///
+///   p_ij  = exp(scale q_i.k_j - lse_i)        delta_i = sum_d d_out_id out_id
+///   ds_ij = p_ij (d_out_i.v_j - delta_i)      d_q_i = scale sum_j ds_ij k_j
+///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
+///
+/// over the keys j that query i sees: all Tk of them, or j <= i + Tk - Tq when causal. Three kernels:
+///
+///   1. prepare  delta_i and lse_i in base 2, one row of out and d_out after the other.
+///   2. main     one team per (b,h) and tile of 128 keys walks the tiles of queries that see them. d_k and d_v stay in
+///               registers; every team's share of d_q is added to sums in memory by the copy engine.
+///   3. finish   sums of d_q, scaled and rounded.
+///
+/// In the main kernel one warp loads k and q, one v and d_out, two hand over shares of d_q; two warpgroups of 64 keys
+/// each do the arithmetic, on transposed scores, so that p and ds go from registers straight into d_v and d_k. The
+/// share of d_q needs ds of both warpgroups: it is computed one step late, so that neither waits for the other and
+/// one's exponentials run beside the other's products.
+///
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 2; Shah et al. 2024, arXiv:2407.08608 (warp roles).
+/// Numerics   products of Scalar summed in float; p in float until ds is formed; p and ds rounded to Scalar for the
+///            products that follow; the three gradients rounded once.
+/// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
+///            order: bitwise repeatable. DqOrder::any: additions come as they come; d_k and d_v are repeatable still.
+///            A team waits only for teams launched before it, so any number of them may run at once.
+/// Memory     pad: level 0, 81 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() of the
+///            caller's, about twice the size of q.
+/// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
+/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
+/// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
+/// Throws     std::invalid_argument when the device is another, shapes disagree, D is not supported, accepts() is
+///            false, or the workspace is too small.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// In which order the shares of d_q are added.
+enum class DqOrder { fixed, any };
+
+/// Scalar is bfloat16 or float16.
+template <class Scalar>
+struct HopperBackward {
+  using Exec = Kokkos::Cuda;
+
+  HeadTensor<const Scalar, Exec> q;      // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;      // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;      // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> out;    // [B,H,Tq,D]  in   saved by the forward pass
+  HeadRows<const float, Exec> lse;       // [B,H,Tq]    in   saved by the forward pass (natural log)
+  HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]  in
+  HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]  out
+  HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]  out
+  HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
+  float scale;                           // > 0, usually 1/sqrt(D)
+  bool causal;
+  DqOrder order;
+  /// At least workspace_bytes(), on a multiple of 128 bytes; what it holds before does not matter. Launches that share
+  /// one must not run at the same time.
+  Vector<std::byte, Exec> workspace;
+
+  /// Whether this build and this device are Hopper's.
+  static bool runs_on(const Exec& exec);
+
+  /// Whether there is a kernel for this head width: 32, 64, 80, 96, 128.
+  static bool supports(int D);
+
+  /// Whether the copy engine can serve these tensors: addresses and strides are multiples of 16 bytes.
+  bool accepts() const;
+
+  static std::int64_t workspace_bytes(int B, int H, int Tq, int Tk, int D);
+
+  void launch(const Exec& exec) const;
+};
+
+}  // namespace tessera::kernels

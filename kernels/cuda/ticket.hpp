@@ -1,0 +1,34 @@
+/// Tickets: counters in global memory by which blocks of a launch take turns.
+///
+/// A block waits until the counter has reached its number, does its part, and adds one. Whoever waits must be launched
+/// after those it waits for, else a full GPU stands still.
+///
+/// Source  PTX ISA: ld.acquire, red.release (memory consistency model).
+#pragma once
+
+#include "kernels/cuda/barrier.hpp"
+
+namespace tessera::kernels::cuda {
+
+/// The counter; what its other holders wrote before they passed it on is visible afterwards.
+TESSERA_DEVICE std::int32_t read_ticket(const std::int32_t* ticket) {
+  std::int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(ticket) : "memory");
+  return value;
+}
+
+/// Waits until it is `turn`'s turn. A fault in the numbering ends with an error, not with a hang.
+TESSERA_DEVICE void wait_for_turn(const std::int32_t* ticket, std::int32_t turn) {
+#pragma unroll 1
+  for (int i = 0; i < kMaxWaits; ++i) {
+    if (read_ticket(ticket) == turn) return;
+  }
+  __trap();
+}
+
+/// Passes it on, after everything this thread wrote (and bulk operations that it has waited for).
+TESSERA_DEVICE void pass_ticket(std::int32_t* ticket) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(ticket) : "memory");
+}
+
+}  // namespace tessera::kernels::cuda
