@@ -28,7 +28,7 @@ void check(cudaError_t status, const char* call) {
 }
 #define LIBRARY_CHECK(call) check(call, #call)
 
-constexpr std::size_t kWorkspaceAlignment = 256;             // bytes, as the library asks
+constexpr std::size_t kWorkspaceAlignment = 16;              // bytes, as the library asks
 constexpr int kProposals = 16;                               // that a timed selection looks at
 constexpr int kRounds = 9;                                   // of timing; odd, for the median
 constexpr double kWorthLeaving = 0.98;                       // of the first proposal's time, above which it stays
@@ -314,7 +314,7 @@ Plan& plan_of(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operan
 
 void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands) {
   TESSERA_REQUIRE(reinterpret_cast<std::uintptr_t>(operands.workspace) % kWorkspaceAlignment == 0,
-                  "gemm: the workspace must be aligned to 256 bytes", operands.workspace);
+                  "gemm: the workspace must be aligned to 16 bytes", operands.workspace);
   TESSERA_REQUIRE(operands.workspace_bytes >= workspace_bytes(kind), "gemm: workspace too small [bytes]",
                   operands.workspace_bytes, workspace_bytes(kind));
   Plan& plan = plan_of(exec, kind, operands);

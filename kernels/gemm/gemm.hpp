@@ -10,7 +10,7 @@
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
 /// the
 ///            first product of a kind and kept for the life of the process (gemm_algorithms, below).
-/// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, on GPUs aligned to 256 bytes.
+/// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, on GPUs aligned to 16 bytes.
 /// Fast       on GPUs rows and pointers that are multiples of 16 bytes (so m, n, k multiples of 8 in 16 bits), best of
 ///            128 bytes; every other shape works, several times slower.
 /// Async      returns after enqueue on `exec`; never fences, never allocates, and may be captured in a graph. The first
