@@ -227,6 +227,7 @@ struct TileKernel {
           warpgroup_wait<0>(scores);
           if (leads) barrier_arrive(pad.k_empty(key.stage));
           weigh(scores, rows, unmasked < 1, last_seen, last_key);
+          barrier_wait(pad.v_full(key.stage), key.parity);
           pack_weights(scores, weights);
           ++n;
         }
@@ -238,8 +239,6 @@ struct TileKernel {
           warpgroup_fence();
           multiply_scores(scores, q_rows, pad.k(key.stage));
           warpgroup_commit();
-          barrier_wait(pad.v_full(value.stage), value.parity);
-          warpgroup_fence();
           multiply_output(output, weights, pad.v(value.stage), j > 1);
           warpgroup_commit();
           named_barrier_arrive(next_turn, kTurnThreads);
@@ -248,8 +247,11 @@ struct TileKernel {
           warpgroup_wait<1>(scores);
           if (leads) barrier_arrive(pad.k_empty(key.stage));
           weigh(scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
+          touch(scores);
 
-          // 4. rescale the output to the new tops
+          // 4. rescale the output to the new tops. The wait for the next values stands here, and not where they are
+          // used, because ptxas moves the wait for the product in front of all of the softmax if nothing lies between.
+          barrier_wait(pad.v_full(key.stage), key.parity);
           warpgroup_wait<0>(output);
           if (leads) barrier_arrive(pad.v_empty(value.stage));
           pack_weights(scores, weights);
@@ -259,7 +261,6 @@ struct TileKernel {
         if (leads) barrier_arrive(pad.q_empty(query.stage));
         {  // 5. output of the last tile
           const KeyUse value(n - 1);
-          barrier_wait(pad.v_full(value.stage), value.parity);
           touch(output);
           warpgroup_fence();
           multiply_output(output, weights, pad.v(value.stage), mine > 1);
