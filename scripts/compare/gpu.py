@@ -1,0 +1,530 @@
+"""scripts/compare_torch --gpu: every figure we promise for a GPU, both sides in one call, in alternating rounds.
+
+Sections, in this order (--only picks some, separated by commas):
+
+    attention   forward and backward over D x T x mask, ours by engine, against PyTorch's CUDNN and FLASH (MATH where
+                it fits); D = 80 and 256; the course's case, forward and backward together
+    error       errors of out, d_q, d_k, d_v against float64, ours and PyTorch's FLASH, on the same inputs
+    kernels     memory-bound kernels at 65,536 x 4,096, against a copy
+    gpt2        the GPT-2-124M- and 1558M-class decks, against the tokens/s of llm.c
+    steps       whole steps of the named sizes, against torch.compile: forward, forward+backward, step, peak memory
+    scaling     the step of size large on 1, 2, 4 ... GPUs
+
+Each finished part is printed at once and kept in --output, so that a call that is cut short keeps what it has; the
+table of all promises comes last. Ratios are PyTorch's time over ours, above 1 we are faster: the median over the
+rounds, with the lowest and the highest.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
+         "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
+
+
+class Failed(Exception):
+    """One side could not do what it was asked; the text says why."""
+
+
+class Torch:
+    """PyTorch's side (torch_worker.py), started when it is first asked."""
+
+    def __init__(self):
+        self.process = None
+
+    def ask(self, **request):
+        if self.process is None:
+            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"PyTorch's process ended with {self.process.wait()}")
+        answer = json.loads(line)
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer["answer"]
+
+    def stop(self):
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+            self.process = None
+
+
+class Ours:
+    """Our program: one process per call, started through scripts/run where there are several ranks."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def run(self, deck, *overrides, ranks=1, timeout=300):
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.h5"
+            launcher = [] if ranks == 1 else [ROOT / "scripts/run", "--quiet", "-n", ranks]
+            command = [*launcher, self.program, deck, f"job.directory={folder}/run", *overrides]
+            if not any(str(o).startswith("job.output=") for o in overrides):
+                command.append(f"job.output={result}")
+            try:
+                answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"our program took longer than {timeout} s") from None
+            if answer.returncode != 0:
+                said = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
+                raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:])
+            return rows_of(result) if result.exists() else None
+
+
+def rows_of(path):
+    """The table of a bench result: one {column: value} per row."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
+                   for name, item in file.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
+    return [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
+
+
+def deck(name):
+    return ROOT / "input/bench" / name
+
+
+def words(*items):
+    return "[" + ", ".join(f'"{item}"' for item in items) + "]"
+
+
+def numbers(items):
+    return "[" + ", ".join(str(item).lower() for item in items) + "]"
+
+
+class Report:
+    """Gathers what was found: lines for the console, the table of promises, everything as JSON."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.promises, self.data = [], {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def promise(self, what, value, least, aim, text=None):
+        """`value` against what was promised at least and aimed at; for times and errors give both negated."""
+        self.promises.append({"what": what, "value": value, "least": least, "aim": aim, "text": text})
+
+    def keep(self, section, value):
+        self.data[section] = value
+        (self.folder / "compare.json").write_text(json.dumps({"data": self.data, "promises": self.promises}, indent=1))
+
+    def table(self):
+        lines = [f"\n{'promise':<58}{'found':>12}{'at least':>12}{'aim':>10}"]
+        for p in self.promises:
+            value, least, aim = p["value"], p["least"], p["aim"]
+            verdict = "aim reached" if value >= aim else "reached" if value >= least else "MISSED"
+            show = lambda x: f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"
+            lines.append(f"{p['what']:<58}{show(value):>12}{show(least):>12}{show(aim):>10}  {verdict}"
+                         + (f"  {p['text']}" if p["text"] else ""))
+        return "\n".join(lines)
+
+
+def spread(values):
+    return statistics.median(values), min(values), max(values)
+
+
+def ratio_text(ratios):
+    middle, low, high = spread(ratios)
+    return f"{middle:5.2f} ({low:.2f}-{high:.2f})"
+
+
+# --- attention
+
+# (B, H) keep 16,384 tokens of about 2,048 channels; 25 heads of 80 are the 2.7b model's 2,000 of them.
+def case(T, D, causal, tokens=16384, channels=2048):
+    return {"B": max(1, tokens // T), "H": max(1, channels // D), "T": T, "D": D, "causal": causal}
+
+
+ATTENTION_CASES = [case(T, D, causal) for D in (128, 64) for T in (1024, 4096, 16384) for causal in (False, True)]
+ATTENTION_CASES += [case(4096, D, causal) for D in (80, 256) for causal in (False, True)]
+COURSE_CASE = {"B": 1, "H": 16, "T": 16384, "D": 64, "causal": True}
+
+
+def ours_attention(ours, cases, quick, **sweep):
+    """{(T, D, causal, engine, ordered): row} of one process per block of cases with the same widths and lengths."""
+    found = {}
+    widths = sorted({c["D"] for c in cases})
+    blocks = [(D, sorted({c["T"] for c in cases if c["D"] == D})) for D in widths]
+    merged = {}
+    for D, lengths in blocks:
+        merged.setdefault(tuple(lengths), []).append(D)
+    for lengths, group in merged.items():
+        rows = ours.run(deck("attention_gpu.toml"), 'bench.implementations=["flash2"]', "bench.tuned=[true]",
+                        f"bench.lengths={numbers(lengths)}", f"bench.head_widths={numbers(group)}",
+                        f"bench.repeats={10 if quick else 15}", "bench.warmup_ms=25",
+                        *(f"bench.{key}={value}" for key, value in sweep.items()))
+        for row in rows:
+            key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
+            found[key] = row
+    return found
+
+
+def attention(ours, torch, report, rounds, quick):
+    wgmma, mma, theirs = [], [], []
+    for number in range(rounds):
+        def our_turn():
+            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["wgmma"]', deterministic="[true, false]"))
+            mma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["mma"]', deterministic="[true]"))
+
+        def their_turn():
+            theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"],
+                                    repeats=10 if quick else 15, warmup_ms=25))
+
+        for turn in (our_turn, their_turn) if number % 2 == 0 else (their_turn, our_turn):
+            turn()
+        print(f"  attention, round {number + 1} of {rounds}", flush=True)
+
+    data = []
+    print(f"\n{'attention (bf16)':<24}{'':>10}{'ours ms':>9}{'TFLOP/s':>9}{'CUDNN ms':>10}{'FLASH ms':>10}"
+          f"{'x CUDNN':>19}{'x FLASH':>19}{'mma x FLASH':>19}{'any order x CUDNN':>19}")
+    for index, c in enumerate(ATTENTION_CASES):
+        flop = 4 * c["B"] * c["H"] * c["T"] ** 2 * c["D"] * (0.5 if c["causal"] else 1)
+        for direction, factor in (("forward", 1), ("backward", 2.5)):
+            def mine(runs, engine, ordered):
+                column = [run.get((c["T"], c["D"], c["causal"], engine, ordered), {}).get(f"{direction}_ms") for run in runs]
+                return column if all(x is not None and x == x for x in column) else None
+
+            def torchs(backend):
+                column = [run[index][backend].get(direction) for run in theirs]
+                return column if all(column) else None
+
+            sides = {"wgmma": mine(wgmma, "wgmma", True), "any": mine(wgmma, "wgmma", False), "mma": mine(mma, "mma", True),
+                     "CUDNN": torchs("CUDNN"), "FLASH": torchs("FLASH")}
+            ratio = lambda ours_, theirs_: ([t / o for o, t in zip(sides[ours_], sides[theirs_])]
+                                            if sides[ours_] and sides[theirs_] else None)
+            ratios = {"cudnn": ratio("wgmma", "CUDNN"), "flash": ratio("wgmma", "FLASH"), "mma": ratio("mma", "FLASH"),
+                      "any": ratio("any", "CUDNN"), "mma_cudnn": ratio("mma", "CUDNN")}
+            middle = lambda column: statistics.median(column) if column else float("nan")
+            best = sides["wgmma"] or sides["mma"]
+            print(f"D={c['D']:<4}T={c['T']:<6}{'causal' if c['causal'] else 'full':<9}{direction:>10}{middle(best):>9.3f}"
+                  f"{1e-9 * factor * flop / middle(best):>9.0f}{middle(sides['CUDNN']):>10.3f}{middle(sides['FLASH']):>10.3f}"
+                  + "".join(f"{ratio_text(r) if r else '-':>19}" for r in (ratios["cudnn"], ratios["flash"], ratios["mma"],
+                                                                        ratios["any"] if direction == "backward" else None)))
+            data.append({**c, "direction": direction, "ms": sides, "ratios": ratios})
+    report.keep("attention", data)
+    promise_attention(data, report)
+    print(flush=True)
+
+
+def promise_attention(data, report):
+    """The lowest of the medians over the cases that a promise is about."""
+    def lowest(direction, which, keep):
+        rows = [r for r in data if r["direction"] == direction and keep(r)]
+        found = [statistics.median(r["ratios"][which]) for r in rows if r["ratios"][which]]
+        return min(found) if found and len(found) == len(rows) else float("nan")
+
+    long = lambda D: lambda r: r["D"] == D and r["T"] >= 4096
+    short = lambda r: r["D"] in (64, 128) and r["T"] == 1024
+    both = lambda r: r["D"] in (64, 128) and r["T"] >= 4096
+    rare = lambda r: r["D"] in (80, 256)
+    add = report.promise
+    add("forward D=128, T>=4096, x CUDNN", lowest("forward", "cudnn", long(128)), 0.95, 1.08)
+    add("forward D=64, T>=4096, x CUDNN", lowest("forward", "cudnn", long(64)), 1.05, 1.2)
+    add("forward D=64 and 128, T=1024, x CUDNN", lowest("forward", "cudnn", short), 0.9, 1.05)
+    add("backward D=64 and 128, T>=4096, any order, x CUDNN", lowest("backward", "any", both), 0.95, 1.1)
+    add("backward D=64 and 128, T>=4096, deterministic, x CUDNN", lowest("backward", "cudnn", both), 0.85, 1.0)
+    add("mma forward D=64 and 128, T>=4096, x FLASH", lowest("forward", "mma", both), 1.0, 1.1)
+    add("mma backward D=64 and 128, T>=4096, x FLASH", lowest("backward", "mma", both), 0.9, 1.0)
+    for direction in ("forward", "backward"):
+        best = []
+        for r in data:
+            if r["direction"] == direction and rare(r):
+                options = [statistics.median(r["ratios"][key]) for key in ("flash", "mma") if r["ratios"][key]]
+                best.append(max(options) if options else float("nan"))
+        add(f"{direction} D=80 and 256, T=4096, x FLASH (best engine)", min(best), 1.0, 1.0)
+
+
+def course(ours, torch, report, rounds, quick):
+    c = COURSE_CASE
+    mine, theirs = {True: [], False: []}, []
+    for _ in range(rounds):
+        rows = ours_attention(ours, [c], quick, engines='["auto"]', deterministic="[true, false]", tokens=0, channels=0,
+                              heads=c["H"], batch=c["B"], causal="[true]")
+        for key, row in rows.items():
+            mine[key[4]].append(row["both_ms"])
+        theirs.append(torch.ask(do="attention", cases=[c], backends=["CUDNN", "FLASH"], repeats=10, warmup_ms=25)[0])
+    middle = {name: statistics.median(values) for name, values in
+              (("deterministic", mine[True]), ("any order", mine[False]), ("CUDNN", [t["CUDNN"]["both"] for t in theirs]),
+               ("FLASH", [t["FLASH"]["both"] for t in theirs]))}
+    print("forward + backward, B=1 H=16 T=16384 D=64 causal: "
+          + ", ".join(f"{name} {ms:.3f} ms" for name, ms in middle.items()), flush=True)
+    report.keep("course", middle)
+    report.promise("forward+backward of the course's case [ms]", -min(middle["deterministic"], middle["any order"]), -4.5, -3.9)
+
+
+# --- errors
+
+ERROR_CASES = [{"B": 1, "H": 2, "T": T, "D": D, "causal": causal} for D in (64, 128) for T in (1000, 2048) for causal in (False, True)]
+ERROR_CASES += [{"B": 1, "H": 2, "T": 1024, "D": D, "causal": True} for D in (80, 256)]
+
+
+def error(ours, torch, report, quick):
+    worst, data = 0.0, []
+    print(f"\n{'error against float64':<26}{'tensor':>8}{'FLASH':>10}{'wgmma':>10}{'mma':>10}")
+    for c in ERROR_CASES[:4] if quick else ERROR_CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            inputs = f"{folder}/inputs.h5"
+            torch.ask(do="error", case=c, inputs=inputs)
+            files = {}
+            for engine in ("wgmma", "mma"):
+                path = f"{folder}/{engine}.h5"
+                try:
+                    ours.run(verify_deck(folder), f"job.input={inputs}", f"job.output={path}", f"attention.engine={engine}")
+                    files[engine] = path
+                except Failed as reason:
+                    print(f"  {engine} D={c['D']}: {reason}")
+            answer = torch.ask(do="error", case=c, backends=["FLASH"], ours=files)
+        for tensor in ("out", "d_q", "d_k", "d_v"):
+            row = {name: values[tensor] for name, values in answer.items()}
+            print(f"D={c['D']:<4}T={c['T']:<6}{'causal' if c['causal'] else 'full':<12}{tensor:>8}{row['FLASH']:>10.2e}"
+                  + "".join(f"{row[e]:>10.2e}" if e in row else f"{'-':>10}" for e in ("wgmma", "mma")))
+            data.append({**c, "tensor": tensor, **row})
+            worst = max([worst, *(row[e] / row["FLASH"] for e in ("wgmma", "mma") if e in row)])
+    report.keep("error", data)
+    report.promise("largest error / FLASH's own", -worst if data else float("nan"), -1.2, -1.0)
+    print(flush=True)
+
+
+def verify_deck(folder):
+    path = Path(folder) / "verify.toml"
+    path.write_text('# Attention on tensors of a file.\n[job]\nkind = "verify.attention"\n[precision]\ncompute = "bf16"\n'
+                    '[attention]\nimplementation = "flash2"\ntuned = true\n')
+    return path
+
+
+# --- memory-bound kernels
+
+def kernels(ours, torch, report, quick):
+    rows = ours.run(deck("kernels_gpu.toml"), *(["bench.rows=16384"] if quick else []))
+    print(f"\n{'kernel':<26}{'dtype':>6}{'ms':>9}{'GB/s':>8}{'of copy':>9}")
+    for row in rows:
+        print(f"{row['kernel']:<26}{row['dtype']:>6}{row['median_ms']:>9.3f}{row['gbyte_per_s']:>8.0f}{row['of_copy']:>9.2f}")
+    report.keep("kernels", rows)
+    for kernel in ("rmsnorm", "rmsnorm_residual", "rmsnorm_backward", "rope", "swiglu", "swiglu_backward", "cross_entropy", "adamw"):
+        found = [row["of_copy"] for row in rows if row["kernel"] == kernel and row["dtype"] == "bf16"]
+        report.promise(f"{kernel} bf16, fraction of the copy rate", found[0] if found else float("nan"), 0.85, 0.92)
+    print(flush=True)
+
+
+# --- whole steps
+
+GPT2 = [("gpt2_124m.toml", 530_000, 580_000), ("gpt2_1558m.toml", 48_400, 55_000)]
+
+
+def step_line(what, row):
+    return (f"{what:<22}{row['forward_ms']:>9.2f}{row['forward_backward_ms']:>9.2f}{row['optimizer_ms']:>8.2f}{row['step_ms']:>9.2f}"
+            f"{row['tokens_per_s']:>12,.0f}{100 * row['mfu']:>7.1f} %{row['planned_mib']:>10.0f}{row['peak_mib']:>10.0f}  {row['outcome']}")
+
+
+STEP_HEADER = (f"\n{'step (bf16)':<22}{'fwd ms':>9}{'f+b ms':>9}{'opt ms':>8}{'step ms':>9}{'tokens/s':>12}{'MFU':>9}"
+               f"{'plan MiB':>10}{'peak MiB':>10}")
+
+
+def gpt2(ours, torch, report, quick):
+    print(STEP_HEADER)
+    data = []
+    for name, least, aim in GPT2:
+        try:
+            row = ours.run(deck(name), *(["bench.repeats=4"] if quick else []))[0]
+            print(step_line(name.removesuffix(".toml"), row), flush=True)
+            data.append(row)
+            report.promise(f"{name.removesuffix('.toml')} [tokens/s]", row["tokens_per_s"], least, aim)
+        except Failed as reason:
+            print(f"{name}: {reason}", flush=True)
+            report.promise(f"{name.removesuffix('.toml')} [tokens/s]", float("nan"), least, aim)
+    report.keep("gpt2", data)
+
+
+def prepare_compiled(sizes):
+    """Compiles every size in processes side by side, so that the ones that measure find the code in the cache."""
+    workers = []
+    for size in sizes:
+        worker = Torch()
+        worker.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
+                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        print(json.dumps({"do": "model", "warm_only": True, **torch_model(size, True)}), file=worker.process.stdin, flush=True)
+        workers.append(worker)
+    begin = time.perf_counter()
+    for size, worker in zip(sizes, workers):
+        line = worker.process.stdout.readline()
+        print(f"  torch.compile of {size}: {line.strip()[:160]} after {time.perf_counter() - begin:.0f} s", flush=True)
+        worker.stop()
+
+
+def torch_model(size, compiled):
+    C, F, L, H = SIZES[size]
+    return {"V": 10000, "T": 512, "B": 4, "C": C, "F": F, "L": L, "H": H, "compile": compiled}
+
+
+def steps(ours, report, rounds, quick, sizes, with_eager):
+    prepare_compiled(sizes)
+    print(STEP_HEADER)
+    data = {}
+    for size in sizes:
+        mine, theirs, torch = {}, {}, Torch()
+        overrides = [f"bench.sizes={words(size)}"]
+        variants = ["graph", "plain"]
+        kinds = ["torch.compile"] + (["eager"] if with_eager else [])
+        try:
+            for kind in kinds:  # compiled first: its numbers count
+                torch.ask(do="model", **torch_model(size, kind == "torch.compile"))
+                for number in range(rounds if kind == "torch.compile" else 1):
+                    def our_turn():
+                        wanted = variants if number == 0 else variants[:1]
+                        for row in ours.run(deck("step_gpu.toml"), *overrides, f"bench.variants={words(*wanted[:1])}"):
+                            mine.setdefault(row["variant"], []).append(row)
+                        for variant in wanted[1:]:
+                            for row in ours.run(deck("step_gpu.toml"), *overrides, f"bench.variants={words(variant)}", "bench.repeats=10"):
+                                mine.setdefault(row["variant"], []).append(row)
+
+                    def their_turn():
+                        theirs.setdefault(kind, []).append(torch.ask(do="step", repeats=10 if size in ("xl", "2.7b") else 20))
+
+                    turns = (our_turn, their_turn) if kind == "torch.compile" else (their_turn,)
+                    for turn in turns if number % 2 == 0 else reversed(turns):
+                        turn()
+                torch.stop()
+        except Failed as reason:
+            print(f"{size}: {reason}", flush=True)
+        finally:
+            torch.stop()
+        data[size] = {"ours": mine, "torch": theirs}
+        print_size(size, mine, theirs)
+        promise_size(size, mine, theirs, report)
+        report.keep("steps", data)
+
+
+def print_size(size, mine, theirs):
+    for variant, rows in mine.items():
+        middle = sorted(rows, key=lambda row: row["step_ms"])[len(rows) // 2]
+        print(step_line(f"{size}, ours {variant}", middle))
+    for kind, rounds in theirs.items():
+        middle = sorted(rounds, key=lambda r: r["step"])[len(rounds) // 2]
+        print(f"{f'{size}, {kind}':<22}{middle['forward']:>9.2f}{middle['forward_backward']:>9.2f}{'':>8}{middle['step']:>9.2f}"
+              f"{1e3 * 2048 / middle['step']:>12,.0f}{'':>9}{'':>10}{middle['peak_mib']:>10.0f}", flush=True)
+
+
+def promise_size(size, mine, theirs, report):
+    rounds = list(zip(mine.get("graph", []), theirs.get("torch.compile", [])))
+    nan = float("nan")
+    ratios = [t["step"] / m["step_ms"] for m, t in rounds] or [nan]
+    report.promise(f"step of {size}, x torch.compile", statistics.median(ratios), 1.1, 1.25, f"{min(ratios):.2f}-{max(ratios):.2f}")
+    plan = [abs(m["peak_mib"] / m["planned_mib"] - 1) for m, _ in rounds] or [nan]
+    report.promise(f"  peak memory of {size} off the plan [%]", -100 * statistics.median(plan), -2, -2)
+    peak = [m["peak_mib"] / t["peak_mib"] for m, t in rounds] or [nan]
+    report.promise(f"  peak memory of {size} / torch.compile's", -statistics.median(peak), -(1.05 if size == "2.7b" else 1.0), -1.0)
+
+
+def scaling(ours, report, gpus, quick):
+    counts = [ranks for ranks in (1, 2, 4, 8) if ranks <= gpus]
+    if len(counts) < 2:
+        print("scaling: needs 2 GPUs or more, found 1; skipped", flush=True)
+        return
+    tokens = {}
+    print(STEP_HEADER)
+    for ranks in counts:
+        try:
+            row = ours.run(deck("step_gpu.toml"), 'bench.sizes=["large"]', 'bench.variants=["graph"]', f"train.batch_size={4 * ranks}",
+                           "precision.reduce=bf16", ranks=ranks)[0]
+        except Failed as reason:
+            print(f"large on {ranks} GPUs: {reason}", flush=True)
+            continue
+        print(step_line(f"large on {ranks}", row), flush=True)
+        tokens[ranks] = row["tokens_per_s"]
+        if ranks > 1 and 1 in tokens:
+            report.promise(f"size large on {ranks} GPUs, fraction of linear", tokens[ranks] / (ranks * tokens[1]), 0.9, 0.97)
+    report.keep("scaling", tokens)
+
+
+# --- plots
+
+def draw(report):
+    """One picture per section that has data."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as missing:
+        print(f"no plots: {missing}")
+        return
+    colours = {"wgmma": "#0072B2", "any": "#56B4E9", "mma": "#009E73", "CUDNN": "#E69F00", "FLASH": "#D55E00"}
+    if rows := report.data.get("attention"):
+        figure, axes = plt.subplots(2, 1, figsize=(11, 8), constrained_layout=True)
+        for axis, (direction, factor) in zip(axes, (("forward", 1), ("backward", 2.5))):
+            chosen = [r for r in rows if r["direction"] == direction]
+            for offset, side in enumerate(colours):
+                heights = [1e-9 * factor * 4 * r["B"] * r["H"] * r["T"] ** 2 * r["D"] * (0.5 if r["causal"] else 1)
+                           / statistics.median(r["ms"][side]) if r["ms"][side] else 0 for r in chosen]
+                axis.bar([i + 0.16 * (offset - 2) for i in range(len(chosen))], heights, 0.16, color=colours[side],
+                         label={"any": "ours, wgmma, any order", "wgmma": "ours, wgmma", "mma": "ours, mma"}.get(side, f"PyTorch {side}"))
+            axis.set(title=f"Attention {direction}, bf16", ylabel="TFLOP/s", xticks=range(len(chosen)))
+            axis.set_xticklabels([f"{r['D']}\n{r['T'] // 1024}k\n{'causal' if r['causal'] else 'full'}" for r in chosen], fontsize=7)
+        axes[0].legend(ncols=5, fontsize=7, frameon=False)
+        figure.savefig(report.folder / "attention.png", dpi=140)
+    if rows := report.data.get("kernels"):
+        figure, axis = plt.subplots(figsize=(9, 4), constrained_layout=True)
+        chosen = [r for r in rows if r["dtype"] == "bf16"]
+        axis.bar([r["kernel"] for r in chosen], [r["of_copy"] for r in chosen], color=colours["wgmma"])
+        axis.axhline(0.85, color=colours["FLASH"], linewidth=1)
+        axis.set(title="Memory-bound kernels, bf16", ylabel="fraction of the copy rate")
+        axis.tick_params(axis="x", rotation=40)
+        figure.savefig(report.folder / "kernels.png", dpi=140)
+    if data := report.data.get("steps"):
+        figure, axis = plt.subplots(figsize=(8, 4), constrained_layout=True)
+        best = lambda rounds, key: statistics.median(r[key] for r in rounds) if rounds else 0
+        sides = (("ours, graph", "#0072B2", lambda d: best(d["ours"].get("graph"), "step_ms")),
+                 ("ours, plain", "#56B4E9", lambda d: best(d["ours"].get("plain"), "step_ms")),
+                 ("torch.compile", "#E69F00", lambda d: best(d["torch"].get("torch.compile"), "step")),
+                 ("PyTorch eager", "#D55E00", lambda d: best(d["torch"].get("eager"), "step")))
+        for offset, (label, colour, height) in enumerate(sides):
+            axis.bar([i + 0.2 * (offset - 1.5) for i in range(len(data))], [height(d) for d in data.values()], 0.2, color=colour, label=label)
+        axis.set(title="One optimizer step, 4 x 512 tokens, bf16", ylabel="ms", yscale="log", xticks=range(len(data)))
+        axis.set_xticklabels(data)
+        axis.legend(frameon=False, fontsize=8)
+        figure.savefig(report.folder / "steps.png", dpi=140)
+    print(f"plots and compare.json in {report.folder}")
+
+
+def main(arguments, program):
+    begin = time.perf_counter()
+    ours, report, torch = Ours(program), Report(Path(arguments.output)), Torch()
+    sections = arguments.only.split(",") if arguments.only else ["attention", "error", "kernels", "gpt2", "steps", "scaling"]
+    rounds, quick = arguments.rounds, arguments.quick
+    gpus = len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
+    print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
+                         text=True, capture_output=True).stdout.strip())
+    print(subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip(), flush=True)
+    work = {"attention": lambda: (attention(ours, torch, report, rounds, quick), course(ours, torch, report, min(rounds, 3), quick)),
+            "error": lambda: error(ours, torch, report, quick),
+            "kernels": lambda: kernels(ours, torch, report, quick),
+            "gpt2": lambda: gpt2(ours, torch, report, quick),
+            "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), not quick),
+            "scaling": lambda: scaling(ours, report, gpus, quick)}
+    for section in sections:
+        if section not in ("attention", "error"):
+            torch.stop()  # its memory is wanted
+        spent = time.perf_counter() - begin
+        if spent > arguments.budget:
+            print(f"{section}: left out, {spent:.0f} s of {arguments.budget} are gone", flush=True)
+            continue
+        try:
+            work[section]()
+        except Failed as reason:
+            print(f"{section}: {reason}", flush=True)
+        print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
+        report.keep("sections", sections)
+    torch.stop()
+    print(report.table(), flush=True)
+    draw(report)
+    return 0 if report.promises else 3

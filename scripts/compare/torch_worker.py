@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""PyTorch's side of a comparison on a GPU, as a process of its own that ends when its memory is wanted back.
+
+Reads one JSON object per line from stdin and answers each with one line on stdout. Both sides of a comparison take
+turns in one call; this process keeps its models and compiled code between its turns, and works only when asked.
+
+    {"do": "attention", "cases": [...], "backends": [...], "repeats": n, "warmup_ms": t}
+    {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
+    {"do": "model", ...}      builds (and compiles) a transformer;  {"do": "step", ...} times it
+    {"do": "copy", "bytes": n}    GB/s of a device copy, read plus written
+    {"do": "stop"}
+
+Every time is taken with events of the GPU around a call, many calls in the queue at once, medians in milliseconds.
+"""
+import json
+import math
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def timed(call, repeats, warmup_ms):
+    """Median milliseconds of `call` on the GPU."""
+    begin = time.perf_counter()
+    while True:
+        call()
+        torch.cuda.synchronize()
+        if 1e3 * (time.perf_counter() - begin) >= warmup_ms:
+            break
+    call()  # the first that counts finds the queue busy
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for first, last in marks:
+        first.record()
+        call()
+        last.record()
+    torch.cuda.synchronize()
+    return statistics.median(first.elapsed_time(last) for first, last in marks)
+
+
+def spaced(call, repeats, warmup):
+    """Median milliseconds from the end of one call to the end of the next, as steps of a run follow each other."""
+    for _ in range(warmup):
+        call()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        call()
+        mark.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
+
+
+# --- attention
+
+def tensors_of(case, dtype):
+    shape = (case["B"], case["H"], case["T"], case["D"])
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    return q, k, v, torch.randn(shape, device="cuda", dtype=dtype)
+
+
+def attention(request):
+    """[{backend: {"forward": ms, "backward": ms, "both": ms} or {"failed": why}}] for each case."""
+    answers = []
+    for case in request["cases"]:
+        q, k, v, d_out = tensors_of(case, DTYPES[case.get("dtype", "bf16")])
+        answer = {}
+        for backend in case.get("backends", request["backends"]):
+            def forward():
+                return F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
+
+            try:
+                with sdpa_kernel(BACKENDS[backend]):
+                    out = forward()
+                    time_of = lambda call: timed(call, request["repeats"], request["warmup_ms"])
+                    answer[backend] = {
+                        "forward": time_of(forward),
+                        "backward": time_of(lambda: torch.autograd.grad(out, (q, k, v), d_out, retain_graph=True)),
+                        "both": time_of(lambda: torch.autograd.grad(forward(), (q, k, v), d_out))}
+                    del out
+            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+                answer[backend] = {"failed": str(error).splitlines()[0][:120]}
+        answers.append(answer)
+        del q, k, v, d_out
+        torch.cuda.empty_cache()
+    return answers
+
+
+def exact_attention(q, k, v, d_out, causal):
+    """The same in float64, head by head, straight from the definition; causal is bottom-right."""
+    results = [torch.empty_like(x, dtype=torch.float64) for x in (q, q, k, v)]
+    queries, keys = q.shape[2], k.shape[2]
+    hidden = torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(keys - queries + 1) if causal else None
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            inputs = [x[b, h].double().detach().requires_grad_() for x in (q, k, v)]
+            scores = inputs[0] @ inputs[1].T / math.sqrt(q.shape[3])
+            if causal:
+                scores = scores.masked_fill(hidden, -math.inf)
+            out = torch.softmax(scores, -1) @ inputs[2]
+            for result, value in zip(results, (out, *torch.autograd.grad(out, inputs, d_out[b, h].double()))):
+                result[b, h] = value.detach()
+    return results
+
+
+def error(request):
+    """Writes the inputs that verify.attention reads, then compares what it wrote, and PyTorch's own, with float64.
+
+    With "inputs": writes them and answers at once. With "ours": {name: file}; answers {name: {tensor: error}} where
+    an error is |x - exact| / |exact| in the Frobenius norm.
+    """
+    import h5py
+    import numpy as np
+
+    case = request["case"]
+    dtype = DTYPES[case.get("dtype", "bf16")]
+    q, k, v, d_out = tensors_of(case, dtype)
+    if "inputs" in request:
+        with h5py.File(request["inputs"], "w") as file:
+            for name, x in zip(("q", "k", "v", "d_out"), (q, k, v, d_out)):
+                file[name] = x.detach().float().cpu().numpy()
+            file.attrs["causal"] = np.int64(case["causal"])
+        return "written"
+    names = ("out", "d_q", "d_k", "d_v")
+    exact = exact_attention(q, k, v, d_out, case["causal"])
+
+    def errors(tensors):
+        return {name: ((x.double() - e).norm() / e.norm()).item() for name, x, e in zip(names, tensors, exact)}
+
+    answer = {}
+    for backend in request["backends"]:
+        with sdpa_kernel(BACKENDS[backend]):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
+            answer[backend] = errors((out, *torch.autograd.grad(out, (q, k, v), d_out)))
+    for name, path in request["ours"].items():
+        with h5py.File(path, "r") as file:
+            answer[name] = errors([torch.from_numpy(file[tensor][...]).cuda() for tensor in names])
+    return answer
+
+
+# --- the model: README.md's table of tensors, one class
+
+class Block(torch.nn.Module):
+    def __init__(self, C, H, F_):
+        super().__init__()
+        self.heads = H
+        self.norm1, self.norm2 = torch.nn.RMSNorm(C, eps=1e-5), torch.nn.RMSNorm(C, eps=1e-5)
+        linear = lambda i, o: torch.nn.Linear(i, o, bias=False)
+        self.qkv, self.out, self.gate_up, self.down = linear(C, 3 * C), linear(C, C), linear(C, 2 * F_), linear(F_, C)
+
+    def forward(self, x, cos, sin):
+        B, T, C = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, self.heads, -1).unbind(2)
+        q, k, v = turned(q, cos, sin).transpose(1, 2), turned(k, cos, sin).transpose(1, 2), v.transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, C))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+def turned(x, cos, sin):
+    """x [B,T,H,D]: the pairs (x[2i], x[2i+1]) turned by the angle of their position."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, V, T, C, L, H, F_):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(V, C)
+        self.blocks = torch.nn.ModuleList(Block(C, H, F_) for _ in range(L))
+        self.norm, self.head = torch.nn.RMSNorm(C, eps=1e-5), torch.nn.Linear(C, V, bias=False)
+        angle = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, C // H, 2) * H / C)
+        self.register_buffer("cos", angle.cos()[:, None, :])
+        self.register_buffer("sin", angle.sin()[:, None, :])
+
+    def forward(self, tokens, targets):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+class Training:
+    """A model with its optimizer, as we train ours: bf16 autocast, fused AdamW, the whole gradient clipped to 1."""
+
+    def __init__(self, request):
+        torch.manual_seed(1)
+        torch.set_float32_matmul_precision("high")
+        with torch.device("cuda"):
+            self.model = Model(*(request[key] for key in ("V", "T", "C", "L", "H", "F")))
+            ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
+        self.tokens, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        self.run = torch.compile(self.model) if request["compile"] else self.model
+        self.optimizer = None
+
+    def make_optimizer(self):
+        decayed = [p for p in self.model.parameters() if p.dim() > 1]
+        gains = [p for p in self.model.parameters() if p.dim() == 1]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+
+    def forward(self):
+        with torch.autocast("cuda", torch.bfloat16):
+            return self.run(self.tokens, self.targets)
+
+    def forward_backward(self):
+        for p in self.model.parameters():
+            p.grad = None
+        self.forward().backward()
+
+    def step(self):
+        self.forward_backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+
+training = None
+
+
+def model(request):
+    """Builds the model and runs it once; seconds that took, compiling included."""
+    global training
+    begin = time.perf_counter()
+    training = Training(request)
+    training.forward_backward()
+    torch.cuda.synchronize()
+    if not request.get("warm_only"):
+        training.make_optimizer()
+        training.step()
+        torch.cuda.synchronize()
+    return {"seconds": time.perf_counter() - begin,
+            "parameters": sum(p.numel() for p in training.model.parameters())}
+
+
+def step(request):
+    """{"step": ms, "forward_backward": ms, "forward": ms, "peak_mib": of the allocator}"""
+    repeats = request["repeats"]
+    torch.cuda.reset_peak_memory_stats()
+    answer = {"step": spaced(training.step, repeats, 3)}
+    answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+    answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
+    answer["forward"] = spaced(training.forward, repeats, 1)
+    return answer
+
+
+def copy(request):
+    source = torch.randn(request["bytes"] // 4, device="cuda")
+    target = torch.empty_like(source)
+    ms = timed(lambda: target.copy_(source), 20, 60)
+    return {"gbyte_per_s": 2e-6 * request["bytes"] / ms}
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr instead of between our answers
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "stop":
+            break
+        work = {"attention": attention, "error": error, "model": model, "step": step, "copy": copy}[request["do"]]
+        try:
+            answer = {"answer": work(request)}
+        except Exception as failure:  # told to the other side, which decides
+            answer = {"failed": f"{type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}"[:300]}
+            torch.cuda.empty_cache()
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
