@@ -6,6 +6,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -37,33 +38,58 @@ void AdamwUpdate<Exec, Scalar>::launch(const Exec& exec) const {
                   param.extent(0), n);
   TESSERA_REQUIRE(scalars.data(), "adamw: scalars are missing");
   if (blocks.extent(0) == 0) return;
-  Kokkos::parallel_for("tessera::adamw::update", Policy(exec, blocks.extent_int(0), Kokkos::AUTO), *this);
+  const bool fit = packets_fit(1, 1, master.data(), param.data(), grad.data(), m.data(), v.data());
+  in_packets<Exec, Real>(fit, [&](auto how) {
+    using Policy = Kokkos::TeamPolicy<Exec, decltype(how)>;
+    Kokkos::parallel_for("tessera::adamw::update", team_policy<Policy>(exec, blocks.extent_int(0)), *this);
+  });
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar>::operator()(const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const AdamwScalars now = scalars();
   if (now.skip != 0) return;
   const AdamwBlock block = blocks(team.league_rank());
   const std::int64_t first = block.first;
   const double decayed = block.decay ? 1.0 - now.learning_rate * static_cast<double>(weight_decay) : 1.0;
-  const Real keep = static_cast<Real>(decayed);
-  const Real step = static_cast<Real>(now.learning_rate / now.bias1);
-  const Real root_scale = static_cast<Real>(1.0 / kernels::sqrt(now.bias2));
-  const Real grad_scale = static_cast<Real>(now.grad_scale);
+  const Factors by{static_cast<Real>(decayed), static_cast<Real>(now.learning_rate / now.bias1),
+                   static_cast<Real>(1.0 / kernels::sqrt(now.bias2)), static_cast<Real>(now.grad_scale)};
 
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count), [&](int i) {
-    const Real g = grad_scale * grad(first + i);
-    const Real new_m = beta1 * m(first + i) + (Real(1) - beta1) * g;
-    const Real new_v = beta2 * v(first + i) + (Real(1) - beta2) * g * g;
-    m(first + i) = new_m;
-    v(first + i) = new_v;
-    master(first + i) = keep * master(first + i) - step * new_m / (kernels::sqrt(new_v) * root_scale + eps);
-  });
-  if (param.data()) {  // an element keeps its thread, so there is no barrier
+  const int packets = first % kWidth == 0 ? block.count / kWidth : 0;
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets),
+                       [&](int p) { update<kWidth>(by, first + std::int64_t{p} * kWidth); });
+  if constexpr (kWidth > 1) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets * kWidth, block.count),
+                         [&](int i) { update<1>(by, first + i); });
+  }
+  if (kIsHost<Exec> && param.data()) {  // a loop with four outputs would not vectorise; an element keeps its thread
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count),
                          [&](int i) { param(first + i) = static_cast<Scalar>(master(first + i)); });
   }
+}
+
+/// Elements i .. i + kWidth - 1; on hosts all but their working copy.
+template <class Exec, class Scalar>
+template <int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar>::update(const Factors& by, std::int64_t i) const {
+  const auto grad_p = load<kWidth>(&grad(i));
+  auto m_p = load<kWidth>(&m(i)), v_p = load<kWidth>(&v(i)), master_p = load<kWidth>(&master(i));
+  Packet<Scalar, kWidth> param_p;
+  for (int j = 0; j < kWidth; ++j) {
+    const Real g = by.grad_scale * grad_p[j];
+    const Real new_m = beta1 * m_p[j] + (Real(1) - beta1) * g;
+    const Real new_v = beta2 * v_p[j] + (Real(1) - beta2) * g * g;
+    const Real moved = by.keep * master_p[j] - by.step * new_m / (kernels::sqrt(new_v) * by.root_scale + eps);
+    m_p.set(j, new_m);
+    v_p.set(j, new_v);
+    master_p.set(j, moved);
+    param_p.set(j, moved);
+  }
+  store(&m(i), m_p);
+  store(&v(i), v_p);
+  store(&master(i), master_p);
+  if (!kIsHost<Exec> && param.data()) store(&param(i), param_p);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct AdamwUpdate<Exec, Scalar>;

@@ -7,7 +7,8 @@
 ///   param[i] = round(p)
 ///
 /// What changes from step to step (learning rate, bias corrections, clip factor, overflow flag) is read from the
-/// device, so a captured step can be replayed. One team per block of at most kAdamwBlock elements.
+/// device, so a captured step can be replayed. One team per block of at most kAdamwBlock elements, which it walks in
+/// packets (kernels/core/packet.hpp) where the block begins on one.
 ///
 /// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
 /// Numerics   master, moments and arithmetic in Real = Accum<Scalar>; only `param` is rounded to Scalar.
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -64,9 +66,16 @@ struct AdamwUpdate {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
+
+ private:
+  struct Factors {
+    Real keep, step, root_scale, grad_scale;
+  };
+  template <int kWidth>
+  KOKKOS_FUNCTION void update(const Factors& by, std::int64_t i) const;
 };
 
 }  // namespace tessera::kernels

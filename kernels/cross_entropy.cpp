@@ -42,25 +42,55 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
                   row_loss.extent(0), n);
   TESSERA_REQUIRE(!write_gradient || grad_scale.data(), "cross entropy: a gradient needs grad_scale");
   if (n == 0) return;
-  TESSERA_REQUIRE(logits.extent_int(1) > 0, "cross entropy: the vocabulary is empty", logits.extent(1));
-  Kokkos::parallel_for(
-      write_gradient ? "tessera::cross_entropy::loss_and_gradient" : "tessera::cross_entropy::loss",
-      Policy(exec, n, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kTile))), *this);
+  const int columns = logits.extent_int(1);
+  TESSERA_REQUIRE(columns > 0, "cross entropy: the vocabulary is empty", columns);
+  TESSERA_REQUIRE(0 <= vocabulary && vocabulary <= columns, "cross entropy: logits must be [n,V] or wider", columns,
+                  vocabulary);
+  const char* label = write_gradient ? "tessera::cross_entropy::loss_and_gradient" : "tessera::cross_entropy::loss";
+  if constexpr (kIsHost<Exec>) {
+    Kokkos::parallel_for(label,
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, n, Kokkos::AUTO)
+                             .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kTile))),
+                         *this);
+  } else {
+    const auto pads = Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad));
+    const int width = kPacketWidth<Exec, Scalar>;
+    const bool fits = packets_fit(width, columns, logits.data());
+    if (fits && columns / width <= kHeldPackets) {
+      in_registers<Exec, Scalar>("cross entropy", fits, columns, [&](auto how, int lanes) {
+        using How = decltype(how);
+        using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
+        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
+      });
+    } else {
+      in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
+        using Policy = Kokkos::TeamPolicy<Exec, Walked<kWidth>, Kokkos::LaunchBounds<1024, 1>>;
+        const int lanes = columns / kWidth >= 8 * 1024 ? 1024 : kTeamLanes;
+        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
+      });
+    }
+  }
+}
+
+/// Whether this row's target is -1; then the row is done.
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION bool CrossEntropy<Exec, Scalar>::is_ignored(const Member& team) const {
+  const int i = team.league_rank(), target = targets(i);
+  KOKKOS_ASSERT(-1 <= target && target < V());
+  if (target >= 0) return false;
+  if (write_gradient) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, logits.extent_int(1)),
+                         [&](int v) { logits(i, v) = Scalar(Real(0)); });
+  }
+  Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = Real(0); });
+  return true;
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(const Member& team) const {
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member& team) const {
   using Key = detail::OrderKey<Real>;
-  const int i = team.league_rank(), V = logits.extent_int(1), target = targets(i);
-  KOKKOS_ASSERT(-1 <= target && target < V);
-
-  if (target < 0) {  // ignored
-    if (write_gradient) {
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, V), [&](int v) { logits(i, v) = Scalar(Real(0)); });
-    }
-    Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = Real(0); });
-    return;
-  }
+  const int i = team.league_rank(), V = this->V(), target = targets(i);
+  if (is_ignored(team)) return;
   const Real target_logit = static_cast<Real>(logits(i, target));
 
   // 1. running maximum and sum of exponentials, tile by tile; the most negative number stands for "nothing yet"
@@ -96,13 +126,137 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(const Member& team) 
     const Real probability = softmax_scale * fast_exp(static_cast<Real>(logits(i, v)) - row_max);
     logits(i, v) = static_cast<Scalar>(probability - (v == target ? scale : Real(0)));
   });
+  if (V < logits.extent_int(1)) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, V, logits.extent_int(1)),
+                         [&](int v) { logits(i, v) = Scalar(Real(0)); });
+  }
+}
+
+/// A packet of a row, -infinity in the columns that are padding.
+template <class Exec, class Scalar>
+template <int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION Packet<Scalar, kWidth> CrossEntropy<Exec, Scalar>::load_masked(const Scalar* row,
+                                                                                           int column) const {
+  auto packet = load<kWidth>(row + column);
+  if (column + kWidth > V()) {
+    for (int i = 0; i < kWidth; ++i) {
+      if (column + i >= V()) packet.set(i, -static_cast<Real>(__builtin_inff()));
+    }
+  }
+  return packet;
+}
+
+template <class Exec, class Scalar>
+template <int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void CrossEntropy<Exec, Scalar>::store_gradient(Scalar* row, int column,
+                                                                            const Packet<Scalar, kWidth>& logit,
+                                                                            Real row_max, Real softmax_scale,
+                                                                            int target) const {
+  Packet<Scalar, kWidth> d;
+  for (int i = 0; i < kWidth; ++i) d.set(i, softmax_scale * fast_exp(logit[i] - row_max));
+  if (column <= target && target < column + kWidth) {  // once more, for the one that differs
+    for (int i = 0; i < kWidth; ++i) {
+      if (column + i == target) d.set(i, softmax_scale * fast_exp(logit[i] - row_max) - grad_scale());
+    }
+  }
+  store(row + column, d);
+}
+
+template <class Exec, class Scalar>
+template <int kWidth, int kSlots>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
+  const int i = team.league_rank(), target = targets(i);
+  if (is_ignored(team)) return;
+  const RowShare<kWidth, kSlots> share(team, logits.extent_int(1));
+  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
+  Packet<Scalar, kWidth> logit[kSlots];
+  Scalar* row = &logits(i, 0);
+  const Real target_logit = static_cast<Real>(row[target]);
+
+  // 1. the row's maximum, then its sum; the most negative number stands for "nothing yet"
+  share.each([&](int slot, int column) { logit[slot] = load_masked<kWidth>(row, column); });
+  Real lane_max = Kokkos::reduction_identity<Real>::max(), lane_sum = 0;
+  share.each([&](int slot, int) {
+    for (int j = 0; j < kWidth; ++j) lane_max = logit[slot][j] > lane_max ? logit[slot][j] : lane_max;
+  });
+  const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
+  share.each([&](int slot, int) {
+    for (int j = 0; j < kWidth; ++j) lane_sum += fast_exp(logit[slot][j] - row_max);
+  });
+  const Real row_sum = join_lanes<Kokkos::Sum<Real>>(team, lane_sum, pad.data() + kJoinPad);
+  Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
+  if (!write_gradient) return;
+
+  // 2. the gradient, in place; the barriers above keep it behind every lane's look at the target's logit
+  const Real softmax_scale = grad_scale() / row_sum;
+  share.each(
+      [&](int slot, int column) { store_gradient<kWidth>(row, column, logit[slot], row_max, softmax_scale, target); });
+}
+
+template <class Exec, class Scalar>
+template <int kWidth>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, const Member& team) const {
+  const int i = team.league_rank(), target = targets(i);
+  if (is_ignored(team)) return;
+  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
+  Scalar* row = &logits(i, 0);
+  const Real target_logit = static_cast<Real>(row[target]);
+  const int lane = lane_of(team), lanes = team.team_size() * kVectorLanes, packets = logits.extent_int(1) / kWidth;
+
+  // 1. every lane's own running maximum and sum, brought to one maximum at the end; kAtOnce packets are under way
+  constexpr int kAtOnce = 4;
+  Real lane_max = Kokkos::reduction_identity<Real>::max(), lane_sum = 0;
+  for (int first = lane; first < packets; first += kAtOnce * lanes) {
+    Packet<Scalar, kWidth> logit[kAtOnce];
+    Real new_max = lane_max, sum = 0;
+    TESSERA_UNROLL
+    for (int slot = 0; slot < kAtOnce; ++slot) {
+      const int p = first + slot * lanes;
+      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
+    }
+    TESSERA_UNROLL
+    for (int slot = 0; slot < kAtOnce; ++slot) {
+      if (first + slot * lanes < packets) {
+        for (int j = 0; j < kWidth; ++j) new_max = logit[slot][j] > new_max ? logit[slot][j] : new_max;
+      }
+    }
+    TESSERA_UNROLL
+    for (int slot = 0; slot < kAtOnce; ++slot) {
+      if (first + slot * lanes < packets) {
+        for (int j = 0; j < kWidth; ++j) sum += fast_exp(logit[slot][j] - new_max);
+      }
+    }
+    lane_sum = lane_sum * fast_exp(lane_max - new_max) + sum;
+    lane_max = new_max;
+  }
+  const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
+  const Real row_sum =
+      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * fast_exp(lane_max - row_max), pad.data() + kJoinPad);
+  Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
+  if (!write_gradient) return;
+
+  // 2. the gradient, in place, of logits that are still in the second-level cache
+  const Real softmax_scale = grad_scale() / row_sum;
+  for (int first = lane; first < packets; first += kAtOnce * lanes) {
+    Packet<Scalar, kWidth> logit[kAtOnce];
+    TESSERA_UNROLL
+    for (int slot = 0; slot < kAtOnce; ++slot) {
+      const int p = first + slot * lanes;
+      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
+    }
+    TESSERA_UNROLL
+    for (int slot = 0; slot < kAtOnce; ++slot) {
+      const int p = first + slot * lanes;
+      if (p < packets) store_gradient<kWidth>(row, p * kWidth, logit[slot], row_max, softmax_scale, target);
+    }
+  }
 }
 
 template <class Exec, class Scalar>
 void LossSum<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(total.data(), "loss sum: total is missing");
   if (row_loss.extent(0) == 0) return;
-  Kokkos::parallel_for("tessera::cross_entropy::loss_sum", Policy(exec, 1, Kokkos::AUTO), *this);
+  Kokkos::parallel_for("tessera::cross_entropy::loss_sum", team_policy<Policy>(exec, 1, 1024), *this);
 }
 
 template <class Exec, class Scalar>

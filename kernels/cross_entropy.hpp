@@ -3,20 +3,25 @@
 ///   row_loss[i]  = log(sum_v exp(logits[i,v])) - logits[i, targets[i]]           (nats)
 ///   logits[i,v] <- grad_scale * (softmax_v(logits[i,:]) - [v == targets[i]])     when write_gradient
 ///
-/// One team per row. The row is walked in tiles of kTile columns staged in the pad, with a running maximum and a
-/// running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient over the
-/// logits. A target of -1 is ignored: loss 0, gradient 0.
+/// One team per row. On hosts the row is walked in tiles of kTile columns staged in the pad, with a running maximum and
+/// a running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient over the
+/// logits. On GPUs a row that fits stays in the team's registers (kernels/core/team.hpp); a longer one, or one that
+/// is not made of packets, is walked twice, each lane with a maximum and a sum of its own.
+/// A target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
+/// gradient 0, so that products over the padded matrix stay right.
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN.
 /// Order      fixed for given V: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real kTile.
-/// Cost       reads the logits once for the loss; reads and writes them once more for the gradient.
+/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread.
+/// Cost       reads the logits once for the loss; reads and writes them once more for the gradient (GPUs, rows of up
+///            to kHeldPackets packets of 16 bytes: reads and writes them once).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
 /// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
 #pragma once
 
+#include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -25,19 +30,36 @@ template <class Exec, class Scalar>
 struct CrossEntropy {
   using Real = Accum<Scalar>;
 
-  Matrix<Scalar, Exec> logits;         // [n,V]  in; out: d_logits when write_gradient
+  Matrix<Scalar, Exec> logits;         // [n,>=V]  in; out: d_logits when write_gradient
   Vector<const int, Exec> targets;     // [n]    in
   Vector<Real, Exec> row_loss;         // [n]    out
   Value<const Real, Exec> grad_scale;  // in: 1 / tokens, times the loss scale; read when write_gradient
   bool write_gradient;
+  int vocabulary = 0;  // V; 0: all columns of logits
 
-  static constexpr int kTile = 1024;  // columns staged at a time
+  static constexpr int kTile = 1024;                      // columns staged at a time
+  static constexpr std::int64_t kHeldPackets = 8 * 1024;  // longest row that stays in registers
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  struct Staged {};
+  template <int kWidth>
+  struct Walked {};
+  KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
+  template <int kWidth, int kSlots>
+  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(Walked<kWidth>, const Member& team) const;
+
+ private:
+  KOKKOS_FUNCTION bool is_ignored(const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION Packet<Scalar, kWidth> load_masked(const Scalar* row, int column) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void store_gradient(Scalar* row, int column, const Packet<Scalar, kWidth>& logit, Real row_max,
+                                      Real softmax_scale, int target) const;
+  KOKKOS_FUNCTION int V() const { return vocabulary > 0 ? vocabulary : logits.extent_int(1); }
 };
 
 /// total += sum_i row_loss[i], in double, by one team: fixed order, and the total stays on the device.

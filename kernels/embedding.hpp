@@ -1,19 +1,28 @@
 /// Token embedding: a row of the table per token, and the gradient of the table.
 ///
 ///   forward    out[n,:] = weight[tokens[n],:]
-///   backward   d_weight[v,:] += sum_{n: tokens[n]=v} d_out[n,:]        n ascending
+///   backward   d_weight[v,:] += sum_{n: tokens[n]=v} d_out[n,:]
 ///
-/// Backward gives each team a slice of kColumns columns of the whole table and walks the rows in order: two equal
-/// tokens meet in the same thread, one after the other, so no atomics are needed and the order is fixed.
+/// Backward sorts the positions by token, so that equal tokens stand side by side, and adds up runs of them:
+///
+///   count, place   a stable radix sort, kDigits buckets per pass; a team per chunk of kChunk positions counts its
+///                  digits, then places its positions behind those of smaller digits and of earlier chunks
+///   sum            a team per window of the sorted positions: a run that lies inside is added to its row of d_weight,
+///                  the ends of runs that cross a border go to `partial`, at most two per window
+///   join           a team per window in which a crossing run begins: adds up its pieces, adds them to its row
+///
+/// A token that fills the batch is thus shared out over all teams, and no two teams add to one row.
 ///
 /// Numerics   forward copies; backward sums in Accum<Scalar>.
-/// Order      fixed: bitwise repeatable.
-/// Cost       moves 2*N*C elements forward; N*C Scalar and 2*N*C Accum<Scalar> backward.
+/// Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically.
+/// Memory     pad: level 0, int kChunk + kDigits. Workspace of the caller's: `order` and `partial`.
+/// Cost       moves 2*N*C elements forward; N*C Scalar, at most 2*N*C Accum<Scalar> and some integers backward.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 /// Limits     token ids are in [0,V): the data room refuses others; here only builds with assertions look.
 #pragma once
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -26,9 +35,9 @@ struct EmbeddingForward {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 template <class Exec, class Scalar>
@@ -38,14 +47,52 @@ struct EmbeddingBackward {
   Vector<const int, Exec> tokens;    // [N]    in
   Matrix<const Scalar, Exec> d_out;  // [N,C]  in
   Matrix<Real, Exec> d_weight;       // [V,C]  in and out: added to
+  Vector<int, Exec> order;           // [order_size(N)]  workspace
+  Matrix<Real, Exec> partial;        // [partial_rows(N),C]  workspace
 
-  static constexpr int kColumns = 32;  // columns per team
+  static constexpr int kDigits = 512;  // buckets of a pass: two passes serve 262,144 words
+  static constexpr int kChunk = 4096;  // positions per team that sorts
+  KOKKOS_FUNCTION static constexpr int chunks(int N) { return (N + kChunk - 1) / kChunk; }
+  static constexpr int kMostWindows = 1024, kMinWindow = 8;
+  /// Sorted positions per team that sums: enough teams to fill a GPU, and not fewer rows than are worth a team.
+  KOKKOS_FUNCTION static constexpr int window(int N) {
+    return N > kMinWindow * kMostWindows ? (N + kMostWindows - 1) / kMostWindows : kMinWindow;
+  }
+  KOKKOS_FUNCTION static constexpr int windows(int N) { return (N + window(N) - 1) / window(N); }
+  /// What the workspace must hold; what serves N positions serves fewer, too.
+  static constexpr std::int64_t order_size(int N) { return std::int64_t{3} * N + std::int64_t{chunks(N)} * kDigits; }
+  static constexpr int partial_rows(int N) {
+    return 2 * (N > kMinWindow * kMostWindows ? kMostWindows : (N + kMinWindow - 1) / kMinWindow);
+  }
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  struct Count {};
+  struct Place {};
+  template <int kWidth>
+  struct Sum {};
+  template <int kWidth>
+  struct Join {};
+  KOKKOS_FUNCTION void operator()(Count, const Member& team) const;
+  KOKKOS_FUNCTION void operator()(Place, const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(Sum<kWidth>, const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(Join<kWidth>, const Member& team) const;
+
+  int shift = 0;  // set by launch: the pass sorts by digit (token >> shift) % kDigits
+
+ private:
+  KOKKOS_FUNCTION int N() const { return d_out.extent_int(0); }
+  // The parts of `order`: the positions before and after a pass (in turn), the sorted tokens, the digits' counts.
+  KOKKOS_FUNCTION int* positions(int pass) const { return order.data() + pass % 2 * N(); }
+  KOKKOS_FUNCTION int* sorted_tokens() const { return order.data() + 2 * N(); }
+  KOKKOS_FUNCTION int* counts() const { return order.data() + 3 * N(); }
+  KOKKOS_FUNCTION int pass() const { return shift / 9; }
+  KOKKOS_FUNCTION int position(int i) const { return pass() == 0 ? i : positions(pass() - 1)[i]; }
+  KOKKOS_FUNCTION int digit(int token) const { return (token >> shift) % kDigits; }
+  KOKKOS_FUNCTION Real* target_of_run(int window, int first, int last) const;
 };
 
 }  // namespace tessera::kernels

@@ -2,6 +2,7 @@
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -11,25 +12,35 @@ void SquareNorm<Exec, Scalar>::launch(const Exec& exec) const {
                   partial.extent(0), blocks(x.extent(0)));
   TESSERA_REQUIRE(total.data(), "square norm: total is missing");
   if (x.extent(0) > 0) {
-    Kokkos::parallel_for("tessera::norm2::blocks",
-                         Policy<Blocks>(exec, static_cast<int>(blocks(x.extent(0))), Kokkos::AUTO), *this);
+    const int league = static_cast<int>(blocks(x.extent(0)));
+    in_packets<Exec, Scalar>(packets_fit(1, 1, x.data()), [&](auto how) {
+      Kokkos::parallel_for("tessera::norm2::blocks", team_policy<Policy<decltype(how)>>(exec, league), *this);
+    });
   }
-  Kokkos::parallel_for("tessera::norm2::total", Policy<Total>(exec, 1, Kokkos::AUTO), *this);
+  Kokkos::parallel_for("tessera::norm2::total", team_policy<Policy<Total>>(exec, 1, 1024), *this);
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(Blocks, const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const std::size_t first = team.league_rank() * kBlock, n = x.extent(0);
-  const int count = static_cast<int>(n - first < kBlock ? n - first : kBlock);
-  double block_sum = 0;
+  const int count = static_cast<int>(n - first < kBlock ? n - first : kBlock), packets = count / kWidth;
+  const Scalar* block = &x(first);
+  double in_packets = 0, behind = 0;  // behind the last whole packet
   Kokkos::parallel_reduce(
-      Kokkos::TeamVectorRange(team, count),
-      [&](int i, double& sum) {
-        const double value = static_cast<double>(x(first + i));
-        sum += value * value;
+      Kokkos::TeamVectorRange(team, packets),
+      [&](int p, double& sum) {
+        const auto packet = load<kWidth>(block + p * kWidth);
+        for (int i = 0; i < kWidth; ++i) {
+          const double value = static_cast<double>(packet[i]);
+          sum += value * value;
+        }
       },
-      block_sum);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { partial(team.league_rank()) = block_sum; });
+      in_packets);
+  for (int i = packets * kWidth; i < count; ++i) {
+    behind += static_cast<double>(block[i]) * static_cast<double>(block[i]);
+  }
+  Kokkos::single(Kokkos::PerTeam(team), [&] { partial(team.league_rank()) = in_packets + behind; });
 }
 
 template <class Exec, class Scalar>

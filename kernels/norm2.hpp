@@ -11,6 +11,7 @@
 /// Throws     std::invalid_argument when `partial` is too short.
 #pragma once
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -27,12 +28,12 @@ struct SquareNorm {
 
   void launch(const Exec& exec) const;
 
-  struct Blocks {};
   struct Total {};
   template <class Tag>
   using Policy = Kokkos::TeamPolicy<Exec, Tag>;
-  using Member = typename Policy<Blocks>::member_type;
-  KOKKOS_FUNCTION void operator()(Blocks, const Member& team) const;
+  using Member = typename Policy<Total>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
   KOKKOS_FUNCTION void operator()(Total, const Member& team) const;
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/tiles.hpp"  // round_up
 
 namespace tessera::kernels {
 
@@ -22,13 +23,28 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
                   "rmsnorm forward: residual must be [N,C] like x, or empty", residual.extent(0), residual.extent(1), N,
                   C);
   if (N == 0) return;
-  Kokkos::parallel_for(
-      "tessera::rmsnorm::forward",
-      Policy(exec, N, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))), *this);
+  constexpr const char* kLabel = "tessera::rmsnorm::forward";
+  if constexpr (kIsHost<Exec>) {
+    Kokkos::parallel_for(kLabel,
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                             .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))),
+                         *this);
+  } else {
+    const bool fits =
+        packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
+    in_registers<Exec, Scalar>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
+      using How = decltype(how);
+      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
+      Kokkos::parallel_for(kLabel,
+                           team_policy<Policy>(exec, N, lanes)
+                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
+                           *this);
+    });
+  }
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(const Member& team) const {
+KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Staged, const Member& team) const {
   const int n = team.league_rank(), C = x.extent_int(1);
   Pad<Real, Exec> row(team.team_scratch(0), C);
 
@@ -65,6 +81,39 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(const Member& team
 }
 
 template <class Exec, class Scalar>
+template <int kWidth, int kSlots>
+KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
+  const int n = team.league_rank(), C = x.extent_int(1);
+  const RowShare<kWidth, kSlots> share(team, C);
+  Pad<Real, Exec> pad(team.team_scratch(0), kJoinPad);
+  Packet<Scalar, kWidth> h[kSlots], other[kSlots];  // the row; delta, then the gain
+
+  // 1. every load first, then the sum as it will be stored
+  share.load_row(&x(n, 0), h);
+  if (delta.data()) {
+    share.load_row(&delta(n, 0), other);
+    share.each([&](int slot, int) {
+      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] + other[slot][i]);
+    });
+  }
+  if (residual.data()) share.store_row(&residual(n, 0), h);
+  share.load_row(&gain(0), other);
+  Real sum_sq = 0;
+  share.each([&](int slot, int) {
+    for (int i = 0; i < kWidth; ++i) sum_sq += h[slot][i] * h[slot][i];
+  });
+  const Real r =
+      Real(1) / kernels::sqrt(join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data()) / static_cast<Real>(C) + eps);
+
+  // 2. scale and write
+  share.each([&](int slot, int) {
+    for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * other[slot][i]);
+  });
+  share.store_row(&y(n, 0), h);
+  Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
+}
+
+template <class Exec, class Scalar>
 void RmsnormBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
   TESSERA_REQUIRE(gain.extent_int(0) == C, "rmsnorm backward: gain must be [C]", gain.extent(0), C);
@@ -80,20 +129,36 @@ void RmsnormBackward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(partial.extent_int(0) >= kPartials && partial.extent_int(1) == C,
                   "rmsnorm backward: partial must be [kPartials,C]", partial.extent(0), partial.extent(1), C);
   if (N == 0) return;
-  const int groups = std::min(kPartials, (N + kMinGroupRows - 1) / kMinGroupRows);
-  Kokkos::parallel_for(
-      "tessera::rmsnorm::backward::rows",
-      Policy(exec, groups, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(C))),
-      *this);
+  int groups = std::min(kPartials, (N + kMinGroupRows - 1) / kMinGroupRows);
+  constexpr const char* kLabel = "tessera::rmsnorm::backward::rows";
+  if constexpr (kIsHost<Exec>) {
+    Kokkos::parallel_for(kLabel,
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, groups, Kokkos::AUTO)
+                             .set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(C))),
+                         *this);
+  } else {
+    const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), gain.data(), d_y.data(), d_residual.data(),
+                                  d_x.data(), partial.data());
+    in_registers<Exec, Scalar>("rmsnorm backward", fits, C, [&](auto how, int lanes) {
+      using How = decltype(how);
+      constexpr int kTeams = How::kSlotsOf == 1 ? 4 : How::kSlotsOf == 2 ? 3 : How::kSlotsOf == 4 ? 2 : 1;
+      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, kTeams>>;
+      groups = std::min(groups, kProcessors * (kTeams * How::kMostLanes / round_up(lanes, kVectorLanes)));
+      Kokkos::parallel_for(kLabel,
+                           team_policy<Policy>(exec, groups, lanes)
+                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
+                           *this);
+    });
+  }
   ColumnSum<Exec, Real>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
       exec, "tessera::rmsnorm::backward::d_gain");
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(const Member& team) const {
+KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(Staged, const Member& team) const {
   const int C = x.extent_int(1), group = team.league_rank();
-  const std::int64_t N = x.extent_int(0), groups = team.league_size();
-  const int first = static_cast<int>(N * group / groups), last = static_cast<int>(N * (group + 1) / groups);
+  const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
+  const int first = rows.first, last = rows.second;
   Pad<Real, Exec> z(team.team_scratch(0), C);   // the normalised row
   Pad<Real, Exec> g(team.team_scratch(0), C);   // d_y * gain, then d_x
   Pad<Real, Exec> dg(team.team_scratch(0), C);  // d_gain of this group
@@ -127,6 +192,48 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(const Member& tea
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { d_x(n, c) = static_cast<Scalar>(g(c)); });
   }
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { partial(group, c) = dg(c); });
+}
+
+template <class Exec, class Scalar>
+template <int kWidth, int kSlots>
+KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
+  const int C = x.extent_int(1), group = team.league_rank();
+  const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
+  const int first = rows.first, last = rows.second;
+  const RowShare<kWidth, kSlots> share(team, C);
+  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
+  Packet<Scalar, kWidth> gain_c[kSlots], x_n[kSlots], d_y_n[kSlots], d_residual_n[kSlots];
+  Packet<Real, kWidth> dg[kSlots] = {};  // d_gain of this group
+
+  share.load_row(&gain(0), gain_c);
+  for (int n = first; n < last; ++n) {
+    // 1. every load of the row first, then the sums
+    share.load_row(&x(n, 0), x_n);
+    share.load_row(&d_y(n, 0), d_y_n);
+    if (d_residual.data()) share.load_row(&d_residual(n, 0), d_residual_n);
+    const Real r = rrms(n);
+    Real sum_gz = 0;
+    share.each([&](int slot, int) {
+      for (int i = 0; i < kWidth; ++i) {
+        const Real dy_z = d_y_n[slot][i] * (x_n[slot][i] * r);
+        dg[slot].element[i] += dy_z;
+        sum_gz += dy_z * gain_c[slot][i];
+      }
+    });
+    const Real mean_gz =
+        join_lanes<Kokkos::Sum<Real>>(team, sum_gz, pad.data() + (n - first) % 2 * kJoinPad) / static_cast<Real>(C);
+
+    // 2. d_x
+    share.each([&](int slot, int column) {
+      Packet<Scalar, kWidth> d;
+      for (int i = 0; i < kWidth; ++i) {
+        const Real past = d_residual.data() ? d_residual_n[slot][i] : Real(0);
+        d.set(i, r * (d_y_n[slot][i] * gain_c[slot][i] - x_n[slot][i] * r * mean_gz) + past);
+      }
+      store(&d_x(n, column), d);
+    });
+  }
+  share.store_row(&partial(group, 0), dg);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)       \

@@ -7,19 +7,23 @@
 ///              d_x[n,c] = rrms[n] * (g[c] - z[c] * mean_c(g*z)) + d_residual[n,c]
 ///              d_gain[c] += sum_n d_y[n,c] * z[c]
 ///
-/// Forward: one team per row; the row is staged once in the pad, so x, delta and residual may be one tensor.
-/// Backward: one team per group of rows; the group's share of d_gain grows in the pad and goes to one row of
-/// `partial`, and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr).
+/// Forward: one team per row; the row is read once, so x, delta and residual may be one tensor.
+/// Backward: one team per group of rows; the group's share of d_gain grows on chip and goes to one row of `partial`,
+/// and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr). Hosts stage a row
+/// in the pad, GPUs hold it in registers (kernels/core/team.hpp): hence two bodies for each kernel.
 ///
 /// Source     Zhang & Sennrich 2019, arXiv:1910.07467.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
 ///            backward reads again.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real C (forward), Real 3*C (backward).
+/// Memory     pad: level 0, Real C (forward), Real 3*C (backward); on GPUs a Real or two per thread.
+/// Cost       moves 2*N*C elements forward (4 with delta and residual), 3*N*C backward (4 with d_residual).
 /// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree.
+/// Throws     std::invalid_argument when shapes disagree, or a row exceeds the limit.
+/// Limits     on GPUs a row is at most 8,192 packets of 16 bytes (elements, where C is no multiple of a packet).
 #pragma once
 
+#include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -38,9 +42,11 @@ struct RmsnormForward {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  struct Staged {};
+  KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
+  template <int kWidth, int kSlots>
+  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
 };
 
 template <class Exec, class Scalar>
@@ -56,14 +62,24 @@ struct RmsnormBackward {
   Vector<Real, Exec> d_gain;              // [C]    in and out: added to
   Matrix<Real, Exec> partial;             // [kPartials,C]  workspace
 
-  static constexpr int kPartials = 128;     // row groups at most
-  static constexpr int kMinGroupRows = 16;  // fewer groups when rows are few
+  // Row groups at most, and rows of a group at least. A GPU wants just enough groups to fill its processors (132 in an
+  // H100 or H200) once.
+  static constexpr int kPartials = kIsHost<Exec> ? 128 : 1056;
+  static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 4;
+  static constexpr int kProcessors = 132;
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  /// First row of a group, and the row behind its last.
+  KOKKOS_FUNCTION Kokkos::pair<int, int> rows_of(std::int64_t group, std::int64_t groups) const {
+    const std::int64_t N = x.extent_int(0);
+    return {static_cast<int>(N * group / groups), static_cast<int>(N * (group + 1) / groups)};
+  }
+  struct Staged {};
+  KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
+  template <int kWidth, int kSlots>
+  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
 };
 
 }  // namespace tessera::kernels

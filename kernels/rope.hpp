@@ -4,7 +4,8 @@
 ///
 /// Pairs are neighbours, as in the paper (not halves, as in GPT-NeoX). Backward turns the gradient by the negative
 /// angle, since a rotation's transpose is its inverse. One team per (sequence, token): the angles of a position
-/// serve all its heads.
+/// serve all its heads. q and k lie side by side in the fused qkv buffer and are turned in one launch, as a head tensor
+/// of 2H heads (heads_of_q_and_k). On GPUs a lane keeps the angles of one packet of pairs for all its heads.
 ///
 /// Source     Su et al. 2021, arXiv:2104.09864, eq. 34.
 /// Numerics   angles, sines and cosines in double, rounded once to Real = Accum<Scalar>; the rotation in Real.
@@ -13,6 +14,7 @@
 /// Throws     std::invalid_argument when D is odd, shapes disagree, or the table is too short.
 #pragma once
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -32,11 +34,14 @@ struct Rope {
   int first_position = 0;            // position of x's token 0 (not 0 when a KV cache holds earlier ones)
   RopeDirection direction = RopeDirection::forward;
 
+  static constexpr int kHeadsAtOnce = 2;  // on GPUs: of a lane
+
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  KOKKOS_FUNCTION void operator()(InPackets<1>, const Member& team) const;  // pair by pair
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 }  // namespace tessera::kernels

@@ -2,6 +2,7 @@
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -11,15 +12,24 @@ void SwigluForward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(gate_up.extent_int(0) == N && gate_up.extent_int(1) == 2 * F,
                   "swiglu forward: gate_up must be [N,2F] for out [N,F]", gate_up.extent(0), gate_up.extent(1), N, F);
   if (N == 0) return;
-  Kokkos::parallel_for("tessera::swiglu::forward", Policy(exec, N, Kokkos::AUTO), *this);
+  const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, F, gate_up.data(), out.data());
+  in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
+    using Policy = Kokkos::TeamPolicy<Exec, InPackets<kWidth>>;
+    Kokkos::parallel_for("tessera::swiglu::forward", team_policy<Policy>(exec, N, lanes_for(F / kWidth)), *this);
+  });
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void SwigluForward<Exec, Scalar>::operator()(const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void SwigluForward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const int n = team.league_rank(), F = out.extent_int(1);
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, F), [&](int f) {
-    const Real gate = static_cast<Real>(gate_up(n, f)), up = static_cast<Real>(gate_up(n, F + f));
-    out(n, f) = static_cast<Scalar>(gate * sigmoid(gate) * up);
+  const Scalar *gate = &gate_up(n, 0), *up = gate + F;
+  Scalar* to = &out(n, 0);
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, F / kWidth), [&](int p) {
+    const auto gate_p = load<kWidth>(gate + p * kWidth), up_p = load<kWidth>(up + p * kWidth);
+    Packet<Scalar, kWidth> out_p;
+    for (int i = 0; i < kWidth; ++i) out_p.set(i, gate_p[i] * sigmoid(gate_p[i]) * up_p[i]);
+    store(to + p * kWidth, out_p);
   });
 }
 
@@ -32,20 +42,32 @@ void SwigluBackward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(d_gate_up.extent_int(0) == N && d_gate_up.extent_int(1) == 2 * F,
                   "swiglu backward: d_gate_up must be [N,2F] for d_out [N,F]", d_gate_up.extent(0), d_gate_up.extent(1),
                   N, F);
+  TESSERA_REQUIRE(!out.data() || (out.extent_int(0) == N && out.extent_int(1) == F),
+                  "swiglu backward: out must be [N,F] like d_out, or empty", out.extent(0), out.extent(1), N, F);
   if (N == 0) return;
-  Kokkos::parallel_for(
-      "tessera::swiglu::backward",
-      Policy(exec, N, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(2 * Pad<Real, Exec>::shmem_size(kTile))),
-      *this);
+  constexpr const char* kLabel = "tessera::swiglu::backward";
+  if constexpr (kIsHost<Exec>) {
+    Kokkos::parallel_for(kLabel,
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                             .set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(kTile))),
+                         *this);
+  } else {
+    const bool fits =
+        packets_fit(kPacketWidth<Exec, Scalar>, F, gate_up.data(), d_out.data(), d_gate_up.data(), out.data());
+    in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
+      using Policy = Kokkos::TeamPolicy<Exec, InPackets<kWidth>>;
+      Kokkos::parallel_for(kLabel, team_policy<Policy>(exec, N, lanes_for(F / kWidth)), *this);
+    });
+  }
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(const Member& team) const {
+KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Member& team) const {
   const int n = team.league_rank(), F = d_out.extent_int(1);
   Pad<Real, Exec> d_gate(team.team_scratch(0), kTile), d_up(team.team_scratch(0), kTile);
+  Pad<Real, Exec> act(team.team_scratch(0), kTile);
 
-  // The pads stand between reading and writing: a loop that might overlap itself (d_gate_up may be gate_up) would
-  // not vectorise. A column keeps its thread in both loops, so there is no barrier.
+  // The pads stand between reading and writing. A column keeps its thread in all loops, so there is no barrier.
   for (int first = 0; first < F; first += kTile) {
     const int columns = F - first < kTile ? F - first : kTile;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int f) {
@@ -53,12 +75,38 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(const Member& team
       const auto silu = silu_gradient(static_cast<Real>(gate_up(n, first + f)));
       d_gate(f) = d * up * silu.derivative;
       d_up(f) = d * silu.value;
+      act(f) = silu.value * up;
     });
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int f) {
       d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f));
       d_gate_up(n, F + first + f) = static_cast<Scalar>(d_up(f));
     });
+    if (out.data()) {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
+                           [&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });
+    }
   }
+}
+
+template <class Exec, class Scalar>
+template <int kWidth>
+KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
+  const int n = team.league_rank(), F = d_out.extent_int(1);
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, F / kWidth), [&](int p) {
+    const int f = p * kWidth;
+    const auto gate = load<kWidth>(&gate_up(n, f)), up = load<kWidth>(&gate_up(n, F + f));
+    const auto d = load<kWidth>(&d_out(n, f));
+    Packet<Scalar, kWidth> d_gate, d_up, act;
+    for (int i = 0; i < kWidth; ++i) {
+      const auto silu = silu_gradient(gate[i]);
+      d_gate.set(i, d[i] * up[i] * silu.derivative);
+      d_up.set(i, d[i] * silu.value);
+      act.set(i, silu.value * up[i]);
+    }
+    store(&d_gate_up(n, f), d_gate);
+    store(&d_gate_up(n, F + f), d_up);
+    if (out.data()) store(&out(n, f), act);
+  });
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)      \

@@ -4,17 +4,22 @@
 ///   backward   d_gate[n,f] = d_out[n,f] * up[n,f] * silu'(gate[n,f]),   d_up[n,f] = d_out[n,f] * silu(gate[n,f])
 ///
 /// gate and up lie side by side in one matrix (the result of one GEMM): columns [0,F) and [F,2F).
-/// One team per row, which walks its row in tiles of kTile columns.
+/// One team per row, which walks it in packets (kernels/core/packet.hpp). Backward recomputes silu, so it can also hand
+/// the forward result out again: the product that needs it may come after, and nothing but gate and up is kept.
+/// Backward has a body for hosts of its own, which walks the row in tiles of kTile columns: a loop that might overlap
+/// itself (d_gate_up may be gate_up) does not vectorise, while a GPU's lane reads its packets before it writes them.
 ///
 /// Source     Shazeer 2020, arXiv:2002.05202.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; exp by fast_exp (2 ulp).
 /// Order      element-wise: bitwise repeatable.
-/// Memory     backward: pad, level 0, Real 2*kTile, so that d_gate_up may be gate_up.
+/// Memory     backward on hosts: pad, level 0, Real 3*kTile.
+/// Cost       moves 3*N*F elements forward, 5*N*F backward (6 with out).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once
 
 #include "kernels/core/math.hpp"
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -46,9 +51,9 @@ struct SwigluForward {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 template <class Exec, class Scalar>
@@ -58,14 +63,17 @@ struct SwigluBackward {
   Matrix<const Scalar, Exec> gate_up;  // [N,2F]  in
   Matrix<const Scalar, Exec> d_out;    // [N,F]   in
   Matrix<Scalar, Exec> d_gate_up;      // [N,2F]  out; may be gate_up
+  Matrix<Scalar, Exec> out = {};       // [N,F]   out, optional: forward's result once more; may be d_out
 
   static constexpr int kTile = 256;  // columns staged at a time
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  struct Staged {};
+  KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 }  // namespace tessera::kernels

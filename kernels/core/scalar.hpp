@@ -9,11 +9,22 @@
 #pragma once
 
 #include <Kokkos_Macros.hpp>
+#ifdef __CUDACC__
+  #include <Kokkos_Core.hpp>
+#endif
 
 #include <bit>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
+
+/// Ends a conversion on a GPU with the bits that Kokkos' own 16-bit types come to: those use the GPU's instructions for
+/// it. Elsewhere it is nothing, and the arithmetic that follows does the work.
+#ifdef __CUDACC__
+  #define TESSERA_CONVERT_ON_DEVICE(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
+#else
+  #define TESSERA_CONVERT_ON_DEVICE(...)
+#endif
 
 namespace tessera {
 
@@ -23,6 +34,8 @@ struct bfloat16 {
 
   bfloat16() = default;
   KOKKOS_INLINE_FUNCTION explicit bfloat16(float value) {
+    TESSERA_CONVERT_ON_DEVICE(bits = Kokkos::bit_cast<std::uint16_t>(Kokkos::Experimental::cast_to_bhalf(value));
+                              return;)
     const auto word = std::bit_cast<std::uint32_t>(value);
     const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
     const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);  // ties to even
@@ -39,6 +52,8 @@ struct float16 {
 
   float16() = default;
   KOKKOS_INLINE_FUNCTION explicit float16(float value) {
+    TESSERA_CONVERT_ON_DEVICE(bits = Kokkos::bit_cast<std::uint16_t>(Kokkos::Experimental::cast_to_half(value));
+                              return;)
     const auto word = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u;
     const std::uint32_t magnitude = word & 0x7fffffffu;
@@ -56,6 +71,8 @@ struct float16 {
   }
   KOKKOS_INLINE_FUNCTION explicit float16(double value) : float16(static_cast<float>(value)) {}
   KOKKOS_INLINE_FUNCTION explicit operator float() const {
+    TESSERA_CONVERT_ON_DEVICE(
+        return Kokkos::Experimental::cast_from_half<float>(Kokkos::bit_cast<Kokkos::Experimental::half_t>(bits));)
     const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
     const std::uint32_t magnitude = bits & 0x7fffu;
     if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);

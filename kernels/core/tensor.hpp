@@ -54,6 +54,13 @@ HeadTensor<Scalar, Exec> heads_of_qkv(Scalar* qkv, int part, int B, int H, int T
                                   Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
 }
 
+/// q and k of a fused qkv buffer together: a head tensor [B,2H,T,D], the heads of q before those of k.
+template <class Exec, class Scalar>
+HeadTensor<Scalar, Exec> heads_of_q_and_k(Scalar* qkv, int B, int H, int T, int D) {
+  const std::size_t row = std::size_t{3} * H * D;
+  return HeadTensor<Scalar, Exec>(qkv, Kokkos::LayoutStride(B, T * row, 2 * H, D, T, row, D, 1));
+}
+
 /// A row buffer [B*T, H*D], seen as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_rows(Scalar* rows, int B, int H, int T, int D) {

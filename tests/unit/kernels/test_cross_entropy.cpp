@@ -19,8 +19,10 @@ using kernels::LossSum;
 struct Shape {
   int n, V;
 };
-// one class, primes, a byte vocabulary, a tile less one, exactly one, plus one, several tiles and a rest
-const std::vector<Shape> kShapes = {{1, 1}, {3, 7}, {5, 257}, {2, 1023}, {2, 1024}, {3, 1025}, {2, 5000}};
+// one class, primes, a byte vocabulary, a tile less one, exactly one, plus one, several tiles and a rest; vocabularies
+// that a GPU's lanes hold in one to eight packets each, one that they do not, one not made of packets
+const std::vector<Shape> kShapes = {{1, 1},    {3, 7},    {5, 257},   {2, 1023},  {2, 1024},   {3, 1025},
+                                    {2, 5000}, {3, 4096}, {2, 10000}, {2, 50304}, {1, 151936}, {2, 50257}};
 constexpr double kScale = 0.25;
 
 template <class Scalar>
@@ -29,7 +31,8 @@ struct Result {
   Buffer<Scalar> logits;
   Buffer<Real> row_loss;
 
-  Result(Shape s, const std::vector<double>& in, const std::vector<int>& targets, bool write_gradient)
+  Result(Shape s, const std::vector<double>& in, const std::vector<int>& targets, bool write_gradient,
+         int vocabulary = 0)
       : logits(in), row_loss(Buffer<Real>::unwritten(s.n)) {
     const Buffer<int> targets_in(targets);
     const Buffer<Real> scale(std::vector<double>{kScale});
@@ -37,7 +40,8 @@ struct Result {
                                  .targets = targets_in.vector(),
                                  .row_loss = row_loss.vector(),
                                  .grad_scale = scale.value(),
-                                 .write_gradient = write_gradient}
+                                 .write_gradient = write_gradient,
+                                 .vocabulary = vocabulary}
         .launch(Device());
   }
 };
@@ -106,6 +110,31 @@ TYPED_TEST(CrossEntropyTest, ignores_targets_of_minus_one) {
   EXPECT_THAT(std::vector<double>(d.begin() + s.V, d.begin() + 2 * s.V), ::testing::Each(0.0));
   EXPECT_TRUE(
       all_close<TypeParam>(d, expected.d_logits, {.relative = 2 * tolerance<TypeParam>(s.V), .absolute = 1e-6}));
+}
+
+TYPED_TEST(CrossEntropyTest, padding_takes_no_part_and_gets_no_gradient) {
+  for (const auto& [V, columns] : {std::pair(257, 264), std::pair(1000, 1024), std::pair(70001, 70016)}) {
+    SCOPED_TRACE(::testing::Message() << V << " of " << columns);
+    const Shape s{3, V};
+    const auto logits = this->logits(s);
+    const auto targets = this->targets(s);
+    std::vector<double> padded(std::size_t(s.n) * columns, 100);  // would dominate every row
+    for (int i = 0; i < s.n; ++i) std::copy_n(logits.begin() + i * V, V, padded.begin() + i * columns);
+    const Result<TypeParam> got({s.n, columns}, padded, targets, true, V);
+    const Result<TypeParam> plain(s, logits, targets, true);
+    EXPECT_TRUE(all_close<Accum<TypeParam>>(got.row_loss.values(), plain.row_loss.values(),
+                                            {.absolute = 20 * tolerance<Accum<TypeParam>>()}));
+    const auto d = got.logits.values(), d_plain = plain.logits.values();
+    std::vector<double> kept;
+    for (int i = 0; i < s.n; ++i) {
+      kept.insert(kept.end(), d.begin() + i * columns, d.begin() + i * columns + V);
+      EXPECT_THAT(std::vector<double>(d.begin() + i * columns + V, d.begin() + (i + 1) * columns),
+                  ::testing::Each(0.0));
+    }
+    EXPECT_TRUE(all_close<TypeParam>(kept, d_plain,
+                                     {.relative = 2 * tolerance<TypeParam>(V),
+                                      .absolute = 2 * kScale * tolerance<Accum<TypeParam>>(V) + kSmallest<TypeParam>}));
+  }
 }
 
 TYPED_TEST(CrossEntropyTest, leaves_the_logits_alone_when_no_gradient_is_wanted) {
@@ -179,6 +208,7 @@ TYPED_TEST(CrossEntropyTest, refuses_shapes_that_disagree_and_launches_nothing_f
   refuses([&](Kernel& k) { k.row_loss = real.first(2); });
   refuses([&](Kernel& k) { k.grad_scale = {}; });
   refuses([&](Kernel& k) { k.logits = data.matrix(3, 0); });
+  refuses([&](Kernel& k) { k.vocabulary = 5; });
   EXPECT_THROW((LossSum<Device, TypeParam>{.row_loss = real.vector(), .total = {}}.launch(Device())),
                std::invalid_argument);
 

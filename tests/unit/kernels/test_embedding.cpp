@@ -19,8 +19,11 @@ using kernels::EmbeddingForward;
 struct Shape {
   int N, V, C;
 };
-// one of each, a column tile less one, exactly one, plus one, primes, and fewer words than tokens
-const std::vector<Shape> kShapes = {{1, 1, 1}, {5, 3, 31}, {7, 11, 32}, {64, 2, 33}, {101, 257, 67}};
+// one of each, primes, fewer words than tokens, one word for all, one and two digits of words, more than one chunk
+// of positions, rows made of packets and wider than a team
+const std::vector<Shape> kShapes = {{1, 1, 1},       {5, 3, 31},      {7, 11, 32},     {64, 2, 33},
+                                    {101, 257, 67},  {300, 1, 40},    {1000, 512, 16}, {5000, 151936, 4},
+                                    {9001, 700, 24}, {700, 90, 2560}, {20000, 1, 8}};
 
 template <class Scalar>
 std::vector<Scalar> forward(Shape s, const std::vector<int>& tokens, const std::vector<double>& weight) {
@@ -39,8 +42,14 @@ std::vector<Accum<Scalar>> backward(Shape s, const std::vector<int>& tokens, con
   const Buffer<int> tokens_in(tokens);
   const Buffer<Scalar> d_out_in(d_out);
   const Buffer<Accum<Scalar>> d_weight(before);
-  EmbeddingBackward<Device, Scalar>{
-      .tokens = tokens_in.vector(), .d_out = d_out_in.matrix(s.N, s.C), .d_weight = d_weight.matrix(s.V, s.C)}
+  using Kernel = EmbeddingBackward<Device, Scalar>;
+  const auto order = Buffer<int>::unwritten(Kernel::order_size(s.N));
+  const auto partial = Buffer<Accum<Scalar>>::unwritten(Kernel::partial_rows(s.N) * s.C);
+  Kernel{.tokens = tokens_in.vector(),
+         .d_out = d_out_in.matrix(s.N, s.C),
+         .d_weight = d_weight.matrix(s.V, s.C),
+         .order = order.vector(),
+         .partial = partial.matrix(Kernel::partial_rows(s.N), s.C)}
       .launch(Device());
   return d_weight.elements();
 }
@@ -90,7 +99,7 @@ TYPED_TEST(Embedding, launches_under_its_name_on_the_callers_instance) {
   forward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.V * s.C));
   backward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.N * s.C), std::vector<double>(s.V * s.C));
   EXPECT_TRUE(launched_under(recorder, "tessera::embedding::", Device()));
-  EXPECT_EQ(recorder.launches().size(), 2u);
+  EXPECT_EQ(recorder.launches().size(), 5u);  // forward; count and place, once for so few words; sum and join
 }
 
 TYPED_TEST(Embedding, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows) {
@@ -104,12 +113,22 @@ TYPED_TEST(Embedding, refuses_shapes_that_disagree_and_launches_nothing_for_no_r
   EXPECT_THROW(go_forward(tokens.first(2), data.matrix(5, 4), data.matrix(3, 4)), std::invalid_argument);
   EXPECT_THROW(go_forward(tokens.first(3), data.matrix(5, 3), data.matrix(3, 4)), std::invalid_argument);
 
+  using Kernel = EmbeddingBackward<Device, TypeParam>;
+  const auto order = Buffer<int>::zeros(Kernel::order_size(3));
+  Kernel backward{};
+  backward.order = order.vector(), backward.partial = real.matrix(Kernel::partial_rows(3), 4);
   const auto go_backward = [&](auto n, auto d_out, auto d_weight) {
-    EmbeddingBackward<Device, TypeParam>{.tokens = n, .d_out = d_out, .d_weight = d_weight}.launch(Device());
+    backward.tokens = n, backward.d_out = d_out, backward.d_weight = d_weight;
+    backward.launch(Device());
   };
   EXPECT_NO_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 4)));
   EXPECT_THROW(go_backward(tokens.first(4), data.matrix(3, 4), real.matrix(5, 4)), std::invalid_argument);
   EXPECT_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 5)), std::invalid_argument);
+  backward.partial = real.matrix(Kernel::partial_rows(3), 3);
+  EXPECT_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 4)), std::invalid_argument);
+  backward.partial = real.matrix(Kernel::partial_rows(3), 4), backward.order = order.first(5);
+  EXPECT_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 4)), std::invalid_argument);
+  backward.order = order.vector();
 
   const LaunchRecorder recorder;
   go_forward(tokens.first(0), data.matrix(5, 4), data.matrix(0, 4));

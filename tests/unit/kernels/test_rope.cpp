@@ -19,7 +19,8 @@ struct Shape {
   int B, H, T, D;
   std::size_t size() const { return std::size_t(B) * H * T * D; }
 };
-const std::vector<Shape> kShapes = {{1, 1, 1, 2}, {2, 3, 5, 6}, {1, 2, 17, 16}, {3, 1, 7, 18}, {1, 5, 3, 80}};
+const std::vector<Shape> kShapes = {{1, 1, 1, 2},  {2, 3, 5, 6},  {1, 2, 17, 16},  {3, 1, 7, 18},
+                                    {1, 5, 3, 80}, {2, 7, 3, 64}, {1, 40, 2, 128}, {1, 3, 2, 256}};
 constexpr double kTheta = 10000;
 
 template <class Real>
@@ -88,6 +89,20 @@ TYPED_TEST(Rope, turns_q_and_k_inside_the_fused_buffer_and_leaves_the_rest_alone
     }
   }
   EXPECT_TRUE(all_close<TypeParam>(qkv.values(), expected, {.of_max = tolerance<TypeParam>()}));
+}
+
+TYPED_TEST(Rope, turns_q_and_k_in_one_launch_as_in_two) {
+  for (const Shape s : {Shape{2, 3, 4, 6}, Shape{1, 5, 3, 64}}) {
+    const auto before = uniform_as<TypeParam>(3 * s.size(), 2);
+    const Buffer<TypeParam> together(before), apart(before);
+    const auto angles = table<Accum<TypeParam>>(s.T, s.D);
+    const auto turn = [&](const kernels::HeadTensor<TypeParam, Device>& x) {
+      kernels::Rope<Device, TypeParam>{.x = x, .table = angles.head_rows(s.T, s.D / 2, 2)}.launch(Device());
+    };
+    turn(kernels::heads_of_q_and_k<Device>(together.data(), s.B, s.H, s.T, s.D));
+    for (const int part : {0, 1}) turn(kernels::heads_of_qkv<Device>(apart.data(), part, s.B, s.H, s.T, s.D));
+    EXPECT_TRUE(same_bits(together.elements(), apart.elements()));
+  }
 }
 
 TYPED_TEST(Rope, repeats_bit_for_bit) {

@@ -20,7 +20,7 @@ struct Shape {
   int N, F;
 };
 // one, primes, a tile less one, exactly one, plus one, several tiles and a rest
-const std::vector<Shape> kShapes = {{1, 1}, {3, 7}, {2, 255}, {2, 256}, {5, 257}, {3, 700}};
+const std::vector<Shape> kShapes = {{1, 1}, {3, 7}, {2, 255}, {2, 256}, {5, 257}, {3, 700}, {3, 3072}, {2, 10240}};
 
 template <class Scalar>
 std::vector<Scalar> forward(Shape s, const std::vector<double>& gate_up) {
@@ -55,7 +55,7 @@ TYPED_TEST(Swiglu, forward_matches_reference_for_ragged_shapes) {
     SCOPED_TRACE(::testing::Message() << "N " << s.N << " F " << s.F);
     const auto in = this->gate_up(s);
     EXPECT_TRUE(all_close<TypeParam>(this->values(forward<TypeParam>(s, in)), reference::swiglu_forward(in, s.F),
-                                     {.relative = tolerance<TypeParam>()}));
+                                     {.relative = tolerance<TypeParam>(), .absolute = kSmallest<TypeParam>}));
   }
 }
 
@@ -90,6 +90,21 @@ TYPED_TEST(Swiglu, backward_in_place_equals_apart) {
   EXPECT_TRUE(same_bits(in_place.elements(), backward<TypeParam>(s, in, d_out)));
 }
 
+TYPED_TEST(Swiglu, backward_hands_out_forwards_result_again_also_in_place_of_d_out) {
+  for (const Shape s : {Shape{3, 300}, Shape{2, 512}, Shape{2, 7}}) {
+    const auto in = this->gate_up(s), d_out = this->d_out(s);
+    const Buffer<TypeParam> in_place(in), out(d_out);
+    SwigluBackward<Device, TypeParam>{.gate_up = in_place.matrix(s.N, 2 * s.F),
+                                      .d_out = out.matrix(s.N, s.F),
+                                      .d_gate_up = in_place.matrix(s.N, 2 * s.F),
+                                      .out = out.matrix(s.N, s.F)}
+        .launch(Device());
+    EXPECT_TRUE(same_bits(in_place.elements(), backward<TypeParam>(s, in, d_out)));
+    EXPECT_TRUE(all_close<TypeParam>(out.values(), reference::swiglu_forward(in, s.F),
+                                     {.relative = tolerance<TypeParam>(), .absolute = kSmallest<TypeParam>}));
+  }
+}
+
 TYPED_TEST(Swiglu, repeats_bit_for_bit) {
   const Shape s{7, 333};
   const auto in = this->gate_up(s), d_out = this->d_out(s);
@@ -121,6 +136,12 @@ TYPED_TEST(Swiglu, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows
   EXPECT_THROW(go_backward(data.matrix(3, 7), data.matrix(3, 4), data.matrix(3, 8)), std::invalid_argument);
   EXPECT_THROW(go_backward(data.matrix(3, 8), data.matrix(2, 4), data.matrix(3, 8)), std::invalid_argument);
   EXPECT_THROW(go_backward(data.matrix(3, 8), data.matrix(3, 4), data.matrix(3, 4)), std::invalid_argument);
+  EXPECT_THROW((SwigluBackward<Device, TypeParam>{.gate_up = data.matrix(3, 8),
+                                                  .d_out = data.matrix(3, 4),
+                                                  .d_gate_up = data.matrix(3, 8),
+                                                  .out = data.matrix(3, 8)}
+                    .launch(Device())),
+               std::invalid_argument);
 
   const LaunchRecorder recorder;
   go_forward(data.matrix(0, 8), data.matrix(0, 4));

@@ -1,0 +1,88 @@
+/// Neighbouring elements that one instruction moves: how the memory-bound kernels reach the rate of memory.
+///
+/// On a GPU a packet is 16 bytes, the widest access of a lane; on a host it is one element, because there the compiler
+/// makes vectors of the whole loop. A loop over packets therefore serves both:
+///
+///   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C / kWidth), [&](int p) {
+///     auto x_p = load<kWidth>(x_row + p * kWidth);
+///     for (int i = 0; i < kWidth; ++i) x_p.set(i, 2 * x_p[i]);
+///     store(y_row + p * kWidth, x_p);
+///   });
+///
+/// Packets want addresses and row lengths that are multiples of them. The kernels look (`packets_fit`) and take
+/// packets of one element where that does not hold: right for any shape, slower on a GPU.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/core/compat.hpp"
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// Elements of Scalar in a packet.
+template <class Exec, class Scalar>
+inline constexpr int kPacketWidth = kIsHost<Exec> ? 1 : 16 / static_cast<int>(sizeof(Scalar));
+
+template <class Scalar, int kWidth>
+struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Packet {
+  using Real = Accum<Scalar>;
+  static constexpr bool kInWords = sizeof(Scalar) == 2 && kWidth % 2 == 0;  // else a 16-bit number takes a register
+
+  std::conditional_t<kInWords, std::uint32_t, Scalar> element[kInWords ? kWidth / 2 : kWidth];
+
+  KOKKOS_FORCEINLINE_FUNCTION Real operator[](int i) const {
+    if constexpr (kInWords) {
+      Scalar half;
+      half.bits = static_cast<std::uint16_t>(i % 2 == 0 ? element[i / 2] : element[i / 2] >> 16);
+      return static_cast<Real>(half);
+    } else {
+      return static_cast<Real>(element[i]);
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void set(int i, Real value) {
+    if constexpr (kInWords) {
+      const std::uint32_t bits = static_cast<Scalar>(value).bits;
+      std::uint32_t& word = element[i / 2];
+      word = i % 2 == 0 ? (word & 0xffff0000u) | bits : (word & 0x0000ffffu) | bits << 16;
+    } else {
+      element[i] = static_cast<Scalar>(value);
+    }
+  }
+};
+
+template <int kWidth, class Scalar>
+KOKKOS_FORCEINLINE_FUNCTION Packet<std::remove_const_t<Scalar>, kWidth> load(Scalar* from) {
+  return *reinterpret_cast<const Packet<std::remove_const_t<Scalar>, kWidth>*>(from);
+}
+
+template <class Scalar, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void store(Scalar* to, const Packet<Scalar, kWidth>& packet) {
+  *reinterpret_cast<Packet<Scalar, kWidth>*>(to) = packet;
+}
+
+/// Whether rows of `columns` elements can be walked in packets of `width`, when all of these tensors have such rows,
+/// one behind the other.
+template <class... Scalars>
+bool packets_fit(int width, std::int64_t columns, const Scalars*... tensors) {
+  return columns % width == 0 && (... && (reinterpret_cast<std::uintptr_t>(tensors) % 16 == 0));
+}
+
+/// Work tag: the width is part of the kernel's type.
+template <int kWidth>
+struct InPackets {};
+
+/// Calls launch(InPackets<width>{}) with the packets of Exec where they `fit`, else with single elements.
+template <class Exec, class Scalar, class Launch>
+void in_packets(bool fit, const Launch& launch) {
+  constexpr int kWidest = kPacketWidth<Exec, Scalar>;
+  if constexpr (kWidest > 1) {
+    if (fit) return launch(InPackets<kWidest>{});
+  }
+  launch(InPackets<1>{});
+}
+
+}  // namespace tessera::kernels
