@@ -26,22 +26,24 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what) : watchdog_(watchdog) {
-  if (watchdog_) watchdog_->begin(what);
+Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patience) : watchdog_(watchdog) {
+  if (watchdog_) watchdog_->begin(what, patience);
 }
 Watchdog::Watch::~Watch() {
   if (watchdog_) watchdog_->end();
 }
 
-void Watchdog::begin(std::string_view what) {
+void Watchdog::begin(std::string_view what, double patience) {
   const std::lock_guard lock(mutex_);
   what_ = what;
+  patience_ = patience;
   begin_s_ = progress_s_ = events::now_s();
 }
 
 void Watchdog::end() {
   const std::lock_guard lock(mutex_);
   what_.clear();
+  if (patience_ > 1) return;  // says nothing of steps
   longest_s_ = std::max(longest_s_, events::now_s() - begin_s_);
   ++watches_;
 }
@@ -73,7 +75,8 @@ void Watchdog::hear(const char* format, ...) {
 }
 
 double Watchdog::allowed_s() const {
-  return std::max(watches_ < kFirstWatches ? kFirstFactor * limit_s_ : limit_s_, kSlowFactor * longest_s_);
+  const double first = watches_ < kFirstWatches ? kFirstFactor : 1;
+  return std::max(std::max(first, patience_) * limit_s_, kSlowFactor * longest_s_);
 }
 
 void Watchdog::guard() {

@@ -31,10 +31,10 @@ class Watchdog final : public events::Listener {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it lives. One at a time.
+  /// Progress is expected while it lives. One at a time. `patience`: how many times the limit it may take without any.
   class Watch {
    public:
-    Watch(Watchdog* watchdog, std::string_view what);  // null: nobody watches
+    Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: nobody watches
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
@@ -59,7 +59,7 @@ class Watchdog final : public events::Listener {
     char text[120] = "";
   };
 
-  void begin(std::string_view what);
+  void begin(std::string_view what, double patience);
   void end();
   void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
@@ -75,7 +75,7 @@ class Watchdog final : public events::Listener {
   std::array<Heard, kKept> heard_;
   std::size_t heard_count_ = 0;
   std::string what_;  // is watched; empty: nothing is
-  double begin_s_ = 0, progress_s_ = 0, longest_s_ = 0;
+  double patience_ = 1, begin_s_ = 0, progress_s_ = 0, longest_s_ = 0;
   int watches_ = 0;  // that went well
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others

@@ -66,7 +66,9 @@ void World::start_watchdog(double limit_s) {
   });
 }
 
-Watchdog::Watch World::watch(std::string_view what) { return Watchdog::Watch(watchdog_.get(), what); }
+Watchdog::Watch World::watch(std::string_view what, double patience) {
+  return Watchdog::Watch(watchdog_.get(), what, patience);
+}
 
 /// Exchanges are short, so only their start is told: one that has no successor is what a rank hangs in.
 void World::tell(std::string_view exchange, std::int64_t bytes) {

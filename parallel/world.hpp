@@ -40,7 +40,7 @@ class World {
 
   /// From here on watch() is heeded: see parallel/watchdog.hpp. 0: it is not. One rank alone is never watched.
   void start_watchdog(double limit_s);
-  [[nodiscard]] Watchdog::Watch watch(std::string_view what);
+  [[nodiscard]] Watchdog::Watch watch(std::string_view what, double patience = 1);
 
   // Small values, collective, blocking.
   bool any(bool mine) const;

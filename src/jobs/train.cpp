@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 #include <optional>
 
@@ -64,8 +65,9 @@ class TrainingRun {
                      world_.size() > 1 ? "\ntransport  " + world_.collectives().description() : "",
                      train::describe(*plan_, settings_)));
     together(world_, [&] {
-      if (!memory::fits_host_memory(plan_->layout, world_.local_size())) {
-        memory::require_host_memory(plan_->layout, world_.local_size(), what_would_fit());
+      const std::int64_t available = available_bytes() / (kernels::kIsHost<kernels::Device> ? world_.local_size() : 1);
+      if (plan_->layout.total_bytes() > available) {
+        require_memory(plan_->layout, world_.local_size(), what_would_fit(available));
       }
     });
     together(world_, [&] {
@@ -102,10 +104,9 @@ class TrainingRun {
     });
   }
 
-  std::string what_would_fit() const {
+  std::string what_would_fit(std::int64_t available) const {
     std::string text = "\nwhat would fit:";
     config::Settings smaller = settings_;
-    const std::int64_t available = memory::available_host_bytes() / world_.local_size();
     const std::int64_t share = plan_->batch.sequences_of(0);
     const bool is_any_legal = settings_.parallel.allow_uneven;  // else divisors only; of all sizes, halves are enough
     for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
@@ -119,7 +120,7 @@ class TrainingRun {
     smaller.train.checkpoint_activations = 1;
     const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes();
     if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
-    return text + fmt::format(" nothing on this host: one sequence with train.checkpoint_activations=1 needs {}",
+    return text + fmt::format(" nothing here: one sequence with train.checkpoint_activations=1 needs {}",
                               memory::readable_bytes(least));
   }
 
@@ -226,7 +227,11 @@ class TrainingRun {
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
       const std::string reason = agreed_stop();
-      if (!reason.empty()) return stopped(reason);
+      if (!reason.empty()) {
+        settle_all();
+        if (step_ == settings_.train.steps) break;
+        return stopped(reason);
+      }
       one_step();
     }
     console_.end();
@@ -255,22 +260,51 @@ class TrainingRun {
     return Exit::stopped;
   }
 
+  /// Starts the next step, then settles the one before it, or itself where something waits for its end. On a GPU the
+  /// next step is therefore enqueued before the last one has ended.
   void one_step() {
-    const std::int64_t step = step_ + 1;  // as people count
+    const std::int64_t step = step_ + trainer_->started() + 1;  // as people count
     const auto& profiled = settings_.trace.profile_steps;
     const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
+    if (is_recorded) settle_all();
     if (trace_) trace_->record_events(is_recorded);
     if (is_profiled) timer_.start();
-
-    const double start_s = events::now_s();
-    const auto [numbers, loss] = watched_step(step);
-    const double step_time_s = events::now_s() - start_s;
-    steps_s_ += step_time_s;
-
+    {
+      const auto watch = world_.watch(fmt::format("step {}", step));
+      start_of_step_s_.push_back(events::now_s());
+      trainer_->start(sample_ + trainer_->started() * settings_.train.batch_size, *sampler_, is_profiled);
+    }
+    const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) ||
+                       saves_after(step) || step == settings_.train.steps;
+    while (trainer_->started() > (waits ? 0 : 1)) settle(is_profiled);
     if (is_profiled) add_profile();
     if (trace_) trace_->record_events(false);
     has_recorded_memory_ = true;
+  }
+
+  bool validates_after(std::int64_t step) const {
+    const std::int64_t every = settings_.train.validate_every;
+    return validation_windows_ > 0 && (step == settings_.train.steps || (every > 0 && step % every == 0));
+  }
+  bool saves_after(std::int64_t step) const {
+    return settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0;
+  }
+
+  void settle_all() {
+    while (trainer_->started() > 0) settle(false);
+  }
+
+  /// Waits for the oldest step under way and does everything that follows from it.
+  void settle(bool is_profiled) {
+    const std::int64_t step = step_ + 1;
+    const auto [numbers, loss] = watched_collect(step);
+    const double end_s = events::now_s();
+    // Where the next step was waiting already, this one took from the end of the one before it.
+    const double step_time_s = end_s - std::max(start_of_step_s_.front(), end_of_step_s_);
+    start_of_step_s_.pop_front();
+    end_of_step_s_ = end_s;
+    steps_s_ += step_time_s;
     ++step_;
     sample_ += settings_.train.batch_size;
     require_numbers(loss, numbers);
@@ -293,9 +327,7 @@ class TrainingRun {
           kNotMeasured;
       record.tokens_per_second = kNotMeasured;
     }
-    const bool is_last = step == settings_.train.steps;
-    const std::int64_t every = settings_.train.validate_every;
-    if (validation_windows_ > 0 && (is_last || (every > 0 && step % every == 0))) {
+    if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
       validated_step_ = step;
     }
@@ -306,12 +338,12 @@ class TrainingRun {
         trace_->flush_if_due();
       });
     }
-    if (settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0) save();
+    if (saves_after(step)) save();
   }
 
-  std::pair<train::StepNumbers, double> watched_step(std::int64_t step) {
-    const auto watch = world_.watch(fmt::format("step {}", step));
-    const train::StepNumbers numbers = trainer_->run(sample_, *sampler_);
+  std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
+    const auto watch = world_.watch(fmt::format("the end of step {}", step));
+    const train::StepNumbers numbers = trainer_->collect();
     return {numbers, world_.sum({numbers.loss_sum})[0] / tokens_per_step()};
   }
 
@@ -320,6 +352,7 @@ class TrainingRun {
   }
 
   double validation_loss() {
+    const auto watch = world_.watch("a validation", kPatience);
     const auto mine = trainer_->validate(*sampler_, validation_windows_);
     const std::vector<double> all = world_.sum({mine.loss_sum, mine.tokens});
     return all[0] / all[1];
@@ -360,6 +393,7 @@ class TrainingRun {
   // --- files and text ------------------------------------------------------------------------------------------------
 
   void save() {
+    const auto watch = world_.watch("a checkpoint", kPatience);
     // A resume goes on from here: the rows before must not be lost.
     on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
     const double begin_s = events::now_s();
@@ -443,6 +477,9 @@ class TrainingRun {
     }
   }
 
+  /// How many times parallel.timeout_s a rank may wait for another's files, or for windows without an end in sight.
+  static constexpr double kPatience = 10;
+
   const Context& context_;
   const config::Settings& settings_;
   parallel::World& world_;
@@ -457,7 +494,9 @@ class TrainingRun {
   std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
-  std::int64_t step_ = 0;              // optimizer steps done
+  std::deque<double> start_of_step_s_;  // of the steps under way
+  double end_of_step_s_ = 0;            // of the last one that ended
+  std::int64_t step_ = 0;               // optimizer steps done
   std::int64_t sample_ = 0;            // next global sample
   std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
   bool has_recorded_memory_ = false;

@@ -31,7 +31,7 @@ STEADY = ("optimizer.eps=1e-3",)
 LOSS_BOUND = 30 * EPS32                     # 1.8e-6, relative
 WEIGHT_BOUND = 1e-2 / 1e-3 * LOSS_BOUND     # 1.8e-5, of the largest weight of a tensor
 
-FINISHED, USAGE, ENVIRONMENT, OUT_OF_MEMORY, NUMBERS, FILES, STOPPED = 0, 2, 3, 4, 5, 6, 75
+FINISHED, USAGE, ENVIRONMENT, OUT_OF_MEMORY, NUMBERS, FILES, HANG, STOPPED = 0, 2, 3, 4, 5, 6, 7, 75
 
 
 class Result:

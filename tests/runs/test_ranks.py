@@ -7,7 +7,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, latest_step, tensors, wait_for_end
+from harness import HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, latest_step, tensors, wait_for_end
 
 STEADY = (*STEADY, "checkpoint.keep=10")
 
@@ -81,6 +81,21 @@ class LostRank(RunTest):
         os.kill(ranks[1], signal.SIGKILL)
         result = job.wait(60)
         self.assertNotIn(result.code, (0, STOPPED, "none: it hung"), str(result))
+        self.assertTrue(wait_for_end(ranks), "a rank lives on")
+
+    def test_a_rank_that_hangs_is_noticed_by_the_others(self):
+        """Nothing tells the others: the launcher sees a living process. They leave with 7 and say what they waited for."""
+        job = self.start(TINY, f"job.directory={self.folder / 'run'}", "train.steps=1000000", "train.validate_every=0",
+                         "checkpoint.every=0", "trace.every_steps=1", "job.progress=line", "parallel.timeout_s=2", ranks=2)
+        self.wait_until(lambda: job.printed().count("\n") > 40, "some steps", job)
+        ranks = job.ranks()
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGSTOP)
+        result = job.wait(60)
+        self.assertEqual(result.code, HANG, str(result))
+        self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
+        self.assertRegex(result.err, r"(sum|max|all_reduce)\[mpi\] of [\w. ]+ started")
+        self.assertIn("--resume auto", result.err)
         self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
 

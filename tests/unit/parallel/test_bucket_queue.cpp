@@ -27,6 +27,7 @@ class Listener final : public events::Listener {
   };
   Listener() { events::add_listener(*this); }
   ~Listener() override { events::remove_listener(*this); }
+  using events::Listener::on;
   void on(const events::Communication& c) override {
     entries.push_back({std::string(c.operation), std::string(c.label), c.bytes, c.start_s, c.end_s, c.exposed_s});
   }

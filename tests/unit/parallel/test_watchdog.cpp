@@ -90,6 +90,13 @@ TEST(Watchdog, learns_from_slow_steps) {
   sleep_s(2.5 * kLimit_s);  // below four times the longest
 }
 
+TEST(Watchdog, has_patience_when_asked_to) {
+  Watchdog watchdog(0, kLimit_s, {});
+  pass_the_first(watchdog);
+  const Watchdog::Watch watch(&watchdog, "a checkpoint", 10);
+  sleep_s(4 * kLimit_s);
+}
+
 TEST(Watchdog, hears_more_than_it_keeps) {
   Watchdog watchdog(0, kForever_s, {});
   const std::string label(500, 'x');
