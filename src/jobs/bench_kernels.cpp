@@ -5,16 +5,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "jobs/bench.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/cross_entropy.hpp"
+#include "kernels/embedding.hpp"
 #include "kernels/norm2.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
 #include "kernels/weighted_sum.hpp"
+#include "random.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -104,6 +107,32 @@ void measure_all(const Context& context, BenchTable& table) {
       kernels::RmsnormBackward<Exec, Scalar>{a.in(N, C), gain.in(),      rows.in(),       c.in(N, C),
                                              d.in(N, C), b.matrix(N, C), d_gain.vector(), partial.matrix(kPartials, C)}
           .launch(exec);
+    });
+  }
+  {
+    const int words = static_cast<int>(std::min<std::int64_t>(N, 32768));  // V
+    const Numbers<Scalar> weight(exec, words * C);
+    const Numbers<Real> d_weight(exec, words * C);
+    using Ints = Kokkos::View<int*, Exec::memory_space>;
+    const Ints tokens("bench", N);
+    const auto tokens_h = Kokkos::create_mirror_view(tokens);
+    std::vector<bool> is_used(words);
+    for (std::int64_t n = 0; n < N; ++n) {
+      tokens_h(n) = static_cast<int>(mix(1, static_cast<std::uint64_t>(n)) % static_cast<std::uint64_t>(words));
+      is_used[tokens_h(n)] = true;
+    }
+    Kokkos::deep_copy(tokens, tokens_h);
+    const auto used = static_cast<double>(std::count(is_used.begin(), is_used.end(), true));
+    measure("embedding", 2 * tensor, [&] {
+      kernels::EmbeddingForward<Exec, Scalar>{tokens, weight.in(words, C), b.matrix(N, C)}.launch(exec);
+    });
+    using Backward = kernels::EmbeddingBackward<Exec, Scalar>;
+    const int n = static_cast<int>(N), partial_rows = Backward::partial_rows(n);
+    const Ints order(Kokkos::view_alloc(Kokkos::WithoutInitializing, "bench"), Backward::order_size(n));
+    const Numbers<Real> partial(exec, partial_rows * C);
+    const double updated = 2 * used * static_cast<double>(C * static_cast<std::int64_t>(sizeof(Real)));
+    measure("embedding_backward", tensor + updated, [&] {
+      Backward{tokens, a.in(N, C), d_weight.matrix(words, C), order, partial.matrix(partial_rows, C)}.launch(exec);
     });
   }
   if (const std::int64_t D = head_width(C); D >= 8) {
