@@ -15,7 +15,7 @@ table of all promises comes last. Ratios are PyTorch's time over ours, above 1 w
 rounds, with the lowest and the highest.
 """
 import json
-import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,11 +38,13 @@ class Torch:
     def __init__(self):
         self.process = None
 
-    def ask(self, **request):
+    def send(self, **request):
         if self.process is None:
             self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         print(json.dumps(request), file=self.process.stdin, flush=True)
+
+    def receive(self):
         line = self.process.stdout.readline()
         if not line:
             raise Failed(f"PyTorch's process ended with {self.process.wait()}")
@@ -50,6 +52,10 @@ class Torch:
         if "failed" in answer:
             raise Failed(answer["failed"])
         return answer["answer"]
+
+    def ask(self, **request):
+        self.send(**request)
+        return self.receive()
 
     def stop(self):
         if self.process is not None:
@@ -346,59 +352,56 @@ def gpt2(ours, torch, report, quick):
     report.keep("gpt2", data)
 
 
-def prepare_compiled(sizes):
-    """Compiles every size in processes side by side, so that the ones that measure find the code in the cache."""
-    workers = []
-    for size in sizes:
-        worker = Torch()
-        worker.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
-                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        print(json.dumps({"do": "model", "warm_only": True, **torch_model(size, True)}), file=worker.process.stdin, flush=True)
-        workers.append(worker)
+def compiled_side_by_side(sizes):
+    """{size: a PyTorch process that has compiled its model}: compiling takes minutes of one core each."""
     begin = time.perf_counter()
-    for size, worker in zip(sizes, workers):
-        line = worker.process.stdout.readline()
-        print(f"  torch.compile of {size}: {line.strip()[:160]} after {time.perf_counter() - begin:.0f} s", flush=True)
-        worker.stop()
+    workers = {size: Torch() for size in sizes}
+    for size, worker in workers.items():
+        C, F, L, H = SIZES[size]
+        worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H)
+    for size in sizes:
+        try:
+            workers[size].receive()
+            print(f"  torch.compile of {size}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        except Failed as reason:
+            print(f"  torch.compile of {size}: {reason}", flush=True)
+            workers.pop(size).stop()
+    return workers
 
 
-def torch_model(size, compiled):
-    C, F, L, H = SIZES[size]
-    return {"V": 10000, "T": 512, "B": 4, "C": C, "F": F, "L": L, "H": H, "compile": compiled}
-
-
-def steps(ours, report, rounds, quick, sizes, with_eager):
-    prepare_compiled(sizes)
+def steps(ours, report, rounds, quick, sizes):
+    workers = compiled_side_by_side(sizes)
     print(STEP_HEADER)
     data = {}
     for size in sizes:
-        mine, theirs, torch = {}, {}, Torch()
-        overrides = [f"bench.sizes={words(size)}"]
-        variants = ["graph", "plain"]
-        kinds = ["torch.compile"] + (["eager"] if with_eager else [])
+        mine, theirs, torch = {}, {}, workers.get(size)
+        repeats = 10 if quick or size in ("xl", "2.7b") else 20
+
+        def our_turn(variants):
+            for row in ours.run(deck("step_gpu.toml"), f"bench.sizes={words(size)}", f"bench.variants={words(*variants)}",
+                                f"bench.repeats={repeats}"):
+                mine.setdefault(row["variant"], []).append(row)
+
+        def their_turn(compiled):
+            kind = "torch.compile" if compiled else "eager"
+            theirs.setdefault(kind, []).append(torch.ask(do="step", compiled=compiled, repeats=repeats))
+
         try:
-            for kind in kinds:  # compiled first: its numbers count
-                torch.ask(do="model", **torch_model(size, kind == "torch.compile"))
-                for number in range(rounds if kind == "torch.compile" else 1):
-                    def our_turn():
-                        wanted = variants if number == 0 else variants[:1]
-                        for row in ours.run(deck("step_gpu.toml"), *overrides, f"bench.variants={words(*wanted[:1])}"):
-                            mine.setdefault(row["variant"], []).append(row)
-                        for variant in wanted[1:]:
-                            for row in ours.run(deck("step_gpu.toml"), *overrides, f"bench.variants={words(variant)}", "bench.repeats=10"):
-                                mine.setdefault(row["variant"], []).append(row)
-
-                    def their_turn():
-                        theirs.setdefault(kind, []).append(torch.ask(do="step", repeats=10 if size in ("xl", "2.7b") else 20))
-
-                    turns = (our_turn, their_turn) if kind == "torch.compile" else (their_turn,)
-                    for turn in turns if number % 2 == 0 else reversed(turns):
-                        turn()
-                torch.stop()
+            if torch:
+                torch.ask(do="wake")
+            for number in range(rounds):
+                turns = [lambda: our_turn(["graph"])] + ([lambda: their_turn(True)] if torch else [])
+                for turn in turns if number % 2 == 0 else reversed(turns):
+                    turn()
+            our_turn(["plain"])  # the vanilla forms, once
+            our_turn(["fused"])
+            if torch:
+                their_turn(False)
         except Failed as reason:
             print(f"{size}: {reason}", flush=True)
         finally:
-            torch.stop()
+            if torch:
+                torch.stop()
         data[size] = {"ours": mine, "torch": theirs}
         print_size(size, mine, theirs)
         promise_size(size, mine, theirs, report)
@@ -496,6 +499,14 @@ def draw(report):
     print(f"plots and compare.json in {report.folder}")
 
 
+class CutShort(Exception):
+    """The time that somebody gave this call is over: say what is known."""
+
+
+def cut_short(*_):
+    raise CutShort
+
+
 def main(arguments, program):
     begin = time.perf_counter()
     ours, report, torch = Ours(program), Report(Path(arguments.output)), Torch()
@@ -509,8 +520,9 @@ def main(arguments, program):
             "error": lambda: error(ours, torch, report, quick),
             "kernels": lambda: kernels(ours, torch, report, quick),
             "gpt2": lambda: gpt2(ours, torch, report, quick),
-            "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), not quick),
+            "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(",")),
             "scaling": lambda: scaling(ours, report, gpus, quick)}
+    signal.signal(signal.SIGTERM, cut_short)
     for section in sections:
         if section not in ("attention", "error"):
             torch.stop()  # its memory is wanted
@@ -522,6 +534,9 @@ def main(arguments, program):
             work[section]()
         except Failed as reason:
             print(f"{section}: {reason}", flush=True)
+        except CutShort:
+            print(f"{section}: cut short", flush=True)
+            break
         print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
         report.keep("sections", sections)
     torch.stop()

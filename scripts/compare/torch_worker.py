@@ -6,7 +6,8 @@ turns in one call; this process keeps its models and compiled code between its t
 
     {"do": "attention", "cases": [...], "backends": [...], "repeats": n, "warmup_ms": t}
     {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
-    {"do": "model", ...}      builds (and compiles) a transformer;  {"do": "step", ...} times it
+    {"do": "model", ...}      builds and compiles a transformer, and lays it aside in host memory
+    {"do": "wake"}            brings it back, with an optimizer;  {"do": "step", "compiled": b, ...} times it
     {"do": "copy", "bytes": n}    GB/s of a device copy, read plus written
     {"do": "stop"}
 
@@ -199,7 +200,8 @@ class Training:
             self.model = Model(*(request[key] for key in ("V", "T", "C", "L", "H", "F")))
             ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
         self.tokens, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-        self.run = torch.compile(self.model) if request["compile"] else self.model
+        self.compiled = torch.compile(self.model)
+        self.run = self.compiled
         self.optimizer = None
 
     def make_optimizer(self):
@@ -212,9 +214,12 @@ class Training:
         with torch.autocast("cuda", torch.bfloat16):
             return self.run(self.tokens, self.targets)
 
-    def forward_backward(self):
+    def drop_gradients(self):
         for p in self.model.parameters():
             p.grad = None
+
+    def forward_backward(self):
+        self.drop_gradients()
         self.forward().backward()
 
     def step(self):
@@ -227,28 +232,37 @@ training = None
 
 
 def model(request):
-    """Builds the model and runs it once; seconds that took, compiling included."""
+    """Compiles the model by running it once, then takes its memory off the GPU; seconds that took."""
     global training
     begin = time.perf_counter()
     training = Training(request)
     training.forward_backward()
     torch.cuda.synchronize()
-    if not request.get("warm_only"):
-        training.make_optimizer()
-        training.step()
-        torch.cuda.synchronize()
-    return {"seconds": time.perf_counter() - begin,
-            "parameters": sum(p.numel() for p in training.model.parameters())}
+    training.drop_gradients()
+    training.model.to("cpu")
+    torch.cuda.empty_cache()
+    return {"seconds": time.perf_counter() - begin, "parameters": sum(p.numel() for p in training.model.parameters())}
+
+
+def wake(_):
+    training.model.to("cuda")
+    training.make_optimizer()
+    training.step()
+    training.drop_gradients()
+    torch.cuda.empty_cache()
 
 
 def step(request):
     """{"step": ms, "forward_backward": ms, "forward": ms, "peak_mib": of the allocator}"""
     repeats = request["repeats"]
+    training.run = training.compiled if request["compiled"] else training.model
     torch.cuda.reset_peak_memory_stats()
     answer = {"step": spaced(training.step, repeats, 3)}
     answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
     answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
     answer["forward"] = spaced(training.forward, repeats, 1)
+    training.drop_gradients()
+    torch.cuda.empty_cache()  # the other side's turn
     return answer
 
 
@@ -266,7 +280,7 @@ def main():
         request = json.loads(line)
         if request["do"] == "stop":
             break
-        work = {"attention": attention, "error": error, "model": model, "step": step, "copy": copy}[request["do"]]
+        work = {"attention": attention, "error": error, "model": model, "wake": wake, "step": step, "copy": copy}[request["do"]]
         try:
             answer = {"answer": work(request)}
         except Exception as failure:  # told to the other side, which decides
