@@ -4,27 +4,124 @@
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/instantiate.hpp"
+#include "kernels/core/require.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
+  #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
+  #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
+  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+#endif
 
 namespace tessera::kernels {
 
+std::string_view name_of(Engine engine) {
+  constexpr std::string_view names[] = {"portable", "mma", "wgmma"};
+  return names[static_cast<int>(engine)];
+}
+
+#ifdef KOKKOS_ENABLE_CUDA
+namespace {
+
+constexpr bool kIsHopper = std::string_view(TESSERA_CUDA_ARCH) == "90a";
+
+template <class Scalar>
+inline constexpr bool kHasTensorCores = sizeof(Scalar) == 2;
+
+bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
+
+[[noreturn]] void refuse_engine(Engine engine) {
+  throw std::invalid_argument("attention: this build has no " + std::string(name_of(engine)) +
+                              " kernel for this dtype and head width; ask has_forward and has_backward");
+}
+
+}  // namespace
+
+bool has_forward(Engine engine, Dtype dtype, int D) {
+  switch (engine) {
+    case Engine::portable: return true;
+    case Engine::mma: return is_16_bit(dtype) && AmpereForward<bfloat16>::supports(D);
+    case Engine::wgmma: return kIsHopper && is_16_bit(dtype) && HopperForward<bfloat16>::supports(D);
+  }
+  return false;
+}
+
+bool has_backward(Engine engine, Dtype dtype, int D) {
+  switch (engine) {
+    case Engine::portable: return true;
+    case Engine::mma: return is_16_bit(dtype) && AmpereBackward<bfloat16>::supports(D);
+    case Engine::wgmma: return kIsHopper && is_16_bit(dtype) && HopperBackward<bfloat16>::supports(D);
+  }
+  return false;
+}
+
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype, int B, int H, int Tq, int Tk, int D) {
+  if (choice.kind != AttentionKind::flash2) return 0;
+  switch (choice.backward) {
+    case Engine::portable: break;
+    case Engine::mma: return AmpereBackward<bfloat16>::workspace_bytes(B, H, Tq, Tk, D);
+    case Engine::wgmma: return HopperBackward<bfloat16>::workspace_bytes(B, H, Tq, Tk, D);
+  }
+  return 0;
+}
+#else
+bool has_forward(Engine engine, Dtype, int) { return engine == Engine::portable; }
+bool has_backward(Engine engine, Dtype, int) { return engine == Engine::portable; }
+std::int64_t attention_workspace_bytes(const AttentionChoice&, Dtype, int, int, int, int, int) { return 0; }
+#endif
+
+AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
+  AttentionChoice choice;
+  choice.deterministic = deterministic;
+  for (const Engine engine : {Engine::mma, Engine::wgmma}) {  // the later, the faster
+    if (has_forward(engine, dtype, D)) choice.forward = engine;
+    if (has_backward(engine, dtype, D)) choice.backward = engine;
+  }
+  return choice;
+}
+
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::forward(const Exec& exec) const {
-  switch (kind) {
-    case AttentionKind::standard:
-      return StandardForward<Exec, Scalar>{q, k, v, out, lse, probabilities, scale, causal}.launch(exec);
-    case AttentionKind::flash2: return Flash2Forward<Exec, Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+  if (choice.kind == AttentionKind::standard) {
+    return StandardForward<Exec, Scalar>{q, k, v, out, lse, probabilities, scale, causal}.launch(exec);
   }
+  if (choice.forward == Engine::portable) {
+    return Flash2Forward<Exec, Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+  }
+#ifdef KOKKOS_ENABLE_CUDA
+  if constexpr (kHasTensorCores<Scalar>) {
+    if (choice.forward == Engine::mma) return AmpereForward<Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+    if (kIsHopper) return HopperForward<Scalar>{q, k, v, out, lse, scale, causal, tile_counter}.launch(exec);
+  }
+  refuse_engine(choice.forward);
+#endif
 }
 
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) const {
-  switch (kind) {
-    case AttentionKind::standard:
-      return StandardBackward<Exec, Scalar>{q, k, v, g.d_out, probabilities, g.d_scores, g.d_q, g.d_k, g.d_v, scale}
-          .launch(exec);
-    case AttentionKind::flash2:
-      return Flash2Backward<Exec, Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal}.launch(exec);
+  if (choice.kind == AttentionKind::standard) {
+    return StandardBackward<Exec, Scalar>{q, k, v, g.d_out, probabilities, g.d_scores, g.d_q, g.d_k, g.d_v, scale}
+        .launch(exec);
   }
+  if (choice.backward == Engine::portable) {
+    return Flash2Backward<Exec, Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal}.launch(exec);
+  }
+#ifdef KOKKOS_ENABLE_CUDA
+  if constexpr (kHasTensorCores<Scalar>) {
+    if (choice.backward == Engine::mma) {
+      return AmpereBackward<Scalar>{q,     k,     v,     out,    lse,
+                                    g.d_out, g.d_q, g.d_k, g.d_v,  scale,
+                                    causal, choice.deterministic, g.workspace.data()}
+          .launch(exec);
+    }
+    if (kIsHopper) {
+      const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
+      return HopperBackward<Scalar>{q,     k,     v,     out,   lse,    g.d_out, g.d_q,
+                                    g.d_k, g.d_v, scale, causal, order, g.workspace}
+          .launch(exec);
+    }
+  }
+  refuse_engine(choice.backward);
+#endif
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct Attention<Exec, Scalar>;

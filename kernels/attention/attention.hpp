@@ -1,8 +1,13 @@
 /// Chooses an attention: the one place that knows which implementations there are.
 ///
 /// The caller hands over every tensor that any implementation may need; `probabilities` and `d_scores` are used by
-/// `standard` only and may be absent (null) otherwise, `out` and `lse` in backward by `flash2` only.
+/// `standard` only and may be absent (null) otherwise, `out` and `lse` in backward by `flash2` only, `tile_counter` and
+/// `workspace` by the tuned engines only.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
 
 #include "kernels/core/tensor.hpp"
 
@@ -10,11 +15,39 @@ namespace tessera::kernels {
 
 enum class AttentionKind { standard, flash2 };
 
+/// Whose instructions a flash2 kernel uses.
+enum class Engine {
+  portable,  // Kokkos only, every dtype, head width and backend
+  mma,       // tensor cores of NVIDIA GPUs from sm_80 on: bf16 and fp16, head widths that are multiples of 8
+  wgmma,     // warpgroups and copy engine of sm_90a: bf16 and fp16, some head widths
+};
+std::string_view name_of(Engine engine);
+
+/// What runs: the implementation, and its engine in each direction.
+struct AttentionChoice {
+  AttentionKind kind = AttentionKind::flash2;
+  Engine forward = Engine::portable, backward = Engine::portable;
+  bool deterministic = true;  // false: backward may add gradients in any order
+
+  AttentionChoice(AttentionKind implementation = AttentionKind::flash2) : kind(implementation) {}
+  bool is_tuned() const { return forward != Engine::portable || backward != Engine::portable; }
+};
+
+/// Whether this build has the engine for a dtype and a head width, in a direction.
+bool has_forward(Engine engine, Dtype dtype, int D);
+bool has_backward(Engine engine, Dtype dtype, int D);
+
+/// The fastest engines that this build has for a dtype and a head width, each direction by itself.
+AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic);
+
+/// Bytes of workspace for backward; 0 for most engines. Arithmetic only.
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int Tk, int D);
+
 template <class Exec, class Scalar>
 struct Attention {
   using Real = Accum<Scalar>;
 
-  AttentionKind kind;
+  AttentionChoice choice;
   HeadTensor<const Scalar, Exec> q;        // [B,H,Tq,D]
   HeadTensor<const Scalar, Exec> k;        // [B,H,Tk,D]
   HeadTensor<const Scalar, Exec> v;        // [B,H,Tk,D]
@@ -23,6 +56,7 @@ struct Attention {
   HeadTensor<Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  standard: out of forward, in of backward
   Real scale;
   bool causal;
+  Value<std::int32_t, Exec> tile_counter = {};  // wgmma: 0 before the first launch, left 0 by every one
 
   struct Gradients {
     HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]   in
@@ -30,6 +64,7 @@ struct Attention {
     HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]   out
     HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]   out
     HeadTensor<Scalar, Exec> d_scores;     // [B,H,Tq,Tk]  standard: workspace
+    Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], on a multiple of 128 bytes
   };
 
   void forward(const Exec& exec) const;

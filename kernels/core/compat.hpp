@@ -39,6 +39,13 @@ inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
 /// Whether KokkosBlas::gemm takes an execution instance as its first argument (since Kokkos Kernels 4.0).
 inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
 
+/// Host memory that a device copies from and to without stopping the host; where there is no device, host memory.
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
+using PinnedSpace = Kokkos::SharedHostPinnedSpace;
+#else
+using PinnedSpace = Kokkos::HostSpace;
+#endif
+
 /// How a team kernel gets more than 48 KiB of level-0 scratch on CUDA (kernels/cuda/large_scratch.hpp).
 enum class LargeScratch { needs_opt_in, by_itself, unknown };
 inline constexpr LargeScratch kLargeScratch = KOKKOS_VERSION >= 50200   ? LargeScratch::by_itself

@@ -7,6 +7,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -29,7 +30,9 @@ class Arena {
  public:
   explicit Arena(const Layout& layout)
       : layout_(&layout),
-        bytes_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"), layout.arena_bytes()) {
+        bytes_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"),
+               layout.arena_bytes() + Layout::kAlignment),
+        base_(aligned(bytes_.data())) {
     Kokkos::deep_copy(bytes_, static_cast<unsigned char>(0xFF));
   }
 
@@ -39,14 +42,21 @@ class Arena {
     if (id == kAbsent) return nullptr;
     const Tensor& tensor = (*layout_)[id];
     if (kDtype<Scalar> != tensor.dtype) throw std::logic_error("arena: '" + tensor.label + "' has another dtype");
-    return reinterpret_cast<Scalar*>(bytes_.data() + tensor.offset);
+    return reinterpret_cast<Scalar*>(base_ + tensor.offset);
   }
 
   const Layout& layout() const { return *layout_; }
 
  private:
+  /// A View begins behind a header of its own, so only half as aligned as the layout promises.
+  static unsigned char* aligned(unsigned char* begin) {
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    return begin + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
+  }
+
   const Layout* layout_;
   Kokkos::View<unsigned char*, typename Exec::memory_space> bytes_;
+  unsigned char* base_;  // first byte on a multiple of the layout's alignment
 };
 
 }  // namespace tessera::memory

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/embedding.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
 
@@ -17,7 +18,15 @@ using memory::Lifetime;
 using memory::TensorId;
 
 /// A chunk of logits is at most this many elements: small beside the activations, large enough for a good product.
-constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
+constexpr std::int64_t kLogitElements = std::int64_t{1} << (kernels::kIsHost<kernels::Device> ? 22 : 29);
+
+/// Rows of a chunk: as few chunks as the limit allows, all of nearly the same size.
+std::int64_t chunk_rows_of(std::int64_t N, std::int64_t V) {
+  constexpr std::int64_t kMultiple = 64;
+  const std::int64_t most = std::max(kMultiple, kLogitElements / V / kMultiple * kMultiple);
+  const std::int64_t chunks = (N + most - 1) / most;
+  return std::min(N, ((N + chunks - 1) / chunks + kMultiple - 1) / kMultiple * kMultiple);
+}
 
 struct Declarer {
   const Shape& s;
@@ -43,7 +52,7 @@ struct Declarer {
     const auto life = [&](int written, int read, int read_backward) {
       return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
     };
-    const bool standard = o.attention == kernels::AttentionKind::standard;
+    const bool standard = o.attention.kind == kernels::AttentionKind::standard;
     BlockTensors t;
     t.x1 = x1 != kAbsent ? x1 : activation(path + "x1", {N, s.C}, o.dtype, life(0, 4, 7));
     t.rrms1 = activation(path + "rrms1", {N}, real, life(0, 0, 7));
@@ -59,7 +68,7 @@ struct Declarer {
     t.rrms2 = activation(path + "rrms2", {N}, real, life(4, 4, 4));
     t.normed2 = activation(path + "normed2", {N, s.C}, o.dtype, life(4, 5, 3));
     t.gate_up = activation(path + "gate_up", {N, 2 * s.F}, o.dtype, life(5, 6, 3));
-    t.act = activation(path + "act", {N, s.F}, o.dtype, life(6, 7, 1));
+    t.act = activation(path + "act", {N, s.F}, o.dtype, {pass(6), pass(7)});
     return t;
   }
 
@@ -93,16 +102,20 @@ struct Declarer {
     g.d_act = activation(path + "d_act", {N, s.F}, o.dtype, backward(1, 2));
     g.d_attn = activation(path + "d_attn", {N, s.C}, o.dtype, backward(5, 6));
     g.d_qkv = activation(path + "d_qkv", {N, 3 * s.C}, o.dtype, backward(6, 7));
-    g.d_scores = o.attention == kernels::AttentionKind::standard
+    g.d_scores = o.attention.kind == kernels::AttentionKind::standard
                      ? activation(path + "d_scores", {o.sequences, s.H, s.T, s.T}, o.dtype, backward(6, 6))
                      : kAbsent;
   }
 
-  /// Floats that the widest 16-bit product of the step needs.
+  /// Floats that the widest product of the step needs.
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
     using kernels::Device, kernels::gemm_workspace;
     std::int64_t most = 0;
     const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
+      if (bytes_of(o.dtype) > 2) {
+        most = std::max(most, o.dtype == Dtype::fp32 ? gemm_workspace<Device, float, float>(rows, out, in, o.math) : 0);
+        return;
+      }
       most = std::max({most, gemm_workspace<Device, bfloat16, bfloat16>(rows, out, in),  // y = x W^T
                        gemm_workspace<Device, bfloat16, bfloat16>(rows, in, out),        // d_x = d_y W
                        gemm_workspace<Device, bfloat16, float>(out, in, rows)});         // d_W += d_y^T x
@@ -127,7 +140,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
 
   ActivationTensors t{};
   t.timeline = time;
-  t.chunk_rows = std::min(N, std::max<std::int64_t>(64, kLogitElements / shape.V / 64 * 64));
+  t.chunk_rows = chunk_rows_of(N, shape.V);
   t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.rope_table =
@@ -136,6 +149,14 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
       train ? layout.add("norm.partial", {kernels::RmsnormBackward<kernels::Device, float>::kPartials, shape.C},
                          declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
             : kAbsent;
+  using Embedding = kernels::EmbeddingBackward<kernels::Device, float>;
+  const Lifetime embedding{time.backward(0, 0), time.backward(0, 0)};
+  t.embedding_order = train ? layout.add("embedding.order", {Embedding::order_size(static_cast<int>(N))}, Dtype::int32,
+                                         Category::workspace, embedding)
+                            : kAbsent;
+  t.embedding_partial = train ? layout.add("embedding.partial", {Embedding::partial_rows(static_cast<int>(N)), shape.C},
+                                           declare.real, Category::workspace, embedding)
+                              : kAbsent;
 
   t.forward.resize(L);
   t.backward.resize(L);
@@ -159,11 +180,25 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
   t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
   t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;
-  t.gemm_workspace = bytes_of(options.dtype) == 2 ? layout.add("gemm.panels", {declare.gemm_floats(t.chunk_rows)},
-                                                               Dtype::fp32, Category::workspace, Lifetime::whole_run())
-                                                  : kAbsent;
+  const std::int64_t gemm_floats = declare.gemm_floats(t.chunk_rows);
+  t.gemm_workspace =
+      gemm_floats > 0
+          ? layout.add("gemm.workspace", {gemm_floats}, Dtype::fp32, Category::workspace, Lifetime::whole_run())
+          : kAbsent;
+  t.attention_counter = t.attention_workspace = kAbsent;
+  if (options.attention.is_tuned()) {
+    t.attention_counter = layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
+    const std::int64_t bytes = kernels::attention_workspace_bytes(
+        options.attention, options.dtype, static_cast<int>(options.sequences), static_cast<int>(shape.H),
+        static_cast<int>(shape.T), static_cast<int>(shape.T), static_cast<int>(shape.D()));
+    if (train && bytes > 0) {
+      t.attention_workspace = layout.add("attention.workspace", {(bytes + 3) / 4}, Dtype::int32, Category::workspace,
+                                         {time.backward(head - 1, 0), time.backward(0, 0)});
+    }
+  }
   // One team's scratch; Serial has one team at a time. Larger than the forward pass' and the other kernels'.
-  if (train && options.attention == kernels::AttentionKind::flash2) {
+  if (train && options.attention.kind == kernels::AttentionKind::flash2 &&
+      options.attention.backward == kernels::Engine::portable) {
     const int D = static_cast<int>(shape.D());
     using Wide = kernels::Flash2Backward<kernels::Device, double>;
     using Narrow = kernels::Flash2Backward<kernels::Device, float>;

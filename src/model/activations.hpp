@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "memory/layout.hpp"
 #include "model/params.hpp"
 
@@ -34,7 +35,8 @@ struct ActivationOptions {
   Dtype dtype;                     // of activations
   bool for_training;               // false: forward only, nothing is kept
   std::int64_t checkpoint_blocks;  // 0: keep everything
-  kernels::AttentionKind attention;
+  kernels::AttentionChoice attention;
+  kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
@@ -50,11 +52,11 @@ struct BlockTensors {
   memory::TensorId rrms2;          // [N]
   memory::TensorId normed2;        // [N,C]
   memory::TensorId gate_up;        // [N,2F]     becomes its own gradient in backward
-  memory::TensorId act;            // [N,F]
+  memory::TensorId act;            // [N,F]      forward only: backward makes it anew
 };
 
 struct BlockGradients {
-  memory::TensorId d_act;     // [N,F]
+  memory::TensorId d_act;     // [N,F]  becomes the activation, which the down projection's gradient needs
   memory::TensorId d_attn;    // [N,C]
   memory::TensorId d_qkv;     // [N,3C]
   memory::TensorId d_scores;  // [B,H,T,T]  standard attention only
@@ -72,7 +74,9 @@ struct ActivationTensors {
   memory::TensorId row_loss;        // [rows of a chunk]
   memory::TensorId d_x, d_normed;   // [N,C]
   memory::TensorId norm_partial;    // [kPartials,C]
-  memory::TensorId gemm_workspace;  // floats, 16-bit dtypes only
+  memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward
+  memory::TensorId gemm_workspace;  // floats, where the products need one
+  memory::TensorId attention_counter, attention_workspace;  // tuned engines only; bytes as int32
   std::int64_t chunk_rows;
 };
 

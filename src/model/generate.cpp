@@ -56,7 +56,7 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          kernels::AttentionKind attention, const std::vector<int>& prompt,
+                          const kernels::AttentionChoice& attention, const std::vector<int>& prompt,
                           const GenerateOptions& options) {
   for (const int token : prompt) {
     if (token < 0 || token >= shape.V) {
@@ -122,7 +122,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)                                                                       \
   template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*, \
-                                                   kernels::AttentionKind, const std::vector<int>&,             \
+                                                   const kernels::AttentionChoice&, const std::vector<int>&,    \
                                                    const GenerateOptions&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE

@@ -27,7 +27,7 @@ struct GenerateOptions {
 /// Throws Failure(Exit::usage) for a prompt token that the model does not have.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          kernels::AttentionKind attention, const std::vector<int>& prompt,
+                          const kernels::AttentionChoice& attention, const std::vector<int>& prompt,
                           const GenerateOptions& options);
 
 /// The choice itself: an index into `logits`, drawn with the uniform number u in [0,1). Ties go to the lower index.

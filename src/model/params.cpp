@@ -5,8 +5,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "random.hpp"
-
 namespace tessera::model {
 
 ParamTable::ParamTable(const Shape& s) {
@@ -57,21 +55,6 @@ const Param& ParamTable::operator[](std::string_view label) const {
 BlockParams block_params(const ParamTable& table, int block) {
   const Param* first = &table.params()[1 + 6 * static_cast<std::size_t>(block)];
   return {first[0], first[1], first[2], first[3], first[4], first[5]};
-}
-
-InitialValues::InitialValues(std::uint64_t seed, const Param& param) : key_(mix(seed)), std_(param.initial_std) {
-  for (const char letter : param.label) key_ = mix(key_ ^ static_cast<unsigned char>(letter));
-}
-
-double InitialValues::operator()(std::int64_t index) const {
-  if (std_ == 0) return 1.0;
-  // Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again.
-  for (std::uint64_t attempt = 0;; ++attempt) {
-    const std::uint64_t counter = mix(key_ ^ static_cast<std::uint64_t>(index)) + (attempt << 1);
-    const double radius = std::sqrt(-2.0 * std::log(uniform(mix(counter))));
-    const double normal = radius * std::cos(2.0 * M_PI * uniform(mix(counter + 1)));
-    if (std::fabs(normal) <= 3.0) return normal * std_;
-  }
 }
 
 }  // namespace tessera::model

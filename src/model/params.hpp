@@ -74,16 +74,4 @@ struct BlockParams {
 };
 BlockParams block_params(const ParamTable& table, int block);
 
-/// Element `index` of a tensor, drawn from its initial distribution: the same number on any rank count.
-/// Normal, drawn again beyond 3 standard deviations.
-class InitialValues {
- public:
-  InitialValues(std::uint64_t seed, const Param& param);
-  double operator()(std::int64_t index) const;
-
- private:
-  std::uint64_t key_;  // of seed and label
-  double std_;
-};
-
 }  // namespace tessera::model

@@ -35,6 +35,9 @@ Transformer<Exec, Scalar>::Transformer(const Shape& shape, const ParamTable& tab
   fill_rope_table(table_h.data(), static_cast<int>(shape.T), static_cast<int>(shape.D()), shape.rope_theta);
   Kokkos::deep_copy(Vector<Real, Exec>(on_device, table_h.size()),
                     Kokkos::View<const Real*, Kokkos::HostSpace, Unmanaged>(table_h.data(), table_h.size()));
+  if (tensors.attention_counter != memory::kAbsent) {
+    Kokkos::deep_copy(Value<std::int32_t, Exec>(arena.template data<std::int32_t>(tensors.attention_counter)), 0);
+  }
   if (tensors.gemm_workspace != memory::kAbsent) {
     gemm_workspace_ = Vector<float, Exec>(arena.template data<float>(tensors.gemm_workspace),
                                           arena.layout()[tensors.gemm_workspace].count);
@@ -47,6 +50,16 @@ void Transformer<Exec, Scalar>::set_batch(int sequences, int tokens) {
                   "transformer: batch larger than planned", sequences, options_.sequences, tokens, shape_.T);
   B_ = sequences;
   T_ = tokens;
+}
+
+template <class Exec, class Scalar>
+std::vector<ClearSpan> Transformer<Exec, Scalar>::clear_list(const ParamTable& table) {
+  std::vector<ClearSpan> spans;
+  for (const Param& param : table.params()) {
+    const bool is_gain = param.shape.size() == 1;
+    if (is_gain || param.label == "embedding.weight") spans.push_back({param.first, param.count});
+  }
+  return cut_spans(spans);
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
@@ -109,11 +122,8 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
   tick(2);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const int first_position = cache ? cache->tokens : 0;
-  for (const int part : {0, 1}) {
-    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D), rope_, first_position,
-                       RopeDirection::forward}
-        .launch(exec);
-  }
+  Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv.data(), B_, H, T_, D), rope_, first_position, RopeDirection::forward}
+      .launch(exec);
   Attention<Exec, Scalar> attend = attention(t);
   if (cache) {
     const int seen = cache->tokens + T_;
@@ -177,7 +187,7 @@ void Transformer<Exec, Scalar>::head(const Exec& exec, Value<double, Exec> loss,
       const std::int64_t offset = std::int64_t{first} * shape_.C;
       const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + offset, count, shape_.C);
       const Matrix d_normed(rows(tensors_.d_normed, shape_.C).data() + offset, count, shape_.C);
-      linear_backward(exec, normed, param, chunk, d_normed);
+      linear_backward(exec, normed, param, chunk, d_normed, accumulates_ || first > 0);
     }
     hooks.progress();
   }
@@ -201,8 +211,16 @@ void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
   }
   hooks.before_backward(0);
   hooks.tick(tensors_.timeline.backward(0, 0));
-  EmbeddingBackward<Exec, Scalar>{inputs(), rows(tensors_.d_x, shape_.C), d_weight(table_["embedding.weight"])}.launch(
-      exec);
+  using Embedding = EmbeddingBackward<Exec, Scalar>;
+  const int N = B_ * T_;
+  Embedding{.tokens = inputs(),
+            .d_out = rows(tensors_.d_x, shape_.C),
+            .d_weight = d_weight(table_["embedding.weight"]),
+            .order = Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.embedding_order),
+                                       Embedding::order_size(N)),
+            .partial = kernels::Matrix<Real, Exec>(arena_.template data<Real>(tensors_.embedding_partial),
+                                                   Embedding::partial_rows(N), shape_.C)}
+      .launch(exec);
   hooks.after_backward(0);
 }
 
@@ -232,18 +250,19 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
   // d_x is the gradient of the stream behind the block, and so of x2 and of the down projection's output alike
   tick(1);
   const Matrix d_act = rows(g.d_act, shape_.F);
-  linear_backward(exec, rows(t.act, shape_.F), p.down, d_x, d_act);
+  linear_backward_input(exec, p.down, d_x, d_act);
   tick(2);
   const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
-  SwigluBackward<Exec, Scalar>{gate_up, d_act, gate_up}.launch(exec);
+  SwigluBackward<Exec, Scalar>{.gate_up = gate_up, .d_out = d_act, .d_gate_up = gate_up, .out = d_act}.launch(exec);
+  linear_backward_weight(exec, d_act, p.down, d_x, accumulates_);
   tick(3);
-  linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed);
+  linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed, accumulates_);
   tick(4);
   norm_backward(exec, rows(t.x2, shape_.C), p.mlp_norm, row_numbers(t.rrms2), d_x);
 
   tick(5);
   const Matrix d_attn = rows(g.d_attn, shape_.C), d_qkv = rows(g.d_qkv, 3 * shape_.C);
-  linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn);
+  linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn, accumulates_);
   tick(6);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
@@ -252,10 +271,16 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
   if (g.d_scores != memory::kAbsent) {
     gradients.d_scores = contiguous_heads<Exec>(arena_.template data<Scalar>(g.d_scores), B_, H, T_, T_);
   }
+  if (tensors_.attention_workspace != memory::kAbsent) {
+    gradients.workspace = Vector<std::byte, Exec>(
+        reinterpret_cast<std::byte*>(arena_.template data<std::int32_t>(tensors_.attention_workspace)),
+        arena_.layout()[tensors_.attention_workspace].bytes);
+  }
   attention(t).backward(exec, gradients);
-  for (const int i : {0, 1}) Rope<Exec, Scalar>{part(i), rope_, 0, RopeDirection::backward}.launch(exec);
+  Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(d_qkv.data(), B_, H, T_, D), rope_, 0, RopeDirection::backward}.launch(
+      exec);
   tick(7);
-  linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed);
+  linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
   norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
 }
 
@@ -272,14 +297,50 @@ void Transformer<Exec, Scalar>::norm(const Exec& exec, ConstMatrix x, ConstMatri
 
 template <class Exec, class Scalar>
 void Transformer<Exec, Scalar>::linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
-  Gemm<Exec, Scalar>{x, Op::none, weight(param), Op::transpose, y, false, gemm_workspace_}.launch(exec);
+  Gemm<Exec, Scalar>{.a = x,
+                     .op_a = Op::none,
+                     .b = weight(param),
+                     .op_b = Op::transpose,
+                     .c = y,
+                     .accumulate = false,
+                     .workspace = gemm_workspace_,
+                     .math = options_.math}
+      .launch(exec);
 }
 
 template <class Exec, class Scalar>
 void Transformer<Exec, Scalar>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
-                                                Matrix d_x) const {
-  Gemm<Exec, Scalar, Real>{d_y, Op::transpose, x, Op::none, d_weight(param), true, gemm_workspace_}.launch(exec);
-  Gemm<Exec, Scalar>{d_y, Op::none, weight(param), Op::none, d_x, false, gemm_workspace_}.launch(exec);
+                                                Matrix d_x, bool accumulates) const {
+  linear_backward_weight(exec, x, param, d_y, accumulates);
+  linear_backward_input(exec, param, d_y, d_x);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::linear_backward_weight(const Exec& exec, ConstMatrix x, const Param& param,
+                                                       ConstMatrix d_y, bool accumulates) const {
+  Gemm<Exec, Scalar, Real>{.a = d_y,
+                           .op_a = Op::transpose,
+                           .b = x,
+                           .op_b = Op::none,
+                           .c = d_weight(param),
+                           .accumulate = accumulates,
+                           .workspace = gemm_workspace_,
+                           .math = options_.math}
+      .launch(exec);
+}
+
+template <class Exec, class Scalar>
+void Transformer<Exec, Scalar>::linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y,
+                                                      Matrix d_x) const {
+  Gemm<Exec, Scalar>{.a = d_y,
+                     .op_a = Op::none,
+                     .b = weight(param),
+                     .op_b = Op::none,
+                     .c = d_x,
+                     .accumulate = false,
+                     .workspace = gemm_workspace_,
+                     .math = options_.math}
+      .launch(exec);
 }
 
 /// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
@@ -307,7 +368,7 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar>::attention(const BlockTensors&
   if (t.probabilities != memory::kAbsent) {
     probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, T_);
   }
-  return {.kind = options_.attention,
+  return {.choice = options_.attention,
           .q = heads_of_qkv<Exec>(qkv, 0, B_, H, T_, D),
           .k = heads_of_qkv<Exec>(qkv, 1, B_, H, T_, D),
           .v = heads_of_qkv<Exec>(qkv, 2, B_, H, T_, D),
@@ -315,7 +376,8 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar>::attention(const BlockTensors&
           .lse = HeadRows<Real, Exec>(arena_.template data<Real>(t.lse), B_, H, T_),
           .probabilities = probabilities,
           .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-          .causal = true};
+          .causal = true,
+          .tile_counter = Value<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.attention_counter))};
 }
 
 template <class Exec, class Scalar>

@@ -16,6 +16,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/attention/attention.hpp"
+#include "kernels/clear_spans.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "model/activations.hpp"
@@ -43,6 +44,12 @@ class Transformer {
   /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
   /// inputs() and targets(), row-major; a target of -1 is ignored.
   void set_batch(int sequences, int tokens);
+
+  /// Whether backward adds to the gradients of the weight matrices (true at first) or overwrites them. It adds to those
+  /// of the embedding and of the norms' gains either way: begin a step by clearing them, clear_list() names the spans.
+  void accumulate(bool adds) { accumulates_ = adds; }
+  static std::vector<kernels::ClearSpan> clear_list(const ParamTable& table);
+
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
 
@@ -80,7 +87,11 @@ class Transformer {
   void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
             kernels::Vector<Real, Exec> rrms) const;
   void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;  // y = x W^T
-  void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x) const;
+  void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x,
+                       bool accumulates) const;
+  void linear_backward_weight(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
+                              bool accumulates) const;
+  void linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y, Matrix d_x) const;
   void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
                      ConstMatrix d_residual) const;
 
@@ -103,6 +114,7 @@ class Transformer {
   kernels::HeadRows<const Real, Exec> rope_;
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
+  bool accumulates_ = true;
 };
 
 }  // namespace tessera::model

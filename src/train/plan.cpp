@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "errors.hpp"
 #include "kernels/adamw.hpp"
+#include "kernels/clear_spans.hpp"
 #include "kernels/norm2.hpp"
+#include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 
 namespace tessera::train {
@@ -31,6 +34,51 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
                                                                      : kernels::AttentionKind::flash2;
 }
 
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width) {
+  using config::AttentionEngine, config::AttentionImplementation, kernels::Engine;
+  const int D = static_cast<int>(head_width);
+  kernels::AttentionChoice choice = kind_of(attention.implementation);
+  choice.deterministic = attention.deterministic;
+  if (choice.kind == kernels::AttentionKind::standard && !attention.tuned) return choice;
+  const bool wants_fastest = attention.implementation == AttentionImplementation::automatic;
+  if (!attention.tuned && !wants_fastest) return choice;
+
+  const kernels::AttentionChoice fastest = kernels::fastest_attention(dtype, D, attention.deterministic);
+  if (!attention.tuned) return fastest;
+  if (choice.kind == kernels::AttentionKind::standard) {
+    throw Failure(Exit::usage,
+                  "attention.tuned = true: standard attention has no tuned kernel; set attention.implementation = "
+                  "\"flash2\", or attention.tuned = false");
+  }
+  choice = fastest;
+  if (attention.engine != AttentionEngine::automatic) {
+    choice.forward = choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
+  }
+  const bool is_there = choice.forward != Engine::portable && choice.backward != Engine::portable &&
+                        kernels::has_forward(choice.forward, dtype, D) &&
+                        kernels::has_backward(choice.backward, dtype, D);
+  if (!is_there) {
+    throw Failure(
+        Exit::usage,
+        fmt::format("attention.tuned = true{}: this build has no such kernel for {} and heads of width {}. The mma kernels "
+                    "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
+                    "sm_90a and one of their widths. attention.engine = \"auto\" takes the fastest there is, "
+                    "attention.tuned = false none",
+                    choice.forward == fastest.forward && choice.backward == fastest.backward
+                        ? ""
+                        : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
+                    name_of(dtype), D));
+  }
+  return choice;
+}
+
+std::string describe(const kernels::AttentionChoice& choice) {
+  if (choice.kind == kernels::AttentionKind::standard) return "standard";
+  if (choice.forward == choice.backward) return fmt::format("flash2 ({})", kernels::name_of(choice.forward));
+  return fmt::format("flash2 (forward {}, backward {})", kernels::name_of(choice.forward),
+                     kernels::name_of(choice.backward));
+}
+
 std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
   std::vector<kernels::AdamwSpan> spans;
   for (const model::Param& param : table.params()) spans.push_back({param.first, param.count, param.has_decay});
@@ -39,7 +87,7 @@ std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
 
 namespace {
 
-StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::Layout& layout,
+StateTensors declare_state(const model::ParamTable& table, Dtype dtype, bool has_wire, memory::Layout& layout,
                            const model::Timeline& time) {
   const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
@@ -50,8 +98,12 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, memory::
   t.params = layout.add("params", {P}, dtype, Category::parameters, whole);
   t.master = bytes_of(dtype) == 2 ? layout.add("optimizer.master", {P}, real, Category::optimizer, whole) : kAbsent;
   t.grads = layout.add("grads", {P}, real, Category::gradients, whole);
+  t.wire = has_wire ? layout.add("grads.wire", {P}, Dtype::bf16, Category::gradients, whole) : kAbsent;
   t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
   t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
+  const auto cleared = static_cast<std::int64_t>(model::Transformer<kernels::Device, float>::clear_list(table).size());
+  t.cleared = layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace,
+                         whole);
   t.adamw_blocks =
       layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
   t.norm_partial =
@@ -74,11 +126,14 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
                         .dtype = dtype,
                         .for_training = true,
                         .checkpoint_blocks = settings.train.checkpoint_activations,
-                        .attention = kind_of(settings.attention.implementation)},
+                        .attention = choose_attention(settings.attention, dtype, shape.D()),
+                        .math = settings.precision.compute == config::Precision::tf32 ? kernels::GemmMath::tf32
+                                                                                      : kernels::GemmMath::full},
             .layout = {},
             .activations = {},
             .state = {}};
-  plan.state = declare_state(plan.table, dtype, plan.layout, {shape.units()});
+  const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16;
+  plan.state = declare_state(plan.table, dtype, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   plan.layout.place();
   return plan;
@@ -105,7 +160,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
   text += fmt::format("work       {:.3g} flop per step, {:.3g} in all ({} steps)\n", step, step * settings.train.steps,
                       settings.train.steps);
   if (b.ranks > 1) {
-    const double gradient = static_cast<double>(plan.table.flat_count()) * 4;
+    const double bytes_each = settings.precision.reduce == config::ReducePrecision::bf16 ? 2 : 4;
+    const double gradient = static_cast<double>(plan.table.flat_count()) * bytes_each;
     text += fmt::format("network    {} of gradients per step; each rank sends and receives {:.2f} times that\n",
                         memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
   }

@@ -2,6 +2,8 @@
 /// --plan can print without Kokkos or MPI, and for ranks that are not there exactly what those ranks will allocate.
 #pragma once
 
+#include <string>
+
 #include "config/settings.hpp"
 #include "kernels/adamw.hpp"
 #include "memory/layout.hpp"
@@ -15,11 +17,19 @@ model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 
+/// What the deck's [attention] runs for a dtype and a head width. `implementation = "auto"` takes the fastest that this
+/// build has; "flash2" takes tensor cores only where `tuned` says so.
+/// Throws Failure(Exit::usage), naming what would do, where this build has no such kernel.
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width);
+std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
+
 /// The flat arrays and scalars of a training step, beside the activations.
 struct StateTensors {
   memory::TensorId params;           // [P]  dtype of the activations: what the model reads
   memory::TensorId master;           // [P]  fp32 weights that AdamW updates; kAbsent where params are fp32 themselves
   memory::TensorId grads, m, v;      // [P]  fp32
+  memory::TensorId wire;             // [P]  bf16: what crosses the network; kAbsent where gradients go as they are
+  memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
   memory::TensorId adamw_blocks;     // AdamwBlock, as int32
   memory::TensorId norm_partial;     // [blocks] fp64
   memory::TensorId state;            // optim::StepState, as fp64

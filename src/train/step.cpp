@@ -2,22 +2,29 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
+#include "errors.hpp"
 #include "kernels/adamw.hpp"
+#include "kernels/clear_spans.hpp"
 #include "kernels/core/cast_copy.hpp"
+#include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/stream_timer.hpp"
 #include "kernels/norm2.hpp"
 #include "memory/arena.hpp"
+#include "model/initial_values.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/bucket_queue.hpp"
+#include "train/graph.hpp"
 #include "train/step_hooks.hpp"
 
 namespace tessera::train {
 namespace {
 
 using Exec = kernels::Device;
-using HostInts = Kokkos::View<int*, Kokkos::HostSpace>;
+using PinnedInts = Kokkos::View<int*, kernels::PinnedSpace>;
 
 template <class Scalar>
 class TrainerOf final : public Trainer {
@@ -38,25 +45,26 @@ class TrainerOf final : public Trainer {
         grad_scale_(arena_.data<Real>(plan.state.grad_scale)),
         validation_loss_(arena_.data<double>(plan.state.validation_loss)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena_, params_, grads_),
-        queue_(world.collectives(), exec_, gradient_spans(), bucket_bytes()),
+        queue_(world.collectives(), exec_, gradient_spans(), bucket_bytes(), wire()),
         hooks_(plan.layout, model::Timeline{plan.shape.units()}.update(), queue_, plan.table.units()),
         row_(plan.shape.T + 1),
-        inputs_h_("tessera::train::inputs", std::int64_t{plan.batch.micro_sequences} * plan.shape.T),
-        targets_h_("tessera::train::targets", std::int64_t{plan.batch.micro_sequences} * plan.shape.T) {
-    upload_blocks();
+        validation_tokens_(plan, 1) {
+    for (int i = 0; i < kMostStarted; ++i) slots_.push_back(std::make_unique<Slot>(plan));
+    upload_list(adamw_blocks(plan.table), plan.state.adamw_blocks, blocks_);
+    upload_list(model::Transformer<Exec, Scalar>::clear_list(plan.table), plan.state.cleared, cleared_);
+    Kokkos::deep_copy(exec_, flat(grads_), Real(0));  // the padding between tensors stays so
+    exec_.fence();
     set_scalars({.loss_scale = kDtype<Scalar> == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   }
 
   void initialize(std::uint64_t seed) override {
     Kokkos::deep_copy(exec_, flat(master_), Real(0));
-    exec_.fence();
-    std::vector<Real> weights;
-    for (const model::Param& param : plan_.table.params()) {
-      if (world_.rank() != 0) break;  // the others get theirs from rank 0
-      const model::InitialValues initial(seed, param);
-      weights.resize(param.count);
-      for (std::int64_t i = 0; i < param.count; ++i) weights[i] = static_cast<Real>(initial(i));
-      upload(param, weights, master_);
+    if (world_.rank() == 0) {  // the others get theirs from rank 0
+      for (const model::Param& param : plan_.table.params()) {
+        model::InitializeParam<Exec, Real>{kernels::Vector<Real, Exec>(master_ + param.first, param.count),
+                                           model::InitialValues(seed, param)}
+            .launch(exec_);
+      }
     }
     Kokkos::deep_copy(exec_, flat(m_), Real(0));
     Kokkos::deep_copy(exec_, flat(v_), Real(0));
@@ -65,53 +73,51 @@ class TrainerOf final : public Trainer {
     refresh_working_copy();
   }
 
-  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler) override {
-    StepNumbers n;
+  void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
+    if (started_ - collected_ == kMostStarted) throw std::logic_error("trainer: collect a step before starting another");
+    Slot& slot = *slots_[started_ % kMostStarted];
     const BatchPlan& batch = plan_.batch;
-    const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
     std::int64_t sample = first_sample + batch.first_sample(world_.rank());
+    const std::int64_t sequences = batch.sequences_of(world_.rank());
+    fill(slot.tokens, static_cast<int>(sequences), [&](int i) { sampler.fill(sample + i, row_); });
 
-    hooks_.begin_step();
-    {
-      const PhaseTimer timer("begin", n.optimizer_s);
-      Kokkos::deep_copy(exec_, flat(grads_), Real(0));
-      optim::BeginStep<Exec, Real>{state_view(), kernels::Value<Real, Exec>(grad_scale_), tokens}.launch(exec_);
+    slot.is_by_launch = launch_by_launch || !settings_.train.graph || !slot.has_run;
+    if (slot.is_by_launch) {
+      enqueue(slot);
+    } else {
+      if (!slot.graph.is_recorded()) slot.graph.record(exec_, [&] { enqueue(slot); });
+      slot.graph.launch(exec_);
     }
-    for (int micro = 0; micro < batch.micro_steps; ++micro) {
-      const bool is_last = micro + 1 == batch.micro_steps;
-      if (is_last && world_.size() > 1) queue_.begin();
-      hooks_.begin_micro_step(is_last && world_.size() > 1);
-      const int sequences = batch.sequences_of(world_.rank(), micro);
-      if (sequences == 0) {
-        hooks_.nothing_to_do();
-        continue;
-      }
-      {
-        const PhaseTimer timer("forward", n.forward_s);
-        load(sequences, [&](int i) { sampler.fill(sample + i, row_); });
-        transformer_.forward(exec_, hooks_);
-      }
-      const PhaseTimer timer("backward", n.backward_s);
-      hooks_.set_phase("backward");
-      transformer_.head(exec_, loss_of(state_), kernels::Value<const Real, Exec>(grad_scale_), true, hooks_);
-      transformer_.backward(exec_, hooks_);
-      sample += sequences;
-      if (is_last) exec_.fence();
+    slot.has_run = true;
+    ++started_;
+  }
+
+  StepNumbers collect() override {
+    if (started_ == collected_) throw std::logic_error("trainer: no step was started");
+    Slot& slot = *slots_[collected_ % kMostStarted];
+    wait_for(slot);
+    ++collected_;
+    if (started_ == collected_ && slot.is_by_launch && world_.size() > 1) queue_.collect();
+
+    StepNumbers n;
+    const optim::StepState& s = slot.state();
+    n.loss_sum = s.loss_sum;
+    n.grad_norm = s.grad_norm;
+    n.learning_rate = s.adamw.learning_rate;
+    n.loss_scale = s.loss_scale;
+    n.was_skipped = s.adamw.skip != 0;
+    const int last = plan_.batch.micro_steps - 1;
+    for (int micro = 0; micro <= last; ++micro) {
+      n.forward_s += slot.marks.seconds(slot.forward(micro), slot.backward(micro));
+      n.backward_s += slot.marks.seconds(slot.backward(micro), slot.forward(micro + 1));
     }
-    {
-      double waited_s = 0;
-      const PhaseTimer timer("reduce", waited_s);
-      n.exposed_comm_s = queue_.finish();
-    }
-    {
-      const PhaseTimer timer("optimizer", n.optimizer_s);
-      hooks_.set_phase("optimizer");
-      update();
-    }
-    hooks_.end_step();
-    read(n);
+    n.exposed_comm_s = slot.marks.seconds(slot.forward(last + 1), slot.reduced());
+    n.optimizer_s = slot.marks.seconds(slot.begin(), slot.forward(0)) + slot.marks.seconds(slot.reduced(), slot.end());
+    n.total_s = slot.marks.seconds(slot.begin(), slot.end());
     return n;
   }
+
+  int started() const override { return static_cast<int>(started_ - collected_); }
 
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override {
     const std::int64_t share = (windows + world_.size() - 1) / world_.size();
@@ -121,7 +127,9 @@ class TrainerOf final : public Trainer {
     Kokkos::deep_copy(exec_, loss, 0.0);
     for (std::int64_t window = first; window < last;) {
       const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
-      load(sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
+      exec_.fence();  // the tokens before have been copied
+      fill(validation_tokens_, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
+      load(validation_tokens_, 0, sequences);
       transformer_.forward(exec_, silent);
       transformer_.head(exec_, loss, kernels::Value<const Real, Exec>(grad_scale_), false, silent);
       window += sequences;
@@ -190,6 +198,99 @@ class TrainerOf final : public Trainer {
   }
 
  private:
+  /// Token ids on their way to the device.
+  struct Tokens {
+    Tokens(const Plan& plan, int micro_steps)
+        : inputs("tessera::train::inputs", micro_steps * plan.batch.micro_sequences * plan.shape.T),
+          targets("tessera::train::targets", micro_steps * plan.batch.micro_sequences * plan.shape.T) {}
+    PinnedInts inputs, targets;  // [sequences, T]
+  };
+
+  /// What the host touches of a step under way. Time marks: begin, then forward and backward of every micro-step (the
+  /// forward mark behind the last one ends its backward pass), reduced, end.
+  struct Slot {
+    explicit Slot(const Plan& plan)
+        : micro_steps(plan.batch.micro_steps),
+          tokens(plan, micro_steps),
+          state("tessera::train::state"),
+          marks(2 * micro_steps + 4) {}
+    int begin() const { return 0; }
+    int forward(int micro) const { return 1 + 2 * micro; }
+    int backward(int micro) const { return 2 + 2 * micro; }
+    int reduced() const { return 2 + 2 * micro_steps; }
+    int end() const { return 3 + 2 * micro_steps; }
+
+    int micro_steps;
+    Tokens tokens;
+    Kokkos::View<optim::StepState, kernels::PinnedSpace> state;  // as the step left it
+    kernels::StreamTimer<Exec> marks;
+    StepGraph graph;
+    bool has_run = false, is_by_launch = true;
+  };
+
+  /// Every launch of a step, in order. Nothing here waits, asks the device or allocates, so it can be recorded.
+  void enqueue(Slot& slot) {
+    const BatchPlan& batch = plan_.batch;
+    const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
+    const bool has_peers = world_.size() > 1;
+    hooks_.begin_step();
+    slot.marks.mark(exec_, slot.begin());
+    phase("begin", [&] {
+      kernels::ClearSpans<Exec, Real>{cleared_, flat(grads_)}.launch(exec_);
+      optim::BeginStep<Exec, Real>{state_view(), kernels::Value<Real, Exec>(grad_scale_), tokens}.launch(exec_);
+    });
+    for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
+      const bool reduces = has_peers && micro + 1 == batch.micro_steps;
+      if (reduces) queue_.begin();
+      hooks_.begin_micro_step(reduces);
+      const int sequences = batch.sequences_of(world_.rank(), micro);
+      slot.marks.mark(exec_, slot.forward(micro));
+      if (sequences == 0) {
+        if (micro == 0) Kokkos::deep_copy(exec_, flat(grads_), Real(0));
+        hooks_.nothing_to_do();
+        slot.marks.mark(exec_, slot.backward(micro));
+        continue;
+      }
+      transformer_.accumulate(micro > 0);
+      phase("forward", [&] {
+        load(slot.tokens, first, sequences);
+        transformer_.forward(exec_, hooks_);
+      });
+      slot.marks.mark(exec_, slot.backward(micro));
+      hooks_.set_phase("backward");
+      phase("backward", [&] {
+        transformer_.head(exec_, loss_of(state_), kernels::Value<const Real, Exec>(grad_scale_), true, hooks_);
+        transformer_.backward(exec_, hooks_);
+      });
+      first += sequences;
+    }
+    slot.marks.mark(exec_, slot.forward(batch.micro_steps));
+    phase("reduce", [&] { queue_.finish(); });
+    slot.marks.mark(exec_, slot.reduced());
+    hooks_.set_phase("optimizer");
+    phase("optimizer", [&] { update(); });
+    Kokkos::deep_copy(exec_, slot.state, state_view());
+    slot.marks.mark(exec_, slot.end());
+    hooks_.end_step();
+  }
+
+  /// Reports a phase as a region by the host's clock: what it says of a device is when the phase was enqueued, unless
+  /// every kernel is fenced, as in profiled steps.
+  template <class Work>
+  static void phase(const char* label, const Work& work) {
+    const double start_s = events::now_s();
+    work();
+    events::report(events::Region{label, "compute", start_s, events::now_s()});
+  }
+
+  /// Until the step in `slot` has ended; says so instead when another rank is lost.
+  void wait_for(const Slot& slot) {
+    for (int polls = 0; !slot.marks.has_passed(slot.end()); ++polls) {
+      if (polls % 1024 != 0 || world_.size() == 1) continue;
+      if (const std::string fault = world_.collectives().fault(); !fault.empty()) throw Failure(Exit::hang, fault);
+    }
+  }
+
   Real* master_array() const {
     if constexpr (std::is_same_v<Real, Scalar>) {
       return params_;
@@ -213,6 +314,10 @@ class TrainerOf final : public Trainer {
   static kernels::Value<double, Exec> loss_of(optim::StepState* state) {
     return kernels::Value<double, Exec>(&state->loss_sum);
   }
+  parallel::Span wire() const {
+    if (plan_.state.wire == memory::kAbsent) return {};
+    return {"grads.wire", arena_.template data<bfloat16>(plan_.state.wire), flat_count(), Dtype::bf16};
+  }
   std::int64_t bucket_bytes() const { return static_cast<std::int64_t>(settings_.parallel.bucket_mbyte * 1e6); }
 
   /// One span per unit, in the order in which backward finishes them.
@@ -225,29 +330,34 @@ class TrainerOf final : public Trainer {
     return spans;
   }
 
-  void upload_blocks() {
-    const std::vector<kernels::AdamwBlock> blocks = adamw_blocks(plan_.table);
-    auto* on_device =
-        reinterpret_cast<kernels::AdamwBlock*>(arena_.template data<std::int32_t>(plan_.state.adamw_blocks));
-    const kernels::Vector<kernels::AdamwBlock, Exec> target(on_device, blocks.size());
-    Kokkos::deep_copy(target, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
-                                  blocks.data(), blocks.size()));
-    blocks_ = target;
+  /// A list of small structs at its place in the arena, which knows it as integers.
+  template <class Item>
+  void upload_list(const std::vector<Item>& items, memory::TensorId id, kernels::Vector<const Item, Exec>& on_device) {
+    const kernels::Vector<Item, Exec> target(reinterpret_cast<Item*>(arena_.template data<std::int32_t>(id)),
+                                             items.size());
+    Kokkos::deep_copy(target,
+                      Kokkos::View<const Item*, Kokkos::HostSpace, kernels::Unmanaged>(items.data(), items.size()));
+    on_device = target;
   }
 
-  /// Fills the micro-batch: input ids 0..T-1 and target ids 1..T of each row that `fill` puts into row_.
-  template <class Fill>
-  void load(int sequences, const Fill& fill) {
+  /// Fills rows 0..sequences-1: input ids 0..T-1 and target ids 1..T of each row that `next_row` puts into row_.
+  template <class NextRow>
+  void fill(const Tokens& tokens, int sequences, const NextRow& next_row) {
     const std::int64_t T = plan_.shape.T;
     for (int i = 0; i < sequences; ++i) {
-      fill(i);
-      std::copy(row_.begin(), row_.end() - 1, inputs_h_.data() + i * T);
-      std::copy(row_.begin() + 1, row_.end(), targets_h_.data() + i * T);
+      next_row(i);
+      std::copy(row_.begin(), row_.end() - 1, tokens.inputs.data() + i * T);
+      std::copy(row_.begin() + 1, row_.end(), tokens.targets.data() + i * T);
     }
+  }
+
+  /// Makes rows first..first+sequences-1 the model's micro-batch.
+  void load(const Tokens& tokens, int first, int sequences) {
+    const std::int64_t T = plan_.shape.T;
     transformer_.set_batch(sequences, static_cast<int>(T));
-    const Kokkos::pair<std::int64_t, std::int64_t> used(0, sequences * T);
-    Kokkos::deep_copy(exec_, transformer_.inputs(), Kokkos::subview(inputs_h_, used));
-    Kokkos::deep_copy(exec_, transformer_.targets(), Kokkos::subview(targets_h_, used));
+    const Kokkos::pair<std::int64_t, std::int64_t> used(first * T, (first + sequences) * T);
+    Kokkos::deep_copy(exec_, transformer_.inputs(), Kokkos::subview(tokens.inputs, used));
+    Kokkos::deep_copy(exec_, transformer_.targets(), Kokkos::subview(tokens.targets, used));
   }
 
   void update() {
@@ -275,7 +385,6 @@ class TrainerOf final : public Trainer {
                                        static_cast<Real>(o.eps),
                                        static_cast<Real>(o.weight_decay)}
         .launch(exec_);
-    exec_.fence();
   }
 
   void refresh_working_copy() {
@@ -290,15 +399,6 @@ class TrainerOf final : public Trainer {
     Kokkos::deep_copy(exec_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s), state_view());
     exec_.fence();
     return s;
-  }
-
-  void read(StepNumbers& n) {
-    const optim::StepState s = read_state();
-    n.loss_sum = s.loss_sum;
-    n.grad_norm = s.grad_norm;
-    n.learning_rate = s.adamw.learning_rate;
-    n.loss_scale = s.loss_scale;
-    n.was_skipped = s.adamw.skip != 0;
   }
 
   template <class Visit>
@@ -320,11 +420,14 @@ class TrainerOf final : public Trainer {
   Real* grad_scale_;
   double* validation_loss_;
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
+  kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
   model::Transformer<Exec, Scalar> transformer_;
   parallel::BucketQueue queue_;
   StepHooks hooks_;
-  std::vector<std::int32_t> row_;          // [T+1] one sequence on its way to the device
-  HostInts inputs_h_, targets_h_;          // [B*T]
+  std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
+  Tokens validation_tokens_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns
+  std::int64_t started_ = 0, collected_ = 0;
   std::vector<std::vector<float>> saved_;  // host copies that save_state() has handed out
 };
 

@@ -6,6 +6,11 @@
 /// size weigh as much as they hold. The reduction runs in buckets under the last backward pass. Everything works on
 /// one arena: after the first step a step allocates nothing, and no launch waits for the host.
 ///
+/// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
+/// so that the next one is waiting when it ends. Two sets of everything that the host touches (tokens, numbers, time
+/// marks) take turns. With train.graph each set records the step as a graph once it has run launch by launch, and
+/// replays it from then on.
+///
 /// `Trainer` hides the precision; make_trainer() chooses it.
 #pragma once
 
@@ -23,7 +28,7 @@
 
 namespace tessera::train {
 
-/// What a step did, on this rank; seconds are wall time of this rank.
+/// What a step did, on this rank; seconds are this rank's, on the clock of what it computes on.
 struct StepNumbers {
   double loss_sum = 0;   // nats over this rank's tokens
   double grad_norm = 0;  // global, before clipping
@@ -31,6 +36,7 @@ struct StepNumbers {
   double loss_scale = 1;     // after the step
   bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
+  double total_s = 0;  // first launch to last
 };
 
 /// A parameter-shaped tensor of the training state on the host, for checkpoints: unpadded.
@@ -53,8 +59,19 @@ class Trainer {
   /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
   virtual void initialize(std::uint64_t seed) = 0;
 
-  /// Runs one step on the global batch that begins at sample `first_sample`, and waits for it.
-  virtual StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler) = 0;
+  /// Enqueues one step on the global batch that begins at sample `first_sample`. At most kMostStarted steps may be
+  /// started and not collected. `launch_by_launch`: never from a graph, so that tools see every kernel.
+  static constexpr int kMostStarted = 2;
+  virtual void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) = 0;
+  /// Waits for the oldest step that was not collected, and says what it did.
+  virtual StepNumbers collect() = 0;
+  virtual int started() const = 0;  // and not collected
+
+  /// One step from beginning to end.
+  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) {
+    start(first_sample, sampler, launch_by_launch);
+    return collect();
+  }
 
   /// Sum of token losses over this rank's share of the first `windows` validation windows, and how many tokens.
   struct ValidationSum {

@@ -52,23 +52,4 @@ class StepHooks final : public model::Hooks {
   std::string_view phase_ = "setup";
 };
 
-/// Adds the time until its end to a phase and reports the phase as a region. Host clock: on a device the phase must
-/// end with a fence.
-class PhaseTimer {
- public:
-  PhaseTimer(const char* label, double& total_s) : label_(label), total_s_(total_s), start_s_(events::now_s()) {}
-  ~PhaseTimer() {
-    const double end_s = events::now_s();
-    total_s_ += end_s - start_s_;
-    events::report(events::Region{label_, "compute", start_s_, end_s});
-  }
-  PhaseTimer(const PhaseTimer&) = delete;
-  PhaseTimer& operator=(const PhaseTimer&) = delete;
-
- private:
-  const char* label_;
-  double& total_s_;
-  double start_s_;
-};
-
 }  // namespace tessera::train

@@ -1,0 +1,76 @@
+#include "train/graph.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace tessera::train {
+
+#ifdef KOKKOS_ENABLE_CUDA
+
+namespace {
+
+void require_success(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(std::string("CUDA graph: ") + what + ": " + cudaGetErrorString(status));
+  }
+}
+
+}  // namespace
+
+struct StepGraph::Recorded {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+
+  Recorded() = default;
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+  ~Recorded() {
+    if (executable) cudaGraphExecDestroy(executable);
+    if (graph) cudaGraphDestroy(graph);
+  }
+};
+
+void StepGraph::record(const kernels::Device& exec, const std::function<void()>& enqueue) {
+  auto recorded = std::make_unique<Recorded>();
+  // Of this thread only: the watchdog's and the communication library's threads do as they like meanwhile.
+  require_success(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "recording");
+  try {
+    enqueue();
+  } catch (...) {
+    cudaGraph_t discarded = nullptr;
+    cudaStreamEndCapture(exec.cuda_stream(), &discarded);
+    if (discarded) cudaGraphDestroy(discarded);
+    throw;
+  }
+  require_success(cudaStreamEndCapture(exec.cuda_stream(), &recorded->graph), "the end of the recording");
+  require_success(cudaGraphInstantiate(&recorded->executable, recorded->graph, 0), "instantiating");
+  require_success(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "uploading");
+  recorded_ = std::move(recorded);
+}
+
+void StepGraph::launch(const kernels::Device& exec) const {
+  if (!recorded_) throw std::logic_error("step graph: launched before it was recorded");
+  require_success(cudaGraphLaunch(recorded_->executable, exec.cuda_stream()), "launching");
+}
+
+#else
+
+struct StepGraph::Recorded {};
+
+void StepGraph::record(const kernels::Device&, const std::function<void()>&) {
+  throw std::logic_error("step graph: this execution space has no graphs");
+}
+void StepGraph::launch(const kernels::Device&) const {
+  throw std::logic_error("step graph: launched before it was recorded");
+}
+
+#endif
+
+StepGraph::StepGraph() = default;
+StepGraph::~StepGraph() = default;
+StepGraph::StepGraph(StepGraph&&) noexcept = default;
+StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
+
+bool StepGraph::is_recorded() const { return recorded_ != nullptr; }
+
+}  // namespace tessera::train
