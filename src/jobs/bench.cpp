@@ -114,20 +114,28 @@ void BenchTable::add(std::vector<Cell> row) {
   rows_.push_back(std::move(row));
 }
 
+namespace {
+std::string padded(const std::string& value, const BenchTable::Cell& cell) {
+  return fmt::format("{:>{}}", value, std::max<std::size_t>(cell.column.size() + 2, 10));
+}
+}  // namespace
+
 std::string BenchTable::header() const {
   std::string text;
-  for (const Cell& cell : rows_.front())
-    text += fmt::format("{:>{}}", cell.column, std::max<std::size_t>(cell.column.size() + 2, 11));
+  for (const Cell& cell : rows_.front()) {
+    if (!cell.is_detail) text += padded(cell.column, cell);
+  }
   return text;
 }
 
 std::string BenchTable::line(std::size_t row) const {
   std::string text;
   for (const Cell& cell : rows_[row]) {
-    const std::string value = cell.units.empty()        ? cell.text
-                              : std::isnan(cell.number) ? "-"
-                                                        : fmt::format("{:.5g}", cell.number);
-    text += fmt::format("{:>{}}", value, std::max<std::size_t>(cell.column.size() + 2, 11));
+    if (cell.is_detail) continue;
+    text += padded(cell.units.empty()        ? cell.text
+                   : std::isnan(cell.number) ? "-"
+                                             : fmt::format("{:.5g}", cell.number),
+                   cell);
   }
   return text;
 }

@@ -42,11 +42,17 @@ class BenchTable {
     std::string column, units;
     double number;  // NaN shows as '-'
     std::string text;
+    bool is_detail = false;  // in the file only
   };
   static Cell number(std::string column, std::string units, double value) {
-    return {std::move(column), std::move(units), value, {}};
+    return {std::move(column), std::move(units), value, {}, false};
   }
-  static Cell text(std::string column, std::string value) { return {std::move(column), "", 0, std::move(value)}; }
+  static Cell detail(std::string column, std::string units, double value) {
+    return {std::move(column), std::move(units), value, {}, true};
+  }
+  static Cell text(std::string column, std::string value) {
+    return {std::move(column), "", 0, std::move(value), false};
+  }
 
   void add(std::vector<Cell> row);
   std::string header() const;  // of the console's table

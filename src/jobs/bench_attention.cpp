@@ -147,21 +147,21 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
                            T::text("ordered", c.choice.deterministic ? "yes" : "no"),
                            T::text("dtype", c.dtype),
                            T::text("causal", c.causal ? "yes" : "no"),
-                           T::number("B", "sequences", c.B),
-                           T::number("H", "heads", c.H),
+                           T::detail("B", "sequences", c.B),
+                           T::detail("H", "heads", c.H),
                            T::number("T", "tokens", c.T),
                            T::number("D", "channels", c.D)};
   const std::pair<const char*, const std::optional<Timing>*> passes[] = {
       {"forward", &m.forward}, {"backward", &m.backward}, {"both", &m.both}};
   for (const auto& [name, timing] : passes) {
     row.push_back(T::number(fmt::format("{}_ms", name), "ms", ms(*timing, &Timing::median_s)));
-    row.push_back(T::number(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
-    row.push_back(T::number(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
+    row.push_back(T::detail(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
+    row.push_back(T::detail(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
   }
-  row.push_back(T::number("repeats", "1", m.forward ? static_cast<double>(m.forward->repeats) : NAN));
+  row.push_back(T::detail("repeats", "1", m.forward ? static_cast<double>(m.forward->repeats) : NAN));
   row.push_back(T::number("forward_gflop_per_s", "Gflop/s", gflop(m.forward, 1)));
   row.push_back(T::number("backward_gflop_per_s", "Gflop/s", gflop(m.backward, 2.5)));
-  row.push_back(T::number("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
+  row.push_back(T::detail("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
   row.push_back(T::number("memory_mib", "MiB", mib(m.memory_bytes)));
   row.push_back(T::number("peak_mib", "MiB", mib(m.peak_bytes)));
   row.push_back(T::number("speedup", "1", speedup));

@@ -48,6 +48,12 @@ double dense_peak_of(const config::Settings& settings) {
   return kernels::dense_peak_tflops(kernels::device_info<Exec>().name, format_of(settings.precision.compute));
 }
 
+std::string attention_text(const kernels::AttentionChoice& choice) {
+  if (choice.kind == kernels::AttentionKind::standard) return "standard";
+  const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
+  return forward == backward ? forward : forward + "+" + backward;
+}
+
 double median(const std::vector<double>& seconds) { return summarize(seconds).median_s; }
 
 /// Time of validation passes over as many sequences as a step has; NaN where the corpus holds too few.
@@ -126,7 +132,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     row.parameters = static_cast<double>(plan->table.parameter_count());
     row.flop = train::step_flop(*plan);
     row.planned_bytes = static_cast<double>(plan->layout.total_bytes());
-    row.attention = train::describe(plan->options.attention);
+    row.attention = attention_text(plan->options.attention);
     require_memory(plan->layout, world.local_size(), "\nsmaller batches or models need less");
     corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
@@ -150,20 +156,20 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
           T::text("compute", format_of(settings.precision.compute)),
           T::text("attention", row.attention),
           T::number("ranks", "1", ranks),
-          T::number("parameters", "1", row.parameters),
+          T::detail("parameters", "1", row.parameters),
           T::number("tokens", "tokens", tokens),
           T::number("forward_ms", "ms", 1e3 * row.forward_pass_s),
-          T::number("forward_phase_ms", "ms", 1e3 * row.forward_s),
-          T::number("backward_phase_ms", "ms", 1e3 * row.backward_s),
+          T::detail("forward_phase_ms", "ms", 1e3 * row.forward_s),
+          T::detail("backward_phase_ms", "ms", 1e3 * row.backward_s),
           T::number("forward_backward_ms", "ms", 1e3 * (row.forward_s + row.backward_s)),
           T::number("exposed_ms", "ms", 1e3 * row.exposed_s),
           T::number("optimizer_ms", "ms", 1e3 * row.optimizer_s),
           T::number("device_ms", "ms", 1e3 * row.device_s),
           T::number("step_ms", "ms", 1e3 * step_s),
-          T::number("step_mean_ms", "ms", row.step ? 1e3 * row.step->mean_s : NAN),
+          T::detail("step_mean_ms", "ms", row.step ? 1e3 * row.step->mean_s : NAN),
           T::number("step_std_ms", "ms", row.step ? 1e3 * row.step->std_s : NAN),
           T::number("tokens_per_s", "tokens/s", tokens / step_s),
-          T::number("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
+          T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
           T::number("mfu", "1", 1e-12 * row.flop / step_s / peak_tflops),
           T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
           T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
@@ -210,9 +216,9 @@ Exit bench_step(const Context& context) {
       add_and_print(table, cells_of(row, settings, world.size()), context);
     }
   }
-  if (world.rank() == 0) {
-    fmt::print("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x ranks)\n",
-               dense_peak_of(context.settings()));
+  const double peak_tflops = dense_peak_of(context.settings());
+  if (world.rank() == 0 && !std::isnan(peak_tflops)) {
+    fmt::print("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x ranks)\n", peak_tflops);
   }
   on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;

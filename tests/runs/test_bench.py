@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""What bench.* measure: every case is a row, whatever becomes of it, and derived columns follow from measured ones."""
+import math
+import unittest
+
+import h5py
+
+from harness import ENVIRONMENT, TINY, RunTest
+
+ATTENTION = """
+[job]
+kind = "bench.attention"
+
+[bench]
+lengths = [16, 48]
+head_widths = [8]
+implementations = ["flash2", "standard"]
+causal = [false, true]
+tokens = 96
+channels = 16
+warmup = 0
+repeats = 3
+"""
+
+
+class Bench(RunTest):
+    def rows(self, deck, *arguments):
+        result = self.folder / "result.h5"
+        folders = (f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}")
+        answer = self.run_deck(deck, *folders, *arguments)
+        with h5py.File(result, "r") as file:
+            for attribute in ("device", "git_hash", "build", "deck", "command"):
+                self.assertTrue(file.attrs[attribute], attribute)
+            columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()}
+        rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
+        for row in rows:  # the console says the same
+            self.assertTrue(any(all(str(value) in line for value in row.values() if isinstance(value, str))
+                                for line in answer.out.splitlines()), str(answer))
+        return rows
+
+    def test_attention_measures_every_case_and_compares_with_the_stored_scores(self):
+        rows = self.rows(self.deck(ATTENTION))
+        cases = [(row["causal"], row["T"], row["implementation"]) for row in rows]
+        self.assertEqual(cases, [(causal, T, name) for causal in ("no", "yes") for T in (16, 48) for name in ("standard", "flash2")])
+        for standard, flash2 in zip(rows[::2], rows[1::2]):
+            B, H, T, D = (standard[key] for key in "BHTD")
+            self.assertEqual((B, H), (96 // T, 16 // 8))
+            for row in (standard, flash2):
+                self.assertEqual(row["outcome"], "ok")
+                self.assertEqual(row["repeats"], 3)
+                for direction in ("forward", "backward", "both"):
+                    self.assertGreater(row[f"{direction}_ms"], 0)
+                    self.assertGreaterEqual(row[f"{direction}_std_ms"], 0)
+                flop = 4 * B * H * T * T * D * (0.5 if row["causal"] == "yes" else 1)
+                self.assertAlmostEqual(row["forward_gflop_per_s"] * row["forward_ms"] * 1e6 / flop, 1, places=6)
+            bytes_kept = 4 * (4 * B * H * T * D + B * H * T)  # q, k, v, out and lse in fp32; each begins on a multiple of 256
+            self.assertAlmostEqual(flash2["memory_mib"], bytes_kept / 2**20, delta=6 * 256 / 2**20)
+            self.assertAlmostEqual(flash2["speedup"], standard["both_ms"] / flash2["both_ms"], places=9)
+            self.assertAlmostEqual(flash2["memory_saved"], 1 - flash2["memory_mib"] / standard["memory_mib"], places=9)
+            self.assertTrue(math.isnan(standard["speedup"]))
+
+    def test_a_case_above_the_memory_limit_is_a_row_without_times(self):
+        rows = self.rows(self.deck(ATTENTION), "bench.memory_limit_gib=1e-4")  # 105 KiB
+        outcomes = {(row["implementation"], row["T"]): row["outcome"] for row in rows}
+        self.assertEqual(outcomes[("standard", 48)], "out of memory")
+        self.assertIn("ok", outcomes.values())
+        for row in rows:
+            self.assertEqual(math.isnan(row["both_ms"]), row["outcome"] != "ok")
+            self.assertGreater(row["memory_mib"], 0)
+
+    def test_a_slow_row_is_repeated_less_often(self):
+        rows = self.rows(self.deck(ATTENTION), "bench.row_limit_s=1e-9")
+        self.assertEqual({row["repeats"] for row in rows}, {1})
+
+    def test_steps_of_several_models_and_forms_are_rows_of_one_table(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 2\n")
+        rows = self.rows(deck, 'bench.variants=["deck", "fused"]')
+        self.assertEqual([row["variant"] for row in rows], ["fused", "fused"])
+        for row in rows:
+            self.assertEqual(row["outcome"], "ok")
+            self.assertGreater(row["forward_ms"], 0)
+            self.assertAlmostEqual(row["forward_backward_ms"], row["forward_phase_ms"] + row["backward_phase_ms"], places=9)
+            self.assertAlmostEqual(row["tokens_per_s"], 1e3 * row["tokens"] / row["step_ms"], delta=1e-6 * row["tokens_per_s"])
+            self.assertGreaterEqual(1.05 * row["step_ms"], row["forward_backward_ms"])
+
+    def test_what_only_a_gpu_has_is_refused_by_a_cpu_build(self):
+        if self.has_cuda():
+            self.skipTest("this build has CUDA")
+        deck = self.deck(ATTENTION)
+        self.run_deck(deck, "bench.tuned=[false, true]", code=ENVIRONMENT, says=["bench.tuned", "CUDA"])
+        self.run_deck(deck, 'bench.variants=["graph"]', code=ENVIRONMENT, says=["bench.variants", "CUDA"])
+
+    def has_cuda(self):
+        return "CUDA" in self.run_deck("--show-config").out
+
+
+if __name__ == "__main__":
+    unittest.main()
