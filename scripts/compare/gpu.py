@@ -426,7 +426,9 @@ def promise_size(size, mine, theirs, report):
     plan = [abs(m["peak_mib"] / m["planned_mib"] - 1) for m, _ in rounds] or [nan]
     report.promise(f"  peak memory of {size} off the plan [%]", -100 * statistics.median(plan), -2, -2)
     peak = [m["peak_mib"] / t["peak_mib"] for m, t in rounds] or [nan]
-    report.promise(f"  peak memory of {size} / torch.compile's", -statistics.median(peak), -(1.05 if size == "2.7b" else 1.0), -1.0)
+    taken = [f"GPU memory taken: {m['peak_mib']:.0f} MiB, torch {t['taken_mib']:.0f} (tensors {t['peak_mib']:.0f})" for m, t in rounds][:1]
+    report.promise(f"  peak memory of {size} / torch.compile's tensors", -statistics.median(peak),
+                   -(1.05 if size == "2.7b" else 1.0), -1.0, "".join(taken))
 
 
 def scaling(ours, report, gpus, quick):
