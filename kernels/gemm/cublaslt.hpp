@@ -33,11 +33,13 @@ struct Kind {
   auto operator<=>(const Kind&) const = default;
 };
 
+inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+inline constexpr std::size_t kWorkspaceAlignment = 256;  // bytes; the library refuses less
+
 struct Operands {
   const void *a, *b, *addend;
   void* c;
-  void* workspace;
-  std::size_t workspace_bytes;
+  void* workspace;  // kWorkspaceBytes; for products of float and double in full precision none
 };
 
 void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);

@@ -82,12 +82,14 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
                             .k = k,
                             .plus = plus,
                             .alignment = static_cast<int>(addresses & -addresses)};
+  const std::uintptr_t workspace =
+      (reinterpret_cast<std::uintptr_t>(x.workspace.data()) + cublaslt::kWorkspaceAlignment - 1) /
+      cublaslt::kWorkspaceAlignment * cublaslt::kWorkspaceAlignment;
   const cublaslt::Operands operands{.a = x.a.data(),
                                     .b = x.b.data(),
                                     .addend = x.addend.data(),
                                     .c = x.c.data(),
-                                    .workspace = x.workspace.data(),
-                                    .workspace_bytes = x.workspace.extent(0) * sizeof(float)};
+                                    .workspace = reinterpret_cast<void*>(workspace)};
   cublaslt::multiply(exec, kind, operands);
 }
 #endif

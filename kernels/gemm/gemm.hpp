@@ -5,12 +5,14 @@
 /// multiplied as floats. On CUDA GPUs: cuBLASLt for the 16-bit types and for float in tf32 mode, Kokkos Kernels over
 /// cuBLAS for float and double.
 ///
-/// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). GemmMath::tf32 rounds
-///            the operands of a float product to 10 fraction bits first.
+/// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). Tensor cores cut their
+///            float sums where arithmetic units round them, once in 16 terms: the error grows like the length k, not
+///            like its root (relative to the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for 65,536).
+///            GemmMath::tf32 takes 10 fraction bits of the operands of a float product.
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
 /// the
 ///            first product of a kind and kept for the life of the process (gemm_algorithms, below).
-/// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, on GPUs aligned to 16 bytes.
+/// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, however aligned.
 /// Fast       on GPUs rows and pointers that are multiples of 16 bytes (so m, n, k multiples of 8 in 16 bits), best of
 ///            128 bytes; every other shape works, several times slower.
 /// Async      returns after enqueue on `exec`; never fences, never allocates, and may be captured in a graph. The first
@@ -67,7 +69,8 @@ void set_gemm_algorithms(const std::vector<std::string>& lines);
 /// Floats of workspace that a product of these sizes needs.
 template <class Exec, class In, class Out>
 constexpr std::int64_t gemm_workspace(std::int64_t m, std::int64_t n, std::int64_t k, GemmMath math = GemmMath::full) {
-  if (!kIsHost<Exec>) return sizeof(In) > 2 && math == GemmMath::full ? 0 : std::int64_t{1} << 23;  // 32 MiB
+  // 32 MiB from the first address that is a multiple of 256 bytes
+  if (!kIsHost<Exec>) return sizeof(In) > 2 && math == GemmMath::full ? 0 : (std::int64_t{1} << 23) + 64;
   if (sizeof(In) > 2) return 0;
   return m * k + k * n + (sizeof(Out) > 2 ? 0 : m * n);
 }
