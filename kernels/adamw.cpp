@@ -27,8 +27,8 @@ std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans) {
   return blocks;
 }
 
-template <class Exec, class Scalar>
-void AdamwUpdate<Exec, Scalar>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Grad>
+void AdamwUpdate<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   const std::size_t n = master.extent(0);
   TESSERA_REQUIRE(grad.extent(0) == n, "adamw: grad must be [n] like master", grad.extent(0), n);
   TESSERA_REQUIRE(m.extent(0) == n && v.extent(0) == n, "adamw: m and v must be [n] like master", m.extent(0),
@@ -45,9 +45,9 @@ void AdamwUpdate<Exec, Scalar>::launch(const Exec& exec) const {
   });
 }
 
-template <class Exec, class Scalar>
+template <class Exec, class Scalar, class Grad>
 template <int kWidth>
-KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
+KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidth>, const Member& team) const {
   const AdamwScalars now = scalars();
   if (now.skip != 0) return;
   const AdamwBlock block = blocks(team.league_rank());
@@ -63,37 +63,48 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar>::operator()(InPackets<kWidth>, co
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets * kWidth, block.count),
                          [&](int i) { update<1>(by, first + i); });
   }
-  if (kIsHost<Exec> && param.data()) {  // a loop with four outputs would not vectorise; an element keeps its thread
+  if constexpr (kRoundsAfterwards) {  // a loop with four outputs would not vectorise; an element keeps its thread
+    if (!param.data()) return;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count),
                          [&](int i) { param(first + i) = static_cast<Scalar>(master(first + i)); });
   }
 }
 
-/// Elements i .. i + kWidth - 1; on hosts all but their working copy.
-template <class Exec, class Scalar>
+/// Elements i .. i + kWidth - 1; all but their working copy where that is rounded afterwards.
+template <class Exec, class Scalar, class Grad>
 template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar>::update(const Factors& by, std::int64_t i) const {
+KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, std::int64_t i) const {
   const auto grad_p = load<kWidth>(&grad(i));
-  auto m_p = load<kWidth>(&m(i)), v_p = load<kWidth>(&v(i)), master_p = load<kWidth>(&master(i));
+  auto m_p = load<kWidth>(&m(i)), v_p = load<kWidth>(&v(i));
+  auto master_p = load<kWidth>(&master(i));
   Packet<Scalar, kWidth> param_p;
+  if constexpr (kHasHalves) param_p = load<kWidth>(&param(i));
   for (int j = 0; j < kWidth; ++j) {
     const Real g = by.grad_scale * grad_p[j];
     const Real new_m = beta1 * m_p[j] + (Real(1) - beta1) * g;
     const Real new_v = beta2 * v_p[j] + (Real(1) - beta2) * g * g;
-    const Real moved = by.keep * master_p[j] - by.step * new_m / (kernels::sqrt(new_v) * by.root_scale + eps);
+    const Real update = by.step * new_m / (kernels::sqrt(new_v) * by.root_scale + eps);
     m_p.set(j, new_m);
     v_p.set(j, new_v);
-    master_p.set(j, moved);
-    param_p.set(j, moved);
+    if constexpr (kHasHalves) {
+      const FloatHalves halves = cut(by.keep * join(stored(param_p, j), stored(master_p, j)) - update);
+      set_stored(param_p, j, halves.upper);
+      set_stored(master_p, j, halves.lower);
+    } else {
+      const Real moved = by.keep * master_p[j] - update;
+      master_p.set(j, moved);
+      param_p.set(j, moved);
+    }
   }
   store(&m(i), m_p);
   store(&v(i), v_p);
   store(&master(i), master_p);
-  if (!kIsHost<Exec> && param.data()) store(&param(i), param_p);
+  if (!kRoundsAfterwards && param.data()) store(&param(i), param_p);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct AdamwUpdate<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
+template struct AdamwUpdate<Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::kernels

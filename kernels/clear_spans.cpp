@@ -24,10 +24,11 @@ template <class Exec, class Real>
 KOKKOS_FUNCTION void ClearSpans<Exec, Real>::operator()(const Member& team) const {
   const ClearSpan span = spans(team.league_rank());
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(span.count)),
-                       [&](int i) { array(span.first + i) = Real(0); });
+                       [&](int i) { array(span.first + i) = static_cast<Real>(0.0f); });
 }
 
 template struct ClearSpans<Device, float>;
 template struct ClearSpans<Device, double>;
+template struct ClearSpans<Device, bfloat16>;
 
 }  // namespace tessera::kernels

@@ -34,8 +34,8 @@ KOKKOS_FUNCTION void EmbeddingForward<Exec, Scalar>::operator()(InPackets<kWidth
                        [&](int p) { store(to + p * kWidth, load<kWidth>(from + p * kWidth)); });
 }
 
-template <class Exec, class Scalar>
-void EmbeddingBackward<Exec, Scalar>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Grad>
+void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   const int N = d_out.extent_int(0), C = d_out.extent_int(1), V = d_weight.extent_int(0);
   TESSERA_REQUIRE(tokens.extent_int(0) == N, "embedding backward: tokens must be [N], one per row of d_out",
                   tokens.extent(0), N);
@@ -50,14 +50,17 @@ void EmbeddingBackward<Exec, Scalar>::launch(const Exec& exec) const {
 
   // 1. sort
   EmbeddingBackward work = *this;
+  const auto pads = [](int ints) { return Kokkos::PerTeam(Pad<int, Exec>::shmem_size(ints)); };
   for (work.shift = 0; work.shift == 0 || (V - 1) >> work.shift > 0; work.shift += 9) {
-    const auto pads = [](int ints) { return Kokkos::PerTeam(Pad<int, Exec>::shmem_size(ints)); };
-    Kokkos::parallel_for(
-        "tessera::embedding::backward::count",
-        team_policy<Kokkos::TeamPolicy<Exec, Count>>(exec, chunks(N), 512).set_scratch_size(0, pads(kDigits)), work);
+    if (chunks(N) > 1) {
+      Kokkos::parallel_for("tessera::embedding::backward::count",
+                           team_policy<Kokkos::TeamPolicy<Exec, Count>>(exec, chunks(N), kParts * kVectorLanes)
+                               .set_scratch_size(0, pads(kDigits)),
+                           work);
+    }
     Kokkos::parallel_for("tessera::embedding::backward::place",
-                         team_policy<Kokkos::TeamPolicy<Exec, Place>>(exec, chunks(N), 512)
-                             .set_scratch_size(0, pads(kChunk + 2 * kDigits)),
+                         team_policy<Kokkos::TeamPolicy<Exec, Place>>(exec, chunks(N), kParts * kVectorLanes)
+                             .set_scratch_size(0, pads((kParts + 1) * kDigits + kParts * kVectorLanes)),
                          work);
   }
   work.shift -= 9;  // positions(pass()) are the sorted ones
@@ -74,8 +77,8 @@ void EmbeddingBackward<Exec, Scalar>::launch(const Exec& exec) const {
   });
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Count, const Member& team) const {
+template <class Exec, class Scalar, class Grad>
+KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Count, const Member& team) const {
   const int chunk = team.league_rank(), first = chunk * kChunk;
   const int count = N() - first < kChunk ? N() - first : kChunk;
   Pad<int, Exec> sum(team.team_scratch(0), kDigits + 0);
@@ -91,66 +94,106 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Count, const Me
                        [&](int d) { counts()[chunk * kDigits + d] = sum(d); });
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Place, const Member& team) const {
+template <class Exec, class Scalar, class Grad>
+KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, const Member& team) const {
   const int chunk = team.league_rank(), first = chunk * kChunk, all_chunks = team.league_size();
   const int count = N() - first < kChunk ? N() - first : kChunk;
-  Pad<int, Exec> token(team.team_scratch(0), kChunk + 0);
-  Pad<int, Exec> next(team.team_scratch(0), kDigits + 0);  // where the next position with a digit goes
-  Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);   // positions with a digit, in all chunks
+  const int part_size = (count + kParts - 1) / kParts;
+  Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);          // where a part's next position with a digit goes
+  Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);                // positions with a digit, in all chunks
+  Pad<int, Exec> digits(team.team_scratch(0), kParts * kVectorLanes);   // of a round, for each part
+  const auto each_digit = [&](const auto& body) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kDigits + 0), body);
+  };
+  // round(part, begin, size): up to `lanes` positions of this chunk at a time, those of a part in order
+  const auto each_round = [&](int lanes, const auto& round) {
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, kParts + 0), [&](int part) {
+      const int end = (part + 1) * part_size < count ? (part + 1) * part_size : count;
+      for (int begin = part * part_size; begin < end; begin += lanes) {
+        round(part, begin, end - begin < lanes ? end - begin : lanes);
+      }
+    });
+  };
 
-  // 1. this chunk's share of every bucket begins behind the smaller digits and the earlier chunks
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kDigits + 0), [&](int d) {
-    int before = 0, sum = 0;
-    for (int c = 0; c < all_chunks; ++c) {
+  // 1. count the digits of every part
+  each_digit([&](int d) {
+    for (int part = 0; part < kParts; ++part) next(part * kDigits + d) = 0;
+  });
+  team.team_barrier();  // the pad is clear before any lane counts
+  each_round(part_size, [&](int part, int begin, int size) {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, size), [&](int i) {
+      const int token = tokens(position(first + begin + i));
+      KOKKOS_ASSERT(0 <= token && token < d_weight.extent_int(0));
+      Kokkos::atomic_add(&next(part * kDigits + digit(token)), 1);
+    });
+  });
+  team.team_barrier();  // every lane has counted
+
+  // 2. a part's share of a bucket begins behind the smaller digits, the earlier chunks and the earlier parts
+  each_digit([&](int d) {
+    int before = 0, in_chunks = 0;
+    for (int c = 0; all_chunks > 1 && c < all_chunks; ++c) {
       const int here = counts()[c * kDigits + d];
-      sum += here;
+      in_chunks += here;
       before += c < chunk ? here : 0;
     }
-    next(d) = before;
-    all(d) = sum;
+    int to = before;
+    for (int part = 0; part < kParts; ++part) {
+      const int here = next(part * kDigits + d);
+      next(part * kDigits + d) = to;
+      to += here;
+    }
+    all(d) = all_chunks > 1 ? in_chunks : to;
   });
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count), [&](int i) { token(i) = tokens(position(first + i)); });
   team.team_barrier();  // all buckets are counted
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kDigits + 0), [&](int d) {
-    int smaller = 0;
-    for (int other = 0; other < d; ++other) smaller += all(other);
-    next(d) += smaller;
-  });
-  team.team_barrier();  // `next` and the tokens are complete
-
-  // 2. positions in order, kAtOnce at a time: among those, each looks how many before it share its digit
-  constexpr int kAtOnce = kIsHost<Exec> ? 1 : 128;
-  for (int step = 0; step < count; step += kAtOnce) {
-    const int positions_now = count - step < kAtOnce ? count - step : kAtOnce;
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, positions_now), [&](int i) {
-      const int mine = digit(token(step + i));
-      int to = next(mine);
-      for (int j = 0; j < i; ++j) to += digit(token(step + j)) == mine ? 1 : 0;
-      positions(pass())[to] = position(first + step + i);
-      sorted_tokens()[to] = token(step + i);
+  if (team.team_rank() == 0) {
+    Kokkos::parallel_scan(Kokkos::ThreadVectorRange(team, kDigits + 0), [&](int d, int& smaller, bool is_final) {
+      const int here = all(d);
+      if (is_final) all(d) = smaller;
+      smaller += here;
     });
-    team.team_barrier();  // every lane has read `next`
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, positions_now),
-                         [&](int i) { Kokkos::atomic_add(&next(digit(token(step + i))), 1); });
-    team.team_barrier();  // `next` is up to date
   }
+  team.team_barrier();  // `all` holds the sums over smaller digits
+  each_digit([&](int d) {
+    for (int part = 0; part < kParts; ++part) next(part * kDigits + d) += all(d);
+  });
+  team.team_barrier();  // `next` is complete
+
+  // 3. a part's positions in order, a round of them at a time: each looks how many before it share its digit. The lanes
+  //    of a thread go from loop to loop together.
+  constexpr int kRound = kIsHost<Exec> ? 1 : kVectorLanes;
+  each_round(kRound, [&](int part, int begin, int size) {
+    int* round_digits = &digits(part * kVectorLanes);
+    int* part_next = &next(part * kDigits);
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, size),
+                         [&](int i) { round_digits[i] = digit(tokens(position(first + begin + i))); });
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, size), [&](int i) {
+      const int mine = round_digits[i], n = position(first + begin + i);
+      int to = part_next[mine];
+      for (int j = 0; j < i; ++j) to += round_digits[j] == mine ? 1 : 0;
+      positions(pass())[to] = n;
+      sorted_tokens()[to] = tokens(n);
+    });
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, size),
+                         [&](int i) { Kokkos::atomic_add(&part_next[round_digits[i]], 1); });
+  });
 }
 
-/// Where the sum of the run [first, last) of sorted positions in a window goes: to its row of d_weight (then it is
-/// added) when the run ends at both sides, else to one of the window's rows of `partial` (then it is stored).
-template <class Exec, class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION typename EmbeddingBackward<Exec, Scalar>::Real*
-EmbeddingBackward<Exec, Scalar>::target_of_run(int window, int first, int last) const {
+/// Where the sum of the run [first, last) of sorted positions in a window goes: null, that is to its row of d_weight
+/// (there it is added), when the run ends at both sides, else to one of the window's rows of `partial` (there it is
+/// stored).
+template <class Exec, class Scalar, class Grad>
+KOKKOS_FORCEINLINE_FUNCTION typename EmbeddingBackward<Exec, Scalar, Grad>::Real*
+EmbeddingBackward<Exec, Scalar, Grad>::partial_of_run(int window, int first, int last) const {
   const int* token = sorted_tokens();
   if (first > 0 && token[first - 1] == token[first]) return &partial(2 * window, 0);
   if (last < N() && token[last] == token[first]) return &partial(2 * window + 1, 0);
-  return &d_weight(token[first], 0);
+  return nullptr;
 }
 
-template <class Exec, class Scalar>
+template <class Exec, class Scalar, class Grad>
 template <int kWidth>
-KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Sum<kWidth>, const Member& team) const {
+KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Sum<kWidth>, const Member& team) const {
   const int N = this->N(), C = d_out.extent_int(1), packets = C / kWidth;
   const int w = team.league_rank() % windows(N), tile = team.league_rank() / windows(N);
   const int begin = w * window(N), end = begin + window(N) < N ? begin + window(N) : N;
@@ -159,13 +202,22 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Sum<kWidth>, co
   if constexpr (kIsHost<Exec>) {  // the sum grows where it belongs: a row is too long for a host's registers
     for (int first = begin, last = begin; first < end; first = last) {
       while (last < end && token[last] == token[first]) ++last;
-      Real* to = target_of_run(w, first, last);
-      if (to != &d_weight(token[first], 0)) {
+      // A run of its own grows in its row, or, where that is too narrow, in the place of the last run of the window,
+      // which comes later.
+      Real* crossing = partial_of_run(w, first, last);
+      Real* to = crossing ? crossing : grows_in_place() ? in_place(token[first]) : &partial(2 * w + 1, 0);
+      if (crossing || !grows_in_place()) {
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { to[c] = Real(0); });
       }
       for (int i = first; i < last; ++i) {
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C),
                              [&](int c) { to[c] += static_cast<Real>(d_out(n[i], c)); });
+      }
+      if (!crossing && !grows_in_place()) {
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) {
+          Grad& sum = d_weight(token[first], c);
+          sum = static_cast<Grad>(static_cast<Real>(sum) + to[c]);
+        });
       }
     }
   } else {
@@ -186,13 +238,11 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Sum<kWidth>, co
         for (int k = 0; k < kWidth; ++k) sum.element[k] += row[j][k];
         const int last = i + j + 1;
         if (last < end && token[last] == token[first]) continue;
-        Real* row_to = target_of_run(w, first, last);
-        Real* to = row_to + p * kWidth;
-        if (row_to == &d_weight(token[first], 0)) {
-          const auto before = load<kWidth>(to);
-          for (int k = 0; k < kWidth; ++k) sum.element[k] += before[k];
+        if (Real* crossing = partial_of_run(w, first, last)) {
+          store(crossing + p * kWidth, sum);
+        } else {
+          add_to_row(token[first], p * kWidth, sum);
         }
-        store(to, sum);
         sum = {};
         first = last;
       }
@@ -200,9 +250,9 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Sum<kWidth>, co
   }
 }
 
-template <class Exec, class Scalar>
+template <class Exec, class Scalar, class Grad>
 template <int kWidth>
-KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Join<kWidth>, const Member& team) const {
+KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWidth>, const Member& team) const {
   const int N = this->N(), packets = d_out.extent_int(1) / kWidth;
   const int w = team.league_rank() % windows(N), tile = team.league_rank() / windows(N);
   const int begin = w * window(N), end = begin + window(N) < N ? begin + window(N) : N;
@@ -229,10 +279,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Join<kWidth>, c
         for (int k = 0; goes_on && k < kWidth; ++k) sum.element[k] += piece[j][k];
       }
     }
-    Real* to = &d_weight(token[end - 1], p * kWidth);
-    const auto before = load<kWidth>(to);
-    for (int k = 0; k < kWidth; ++k) sum.element[k] += before[k];
-    store(to, sum);
+    add_to_row(token[end - 1], p * kWidth, sum);
   });
 }
 
@@ -241,5 +288,6 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar>::operator()(Join<kWidth>, c
   template struct EmbeddingBackward<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
+template struct EmbeddingBackward<Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::kernels

@@ -6,7 +6,8 @@
 /// Backward sorts the positions by token, so that equal tokens stand side by side, and adds up runs of them:
 ///
 ///   count, place   a stable radix sort, kDigits buckets per pass; a team per chunk of kChunk positions counts its
-///                  digits, then places its positions behind those of smaller digits and of earlier chunks
+///                  digits (where there is more than one chunk), then places its positions behind those of smaller
+///                  digits and of earlier chunks; within a chunk each of kParts threads has a part of the positions
 ///   sum            a team per window of the sorted positions: a run that lies inside is added to its row of d_weight,
 ///                  the ends of runs that cross a border go to `partial`, at most two per window
 ///   join           a team per window in which a crossing run begins: adds up its pieces, adds them to its row
@@ -15,7 +16,7 @@
 ///
 /// Numerics   forward copies; backward sums in Accum<Scalar>.
 /// Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically.
-/// Memory     pad: level 0, int kChunk + kDigits. Workspace of the caller's: `order` and `partial`.
+/// Memory     pad: level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. Workspace of the caller's: `order` and `partial`.
 /// Cost       moves 2*N*C elements forward; N*C Scalar, at most 2*N*C Accum<Scalar> and some integers backward.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
@@ -40,20 +41,22 @@ struct EmbeddingForward {
   KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
-template <class Exec, class Scalar>
+/// Grad is the type that weight gradients are kept in: a row of d_weight is read and rounded once per run and border.
+template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 struct EmbeddingBackward {
   using Real = Accum<Scalar>;
 
   Vector<const int, Exec> tokens;    // [N]    in
   Matrix<const Scalar, Exec> d_out;  // [N,C]  in
-  Matrix<Real, Exec> d_weight;       // [V,C]  in and out: added to
+  Matrix<Grad, Exec> d_weight;       // [V,C]  in and out: added to
   Vector<int, Exec> order;           // [order_size(N)]  workspace
   Matrix<Real, Exec> partial;        // [partial_rows(N),C]  workspace
 
   static constexpr int kDigits = 512;  // buckets of a pass: two passes serve 262,144 words
   static constexpr int kChunk = 4096;  // positions per team that sorts
+  static constexpr int kParts = kIsHost<Exec> ? 1 : 16;
   KOKKOS_FUNCTION static constexpr int chunks(int N) { return (N + kChunk - 1) / kChunk; }
-  static constexpr int kMostWindows = 1024, kMinWindow = 8;
+  static constexpr int kMostWindows = 4096, kMinWindow = 8;
   /// Sorted positions per team that sums: enough teams to fill a GPU, and not fewer rows than are worth a team.
   KOKKOS_FUNCTION static constexpr int window(int N) {
     return N > kMinWindow * kMostWindows ? (N + kMostWindows - 1) / kMostWindows : kMinWindow;
@@ -92,7 +95,22 @@ struct EmbeddingBackward {
   KOKKOS_FUNCTION int pass() const { return shift / 9; }
   KOKKOS_FUNCTION int position(int i) const { return pass() == 0 ? i : positions(pass() - 1)[i]; }
   KOKKOS_FUNCTION int digit(int token) const { return (token >> shift) % kDigits; }
-  KOKKOS_FUNCTION Real* target_of_run(int window, int first, int last) const;
+  KOKKOS_FUNCTION Real* partial_of_run(int window, int first, int last) const;
+  KOKKOS_FUNCTION static constexpr bool grows_in_place() { return std::is_same_v<Grad, Real>; }
+  KOKKOS_FUNCTION Real* in_place(int token) const {
+    if constexpr (std::is_same_v<Grad, Real>) {
+      return &d_weight(token, 0);
+    } else {
+      return nullptr;
+    }
+  }
+  template <int kWidth>
+  KOKKOS_FUNCTION void add_to_row(int token, int column, const Packet<Real, kWidth>& sum) const {
+    Grad* to = &d_weight(token, column);
+    auto row = load<kWidth>(to);
+    for (int k = 0; k < kWidth; ++k) row.set(k, row[k] + sum[k]);
+    store(to, row);
+  }
 };
 
 }  // namespace tessera::kernels

@@ -16,7 +16,7 @@
 
 namespace tessera::kernels {
 
-/// Scalar is the type that gradients are accumulated in, Accum of the compute type: float or double.
+/// Scalar is the type that gradients are kept in.
 template <class Exec, class Scalar>
 struct SquareNorm {
   Vector<const Scalar, Exec> x;  // [n]  in

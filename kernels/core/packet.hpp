@@ -54,6 +54,28 @@ struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Pack
   }
 };
 
+/// Element i as it is stored.
+template <class Scalar, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION Scalar stored(const Packet<Scalar, kWidth>& packet, int i) {
+  if constexpr (Packet<Scalar, kWidth>::kInWords) {
+    Scalar half;
+    half.bits = static_cast<std::uint16_t>(i % 2 == 0 ? packet.element[i / 2] : packet.element[i / 2] >> 16);
+    return half;
+  } else {
+    return packet.element[i];
+  }
+}
+template <class Scalar, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void set_stored(Packet<Scalar, kWidth>& packet, int i, Scalar value) {
+  if constexpr (Packet<Scalar, kWidth>::kInWords) {
+    std::uint32_t& word = packet.element[i / 2];
+    const std::uint32_t bits = value.bits;
+    word = i % 2 == 0 ? (word & 0xffff0000u) | bits : (word & 0x0000ffffu) | bits << 16;
+  } else {
+    packet.element[i] = value;
+  }
+}
+
 template <int kWidth, class Scalar>
 KOKKOS_FORCEINLINE_FUNCTION Packet<std::remove_const_t<Scalar>, kWidth> load(Scalar* from) {
   return *reinterpret_cast<const Packet<std::remove_const_t<Scalar>, kWidth>*>(from);

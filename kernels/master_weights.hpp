@@ -1,0 +1,71 @@
+/// The weights that the optimizer updates, in fp32 (fp64) whatever the model computes in, beside the working copy that
+/// the model reads.
+///
+///   compute dtype   working copy   master            together
+///   fp32, fp64      the weights    -                 4, 8 bytes a weight
+///   fp16            rounded        fp32              6
+///   bf16            upper half     lower half        4: a bfloat16 is the upper half of a float
+///
+/// A float is cut so that its upper half is the nearest bfloat16 (ties away from zero) and nothing is lost:
+/// bits = upper * 2^16 + lower, the lower half as a signed number.
+#pragma once
+
+#include <bit>
+#include <type_traits>
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+/// What lies beside the working copy; for bf16 its 16 bits are no bfloat16 but the lower half of a float.
+template <class Scalar>
+using MasterWord = std::conditional_t<std::is_same_v<Scalar, bfloat16>, bfloat16, Accum<Scalar>>;
+
+struct FloatHalves {
+  bfloat16 upper, lower;
+};
+
+KOKKOS_INLINE_FUNCTION FloatHalves cut(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const std::uint32_t upper = is_nan ? (bits >> 16) | 0x40u : (bits + 0x8000u) >> 16;
+  FloatHalves halves;
+  halves.upper.bits = static_cast<std::uint16_t>(upper);
+  halves.lower.bits = static_cast<std::uint16_t>(bits - (upper << 16));
+  return halves;
+}
+
+KOKKOS_INLINE_FUNCTION float join(bfloat16 upper, bfloat16 lower) {
+  const auto signed_lower = static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<std::int16_t>(lower.bits)));
+  return std::bit_cast<float>((static_cast<std::uint32_t>(upper.bits) << 16) + signed_lower);
+}
+
+template <class Exec, class Scalar>
+struct MasterWeights {
+  using Real = Accum<Scalar>;
+  static constexpr bool kAreOne = std::is_same_v<Scalar, Real>;      // working copy and master are one array
+  static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
+
+  Vector<Scalar, Exec> working;              // [n]
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same as working where they are one
+
+  KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {
+    if constexpr (kAreHalves) {
+      return join(working(i), master(i));
+    } else {
+      return master(i);
+    }
+  }
+  KOKKOS_INLINE_FUNCTION void set(std::int64_t i, Real value) const {
+    if constexpr (kAreHalves) {
+      const FloatHalves halves = cut(value);
+      working(i) = halves.upper;
+      master(i) = halves.lower;
+    } else {
+      master(i) = value;
+      if constexpr (!kAreOne) working(i) = static_cast<Scalar>(value);
+    }
+  }
+};
+
+}  // namespace tessera::kernels
