@@ -23,7 +23,7 @@ struct CastCopy {
     const bool fit = packets_fit(1, 1, from.data(), to.data());
     const std::int64_t packets = fit ? n / kWidth : 0;
     run<InPackets<kWidth>>(exec, 0, packets);
-    if (kWidth > 1) run<InPackets<1>>(exec, packets * kWidth, n);
+    run<InPackets<1>>(exec, packets * kWidth, n);
   }
 
   template <int kAtOnce>
