@@ -22,7 +22,6 @@ constexpr Missing kMissing[] = {
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
     {"precision.moments", "bf16", "fp32"},
-    {"precision.reduce", "bf16", "fp32"},
     {"parallel.gradient_sync", "per_parameter", "bucket"},
     {"parallel.gradient_sync", "flat", "bucket (one large parallel.bucket_mbyte makes one message)"},
     {"parallel.gradient_sync", "overlap", "bucket"},
@@ -86,6 +85,7 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",
            "precision.compute = \"fp32\"");
     refuse(settings.train.graph, "train.graph = true", "CUDA", "train.graph = false");
+    refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
     refuse(settings.attention.tuned, "attention.tuned = true", "CUDA", "attention.tuned = false");
     const Bench& bench = settings.bench;

@@ -163,11 +163,17 @@ void measure_all(const Context& context, BenchTable& table) {
     });
   }
 
-  const double reals = static_cast<double>(sizeof(Real)) * static_cast<double>(N * C);  // [bytes]
-  const Numbers<Real> master(exec, N * C), grad(exec, N * C), m(exec, N * C), v(exec, N * C, 1.0f);
-  const Kokkos::View<double*, Exec::memory_space> norm_partial("bench", kernels::SquareNorm<Exec, Real>::blocks(N * C));
+  using Grad = std::conditional_t<std::is_same_v<Scalar, bfloat16>, bfloat16, Real>;
+  using Master = kernels::MasterWord<Scalar>;
+  const Numbers<Grad> grad(exec, N * C);
+  const Numbers<Master> master(exec, N * C);
+  const Numbers<Real> m(exec, N * C), v(exec, N * C, 1.0f);
+  const Kokkos::View<double*, Exec::memory_space> norm_partial("bench", kernels::SquareNorm<Exec, Grad>::blocks(N * C));
   const Kokkos::View<double, Exec::memory_space> norm("bench");
-  measure("norm2", reals, [&] { kernels::SquareNorm<Exec, Real>{grad.in(), norm_partial, norm}.launch(exec); });
+  const double elements = static_cast<double>(N * C);
+  measure("norm2", sizeof(Grad) * elements, [&] {
+    kernels::SquareNorm<Exec, Grad>{grad.in(), norm_partial, norm}.launch(exec);
+  });
   const std::vector<kernels::AdamwBlock> blocks_h = kernels::make_adamw_blocks({{0, N * C, true}});
   const Kokkos::View<kernels::AdamwBlock*, Exec::memory_space> blocks("bench", blocks_h.size());
   Kokkos::deep_copy(blocks, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
@@ -176,12 +182,15 @@ void measure_all(const Context& context, BenchTable& table) {
   const kernels::AdamwScalars scalars_h{1e-6, 0.1, 0.05, 1.0, 0};
   Kokkos::deep_copy(scalars,
                     Kokkos::View<const kernels::AdamwScalars, Kokkos::HostSpace, kernels::Unmanaged>(&scalars_h));
-  constexpr bool has_copy = !std::is_same_v<Real, Scalar>;
-  measure("adamw", 7 * reals + (has_copy ? tensor : 0), [&] {
-    kernels::AdamwUpdate<Exec, Scalar>{blocks,     master.vector(), has_copy ? a.vector() : Vector<Scalar, Exec>{},
-                                       grad.in(),  m.vector(),      v.vector(),
-                                       scalars,    Real(0.9),       Real(0.95),
-                                       Real(1e-8), Real(0.1)}
+  constexpr bool has_copy = !std::is_same_v<Real, Scalar>, reads_copy = std::is_same_v<Scalar, bfloat16>;
+  const double adamw_bytes = elements * (2 * sizeof(Master) + sizeof(Grad) + 4 * sizeof(Real) +
+                                         (has_copy ? (reads_copy ? 2 : 1) * sizeof(Scalar) : 0));
+  measure("adamw", adamw_bytes, [&] {
+    kernels::AdamwUpdate<Exec, Scalar, Grad>{
+        blocks,     master.vector(), has_copy ? a.vector() : Vector<Scalar, Exec>{},
+        grad.in(),  m.vector(),      v.vector(),
+        scalars,    Real(0.9),       Real(0.95),
+        Real(1e-8), Real(0.1)}
         .launch(exec);
   });
 }

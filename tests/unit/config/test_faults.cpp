@@ -143,8 +143,6 @@ const Case kCases[] = {
      "deck.toml:1:20  parallel.offload  \"parameters\" is not in this"},
     {"missing_moments", "precision.moments = 'bf16'\n",
      "deck.toml:1:21  precision.moments  \"bf16\" is not in this version"},
-    {"missing_reduce", "precision.reduce = 'bf16'\n",
-     "deck.toml:1:20  precision.reduce  \"bf16\" is not in this version"},
     {"missing_sync", "parallel.gradient_sync = 'flat'\n",
      "deck.toml:1:26  parallel.gradient_sync  \"flat\" is not in this"},
     {"missing_tuned_fp32", "attention.tuned = true\n",
