@@ -83,6 +83,10 @@ class Collectives {
 
   /// What the library knows to have gone wrong with the other ranks; empty: nothing. From any thread.
   virtual std::string fault() = 0;
+
+  /// This rank leaves in mid-step: what is under way on its device is cut off, so that its memory can be given back.
+  /// Nothing can be started afterwards.
+  virtual void abandon() = 0;
 };
 
 }  // namespace tessera::parallel

@@ -203,6 +203,7 @@ class MpiCollectives final : public Collectives {
 
   void fence(const Device& exec) override { exec.fence(); }  // MPI tells of lost ranks where it is called
   std::string fault() override { return ""; }
+  void abandon() override {}  // MPI_Abort follows
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;

@@ -92,9 +92,10 @@ class Communicator {
   }
 
   ~Communicator() {
-    // With ranks gone, or leaving, an orderly end would wait for them: then what runs on the stream is cut off.
-    if (std::uncaught_exceptions() > 0 || !fault().empty()) {
-      ncclCommAbort(comm_);
+    // With ranks gone, or leaving, an orderly end would wait for them.
+    if (std::uncaught_exceptions() > 0 || !fault().empty()) abandon();
+    if (abort_.joinable()) {
+      abort_.join();
     } else {
       cudaStreamSynchronize(stream_);
       ncclCommDestroy(comm_);
@@ -113,7 +114,14 @@ class Communicator {
                                   "); resume from the last checkpoint (--resume auto)");
   }
 
+  /// The kernels under way end at once. The call itself returns only when the last graph that holds some is gone, which
+  /// may be much later: hence the thread.
+  void abandon() {
+    if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
+  }
+
   std::string fault() const {
+    if (abort_.joinable()) return "";  // it is known
     ncclResult_t state = ncclSuccess;
     if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) {
       return "";
@@ -159,6 +167,7 @@ class Communicator {
   Event reference_{cudaEventDefault};
   double reference_s_ = -1e9;
   ncclComm_t comm_ = nullptr;
+  std::thread abort_;
 };
 
 /// Records when `stream` gets there. Under capture that is a node of its own, which every replay records anew; a plain
@@ -198,8 +207,8 @@ class NcclAllReduce final : public AllReduce {
       kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(
           comm_.instance());
     }
-    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));
     stamp(end_, comm_.stream());
+    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture wants everything joined
     was_started_ = true;
     was_joined_ = false;
   }
@@ -280,6 +289,7 @@ class NcclCollectives final : public Collectives {
   }
 
   std::string fault() override { return comm_.fault(); }
+  void abandon() override { comm_.abandon(); }
 
  private:
   Communicator comm_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <numeric>
 
 #include "errors.hpp"
@@ -66,8 +67,13 @@ void World::start_watchdog(double limit_s) {
   });
 }
 
-Watchdog::Watch World::watch(std::string_view what, double patience) {
-  return Watchdog::Watch(watchdog_.get(), what, patience);
+World::Watch::Watch(World& world, std::string_view what, double patience)
+    : world_(world), watch_(world.watchdog_.get(), what, patience), exceptions_(std::uncaught_exceptions()) {}
+
+World::Watch::~Watch() {
+  if (std::uncaught_exceptions() == exceptions_ || !world_.in_use_) return;
+  const std::lock_guard lock(world_.asking_);
+  world_.in_use_->abandon();
 }
 
 /// Exchanges are short, so only their start is told: one that has no successor is what a rank hangs in.

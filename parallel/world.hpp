@@ -38,9 +38,24 @@ class World {
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
-  /// From here on watch() is heeded: see parallel/watchdog.hpp. 0: it is not. One rank alone is never watched.
+  /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
+  /// leaves the others: it abandons the collectives.
+  class Watch {
+   public:
+    Watch(World& world, std::string_view what, double patience);
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    World& world_;
+    Watchdog::Watch watch_;
+    int exceptions_;
+  };
+  [[nodiscard]] Watch watch(std::string_view what, double patience = 1) { return Watch(*this, what, patience); }
+
+  /// From here on watches are heeded. 0: they are not. One rank alone is never watched.
   void start_watchdog(double limit_s);
-  [[nodiscard]] Watchdog::Watch watch(std::string_view what, double patience = 1);
 
   // Small values, collective, blocking.
   bool any(bool mine) const;
