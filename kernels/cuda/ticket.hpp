@@ -17,6 +17,13 @@ TESSERA_DEVICE std::int32_t read_ticket(const std::int32_t* ticket) {
   return value;
 }
 
+/// The counter, read early and without any ordering: to learn whether waiting will be needed, under other work.
+TESSERA_DEVICE std::int32_t peek_ticket(const std::int32_t* ticket) {
+  std::int32_t value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(ticket));
+  return value;
+}
+
 /// Waits until it is `turn`'s turn. A fault in the numbering ends with an error, not with a hang.
 TESSERA_DEVICE void wait_for_turn(const std::int32_t* ticket, std::int32_t turn) {
 #pragma unroll 1

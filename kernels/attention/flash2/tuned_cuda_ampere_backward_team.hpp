@@ -1,0 +1,541 @@
+/// The bodies of AmpereBackward for one width of rows: what the teams of its kernels do, and the sizes of their tiles.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
+#include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/cuda/large_scratch.hpp"
+#include "kernels/cuda/ticket.hpp"
+
+namespace tessera::kernels::ampere {
+
+/// What the backward kernels share beside the tensors, laid out in the workspace. Rows of queries are padded to whole
+/// tiles, so that tiles of them are copied without a look at Tq.
+struct BackwardRows {
+  static constexpr int kPadding = 128;  // rows of a head are a multiple of this
+  static constexpr int kTurns = 4;      // most tiles that so many rows make
+
+  float* log_sum;       // [B*H, rows]  lse in powers of two; +inf past Tq and where no key is seen, so that p = 0
+  float* delta;         // [B*H, rows]  sum_d d_out out; 0 past Tq
+  float* d_q;           // [B*H, rows, width]  sums of d_q / scale, each tile in the order of its warps' accumulators
+  std::int32_t* turns;  // [B*H, tiles of rows]  tiles of keys that have added their share to a tile of d_q
+  int rows, width;
+
+  static std::int64_t rows_of(int Tq) { return (static_cast<std::int64_t>(Tq) + kPadding - 1) / kPadding * kPadding; }
+  static std::int64_t bytes(int B, int H, int Tq, int width) {
+    return rows_of(Tq) * B * H * (2 + width) * 4 + rows_of(Tq) / kPadding * B * H * kTurns * 4;
+  }
+  static BackwardRows in(void* workspace, int B, int H, int Tq, int width) {
+    const std::int64_t rows = rows_of(Tq), all = rows * B * H;
+    float* first = static_cast<float*>(workspace);
+    return {first,
+            first + all,
+            first + 2 * all,
+            reinterpret_cast<std::int32_t*>(first + (2 + width) * all),
+            static_cast<int>(rows),
+            width};
+  }
+};
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+/// Lanes that share a row of `width` elements, 8 each at a time.
+constexpr int lanes_of_row(int width) {
+  int lanes = 2;
+  while (lanes * 8 < width) lanes *= 2;
+  return lanes;
+}
+
+/// Fills BackwardRows: log_sum and delta, and zeroes what the choice of order needs: turns, or the sums of d_q.
+/// kRowLanes lanes share a row; a team has kPadding rows.
+template <class Scalar, int kRowLanes>
+struct BackwardRowsTeam {
+  AmpereBackward<Scalar> task;
+  BackwardRows rows;
+
+  static constexpr int kWarps = 8, kTeamRows = BackwardRows::kPadding;
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * cuda::kWarpLanes>>;
+  using Member = typename Policy::member_type;
+
+  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+    const int heads = task.q.extent_int(0) * task.q.extent_int(1);
+    Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::rows",
+                         Policy(exec, heads * (rows.rows / kTeamRows), kWarps, cuda::kWarpLanes),
+                         BackwardRowsTeam{task, rows});
+  }
+
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+ private:
+  TESSERA_DEVICE void run(const Member& team) const {
+    constexpr int kAtATime = kWarps * cuda::kWarpLanes / kRowLanes;
+    const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), D = task.q.extent_int(3);
+    const int tiles = rows.rows / kTeamRows, head = team.league_rank() / tiles, b = head / H, h = head % H;
+    const int thread = threadIdx.y * cuda::kWarpLanes + threadIdx.x, lane = thread % kRowLanes;
+    const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kTeamRows;  // of all rows of all heads
+    if (!task.deterministic) {
+      float4* sums = reinterpret_cast<float4*>(rows.d_q + first * rows.width);
+      for (int i = thread; i < kTeamRows * rows.width / 4; i += kWarps * cuda::kWarpLanes) sums[i] = float4{0, 0, 0, 0};
+    } else if (thread < BackwardRows::kTurns) {
+      rows.turns[team.league_rank() * BackwardRows::kTurns + thread] = 0;
+    }
+    for (int row = thread / kRowLanes; row < kTeamRows; row += kAtATime) {
+      const int query = team.league_rank() % tiles * kTeamRows + row;
+      float sum = 0;
+      if (query < Tq) {
+        const auto* out = row_of(task.out, b, h, query);
+        const auto* d_out = row_of(task.d_out, b, h, query);
+        for (int d = lane * 8; d < D; d += kRowLanes * 8) {
+          const uint4 x = *reinterpret_cast<const uint4*>(out + d), y = *reinterpret_cast<const uint4*>(d_out + d);
+          sum += dot(x.x, y.x) + dot(x.y, y.y) + dot(x.z, y.z) + dot(x.w, y.w);
+        }
+      }
+      TESSERA_UNROLL
+      for (int step = kRowLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+      if (lane == 0) {
+        const float lse = query < Tq ? task.lse(b, h, query) : -HUGE_VALF;
+        const std::int64_t at = first + row;
+        rows.log_sum[at] = lse == -HUGE_VALF ? HUGE_VALF : lse * kLog2e;
+        rows.delta[at] = sum;
+      }
+    }
+  }
+
+  static TESSERA_DEVICE float dot(std::uint32_t x, std::uint32_t y) {
+    const float2 a = cuda::unpack<Scalar>(x), b = cuda::unpack<Scalar>(y);
+    return a.x * b.x + a.y * b.y;
+  }
+};
+
+/// How d_k and d_v are cut. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that share 32
+/// keys each compute the probabilities of their part of the queries, and then their part of the columns of d_k and d_v.
+/// For the tile's share of d_q the warps are cut the other way: kQueryWarps groups share the queries, the warps of a
+/// group the columns.
+template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_>
+struct KeysCut {
+  static constexpr int kKeyWarps = kKeyWarps_, kParts = kParts_, kQueryTile = kQueryTile_, kQueryWarps = kQueryWarps_,
+                       kTeams = kTeams_;
+};
+
+/// The cuts that measured best on an H200 (B*T = 16,384, T = 4096).
+template <int kWidth>
+struct KeysCutOf;
+template <>
+struct KeysCutOf<16> : KeysCut<2, 2, 64, 2, 3> {};
+template <>
+struct KeysCutOf<32> : KeysCut<2, 2, 64, 2, 3> {};
+template <>
+struct KeysCutOf<64> : KeysCut<2, 2, 64, 2, 2> {};
+template <>
+struct KeysCutOf<80> : KeysCut<2, 2, 64, 2, 2> {};
+template <>
+struct KeysCutOf<96> : KeysCut<2, 2, 64, 2, 2> {};
+template <>
+struct KeysCutOf<128> : KeysCut<4, 2, 64, 2, 1> {};
+template <>
+struct KeysCutOf<160> : KeysCut<2, 4, 64, 2, 1> {};
+template <>
+struct KeysCutOf<192> : KeysCut<2, 4, 64, 2, 1> {};
+template <>
+struct KeysCutOf<256> : KeysCut<2, 4, 64, 2, 1> {};
+
+/// Where a warp's piece of d_q lies: of a tile of queries the rows of group `group`, and every kColumnWarps-th block of
+/// 16 columns from `column` on; what is left over is shared out by halves of a block.
+template <int kWidth, class Cut>
+struct QueryPiece {
+  static constexpr int kWarps = Cut::kKeyWarps * Cut::kParts, kColumnWarps = kWarps / Cut::kQueryWarps;
+  static constexpr int kRowTiles = Cut::kQueryTile / 16 / Cut::kQueryWarps;
+  static constexpr int kBlocks = kWidth / 16 / kColumnWarps;
+  static constexpr bool kHasHalf = kWidth / 16 % kColumnWarps != 0;
+  static constexpr int kColumns = kBlocks * 16 + (kHasHalf ? 8 : 0);
+  static constexpr int kFloats = kRowTiles * 16 * kColumns;
+  static_assert(kRowTiles > 0 && kFloats * kWarps == kWidth * Cut::kQueryTile);
+  static_assert(BackwardRows::kPadding <= BackwardRows::kTurns * Cut::kQueryTile);
+  using Sums = float[kRowTiles][kColumns / 8][4];
+
+  int group, column;
+
+  static TESSERA_DEVICE QueryPiece of_warp(int warp) { return {warp / kColumnWarps, warp % kColumnWarps}; }
+  TESSERA_DEVICE int chunk(int n) const {
+    return n < 2 * kBlocks ? (n / 2 * kColumnWarps + column) * 2 + n % 2 : kBlocks * kColumnWarps * 2 + column;
+  }
+  /// Offset of a lane's four accumulators of row tile m, column tile n in a warp's piece.
+  static TESSERA_DEVICE int offset(int m, int n, int lane) {
+    return ((n * kRowTiles + m) * cuda::kWarpLanes + lane) * 4;
+  }
+  /// Offset of a warp's piece in the sums of a head.
+  static TESSERA_DEVICE std::int64_t offset_of(int tile, int warp) {
+    return (static_cast<std::int64_t>(tile) * kWarps + warp) * kFloats;
+  }
+};
+
+/// d_k and d_v of a tile of keys, walking the tiles of queries that see them, last queries first; and the tile's share
+/// of d_q, added to the sums in the workspace. In the deterministic order the key tiles of a head take turns at each
+/// tile of d_q, first keys first, and the first one stores instead of adding: since all walk the queries the same way,
+/// each follows about one step behind the one before, and a turn has usually come when it is asked for. A turn is
+/// passed on in the step after the adding, when that has long been done and passing costs least.
+template <class Scalar, int kWidth, class Cut>
+struct BackwardKeysTeam {
+  AmpereBackward<Scalar> task;
+  BackwardRows rows;
+  int heads_of_group;
+
+  static constexpr int kParts = Cut::kParts, kWarps = Cut::kKeyWarps * kParts, kThreads = kWarps * cuda::kWarpLanes;
+  static constexpr int kKeyTile = 32 * Cut::kKeyWarps, kQueryTile = Cut::kQueryTile;
+  static constexpr int kPartQueries = kQueryTile / kParts;
+  static constexpr int kBlocks = kWidth / 16, kPartBlocks = kBlocks / kParts;  // blocks of 16 columns
+  static constexpr bool kHasHalf = kBlocks % kParts != 0;  // what is left over is shared out by halves of a block
+  static constexpr int kPartColumns = kPartBlocks * 16 + (kHasHalf ? 8 : 0);
+  using Piece = QueryPiece<kWidth, Cut>;
+  static_assert(kPartQueries % 16 == 0 && (!kHasHalf || kBlocks % kParts * 2 == kParts));
+
+  using Layout = TileLayout<kWidth>;
+  using Scores = TileLayout<kQueryTile>;  // [key, query]
+  static constexpr int kKeyBytes = Layout::bytes(kKeyTile), kQueryBytes = Layout::bytes(kQueryTile),
+                       kScoreBytes = Scores::bytes(kKeyTile), kRowBytes = kQueryTile * 4;
+  // k, v; two stages of q and d_out; p, ds; log_sum, delta
+  static constexpr int kScratchBytes = 2 * kKeyBytes + 4 * kQueryBytes + 2 * kScoreBytes + 2 * kRowBytes;
+
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
+  using Member = typename Policy::member_type;
+
+  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+    const int heads = task.q.extent_int(0) * task.q.extent_int(1);
+    const int tiles = (task.k.extent_int(2) + kKeyTile - 1) / kKeyTile;
+    if (heads * tiles == 0) return;
+    cuda::enable_large_scratch<BackwardKeysTeam, Policy>();
+    Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::keys",
+                         Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
+                             .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
+                         BackwardKeysTeam{task, rows, heads_in_cache(task.q.extent(2), task.q.extent(3), heads)});
+  }
+
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+ private:
+  TESSERA_DEVICE void run(const Member& team) const {
+    const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
+    const int key_warp = warp / kParts, part = warp % kParts;
+    const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
+    const int heads = task.q.extent_int(0) * H, tiles = (Tk + kKeyTile - 1) / kKeyTile;
+
+    // 1. which tile: groups of heads; inside a group the first keys, which most queries see, first, heads fastest
+    const TilePlace place = place_of(team.league_rank(), heads_of_group, heads, tiles);
+    const int head = place.head, b = head / H, h = head % H;
+    const int first_key = place.tile * kKeyTile, keys = min(kKeyTile, Tk - first_key);
+    const int before = task.causal ? Tk - Tq : Tk;  // key j is seen by the queries i >= j - before
+    const int first_seeing = max(0, first_key - before);
+    const int first_tile = first_seeing / kQueryTile, end_tile = (Tq + kQueryTile - 1) / kQueryTile;
+    const int first_warp_key = first_key + key_warp * 32;
+
+    const SharedAddress k_tile = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
+    const SharedAddress v_tile = k_tile + kKeyBytes, stages = v_tile + kKeyBytes;
+    const SharedAddress p_tile = stages + 4 * kQueryBytes, number_rows = p_tile + 2 * kScoreBytes;
+    const auto copy_queries = [&](int tile, SharedAddress to) {
+      if (tile < first_tile) return;
+      const int first = tile * kQueryTile;
+      Layout::template copy_rows<kQueryTile, kThreads>(to, row_of(task.q, b, h, first), task.q.stride(2), Tq - first, D,
+                                                       thread);
+      Layout::template copy_rows<kQueryTile, kThreads>(to + kQueryBytes, row_of(task.d_out, b, h, first),
+                                                       task.d_out.stride(2), Tq - first, D, thread);
+    };
+    const auto copy_numbers = [&](int tile) {
+      constexpr int kPieces = kQueryTile / 4;  // 16 bytes of one of the rows of numbers
+      static_assert(2 * kPieces <= kThreads);
+      if (tile < first_tile || thread >= 2 * kPieces) return;
+      const float* numbers = thread < kPieces ? rows.log_sum : rows.delta;
+      cuda::copy_16(number_rows + thread * 16,
+                    numbers + static_cast<std::int64_t>(head) * rows.rows + tile * kQueryTile + thread % kPieces * 4);
+    };
+
+    // 2. start the copies: k and v, and the first queries
+    Layout::template copy_rows<kKeyTile, kThreads>(k_tile, row_of(task.k, b, h, first_key), task.k.stride(2), keys, D,
+                                                   thread);
+    Layout::template copy_rows<kKeyTile, kThreads>(v_tile, row_of(task.v, b, h, first_key), task.v.stride(2), keys, D,
+                                                   thread);
+    copy_queries(end_tile - 1, stages);
+    copy_numbers(end_tile - 1);
+    cuda::commit_copies();
+
+    float d_k[2][kPartColumns / 8][4], d_v[2][kPartColumns / 8][4];
+    clear(d_k);
+    clear(d_v);
+    const float factor = task.scale * kLog2e;
+    const auto k_read = Layout::Reader::as_rows(k_tile + Layout::bytes(key_warp * 32), lane);
+    const auto v_read = Layout::Reader::as_rows(v_tile + Layout::bytes(key_warp * 32), lane);
+    const auto q_columns = Layout::Reader::as_columns(stages + Layout::bytes(part * kPartQueries), lane);
+    const auto q_rows = Layout::Reader::as_rows(stages, lane).of_block(part);
+    const auto q_half = Layout::Reader::as_rows_of_half(stages, lane, kPartBlocks * kParts * 2 + part);
+    const auto p_read = Scores::Reader::as_rows(p_tile + Scores::bytes(key_warp * 32), lane);
+    const auto ds_columns = Scores::Reader::as_columns(p_tile + kScoreBytes, lane);
+    const auto k_rows = Layout::Reader::as_rows(k_tile, lane);
+    const SharedAddress numbers = number_rows + (part * kPartQueries + lane % 4 * 2) * 4;
+
+    const auto piece = Piece::of_warp(warp);
+    float* d_q_sums = rows.d_q + static_cast<std::int64_t>(head) * rows.rows * kWidth;
+    std::int32_t* turns = rows.turns + head * (rows.rows / kQueryTile);
+
+    const auto pass_turn = [&](int tile) {  // after a barrier that follows the adding; the warps pass by turns
+      if (task.deterministic && warp == tile % kWarps && lane == 0) cuda::pass_ticket(turns + tile);
+    };
+
+    int here = 0;  // the stage in use
+    for (int tile = end_tile - 1; tile >= first_tile; --tile, here ^= 2 * kQueryBytes) {
+      cuda::wait_for_copies<0>();
+      team.team_barrier();  // this tile is there; what is overwritten from here on has been read
+      copy_queries(tile - 1, stages + (here ^ 2 * kQueryBytes));
+
+      // 3. scores and their gradients, transposed: keys down, this part's queries across
+      float p[2][kPartQueries / 8][4], ds[2][kPartQueries / 8][4];
+      products(k_read, q_columns.of_tile(here), p);
+      const int first_query = tile * kQueryTile + part * kPartQueries;
+      const bool is_edge = keys < kKeyTile || first_query + before < first_warp_key + 31;
+      TESSERA_UNROLL
+      for (int n = 0; n < kPartQueries / 8; ++n) {
+        const float2 log_sum = cuda::shared_load_float2(numbers + n * 32);
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          TESSERA_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            p[m][n][i] = cuda::exp2_approx(fmaf(p[m][n][i], factor, -(i % 2 == 0 ? log_sum.x : log_sum.y)));
+          }
+        }
+      }
+      products(v_read, q_columns.of_tile(here + kQueryBytes), ds);
+      if (is_edge) {  // keys that do not exist, or that a query must not see
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          TESSERA_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            const int key = first_warp_key + m * 16 + half * 8 + lane / 4;
+            const int seeing = key < Tk ? key - before - first_query - lane % 4 * 2 : kQueryTile;
+            TESSERA_UNROLL
+            for (int n = 0; n < kPartQueries / 8; ++n) {
+              if (n * 8 < seeing) p[m][n][2 * half] = 0;
+              if (n * 8 + 1 < seeing) p[m][n][2 * half + 1] = 0;
+            }
+          }
+        }
+      }
+      TESSERA_UNROLL
+      for (int n = 0; n < kPartQueries / 8; ++n) {
+        const float2 delta = cuda::shared_load_float2(numbers + kRowBytes + n * 32);
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          TESSERA_UNROLL
+          for (int i = 0; i < 4; ++i) ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - (i % 2 == 0 ? delta.x : delta.y));
+          TESSERA_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            const SharedAddress at =
+                p_tile + Scores::offset(key_warp * 32 + m * 16 + half * 8 + lane / 4, part * (kPartQueries / 8) + n) +
+                lane % 4 * 4;
+            cuda::shared_store_word(at, cuda::pack<Scalar>(p[m][n][2 * half], p[m][n][2 * half + 1]));
+            cuda::shared_store_word(at + kScoreBytes, cuda::pack<Scalar>(ds[m][n][2 * half], ds[m][n][2 * half + 1]));
+          }
+        }
+      }
+      team.team_barrier();  // all parts of the scores are there; the numbers have been read
+      copy_numbers(tile - 1);
+      cuda::commit_copies();
+      if (tile + 1 < end_tile) pass_turn(tile + 1);
+
+      // 4. this part's columns of d_v += p^T d_out and d_k += ds^T q
+      accumulate(p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes), d_v);
+      accumulate(p_read.of_tile(kScoreBytes), q_rows.of_tile(here), q_half.of_tile(here), d_k);
+
+      // 5. this tile's share of d_q = ds k
+      const int early = task.deterministic ? cuda::peek_ticket(turns + tile) : 0;
+      typename Piece::Sums d_q;
+      query_gradient(ds_columns, k_rows, k_tile, piece, lane, d_q);
+      float* sums = d_q_sums + Piece::offset_of(tile, warp);
+      if (task.deterministic && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
+      TESSERA_UNROLL
+      for (int n = 0; n < Piece::kColumns / 8; ++n) {
+        TESSERA_UNROLL
+        for (int m = 0; m < Piece::kRowTiles; ++m) {
+          float* to = sums + Piece::offset(m, n, lane);
+          if (task.deterministic && place.tile == 0) {
+            *reinterpret_cast<float4*>(to) = make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
+          } else {
+            cuda::add_to_global(to, d_q[m][n]);
+          }
+        }
+      }
+    }
+
+    // 6. write, through what was the tiles of k and v
+    cuda::wait_for_copies<0>();
+    team.team_barrier();  // k and v have been read, the last share of d_q has been added
+    if (first_tile < end_tile) pass_turn(first_tile);
+    stage(d_k, task.scale, k_tile, key_warp * 32, part, lane);
+    stage(d_v, 1.0f, v_tile, key_warp * 32, part, lane);
+    team.team_barrier();  // all columns are there
+    write_rows<Layout, kThreads>(k_tile, row_of(task.d_k, b, h, first_key), task.d_k.stride(2), keys, D, thread);
+    write_rows<Layout, kThreads>(v_tile, row_of(task.d_v, b, h, first_key), task.d_v.stride(2), keys, D, thread);
+  }
+
+  using PartScores = float[2][kPartQueries / 8][4];
+  using PartSums = float[2][kPartColumns / 8][4];
+
+  /// 32 keys times this part's queries, over the width.
+  static TESSERA_DEVICE void products(const typename Layout::Reader& keys, const typename Layout::Reader& queries,
+                                      PartScores& scores) {
+    clear(scores);
+    TESSERA_UNROLL
+    for (int k = 0; k < kBlocks; ++k) {
+      std::uint32_t a[2][4];
+      cuda::load_matrices(keys(0, k), a[0]);
+      cuda::load_matrices(keys(16, k), a[1]);
+      TESSERA_UNROLL
+      for (int n = 0; n < kPartQueries / 16; ++n) {
+        std::uint32_t q_part[4];
+        cuda::load_matrices(queries(n * 16, k), q_part);
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          cuda::multiply_add<Scalar>(scores[m][2 * n], a[m], q_part[0], q_part[1]);
+          cuda::multiply_add<Scalar>(scores[m][2 * n + 1], a[m], q_part[2], q_part[3]);
+        }
+      }
+    }
+  }
+
+  /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries.
+  static TESSERA_DEVICE void accumulate(const typename Scores::Reader& scores, const typename Layout::Reader& queries,
+                                        const typename Layout::Reader& half, PartSums& sums) {
+    TESSERA_UNROLL
+    for (int k = 0; k < kQueryTile / 16; ++k) {
+      std::uint32_t a[2][4];
+      cuda::load_matrices(scores(0, k), a[0]);
+      cuda::load_matrices(scores(16, k), a[1]);
+      TESSERA_UNROLL
+      for (int n = 0; n < kPartBlocks; ++n) {
+        std::uint32_t q_part[4];
+        cuda::load_matrices_transposed(queries(k * 16, n * kParts), q_part);
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          cuda::multiply_add<Scalar>(sums[m][2 * n], a[m], q_part[0], q_part[1]);
+          cuda::multiply_add<Scalar>(sums[m][2 * n + 1], a[m], q_part[2], q_part[3]);
+        }
+      }
+      if constexpr (kHasHalf) {
+        std::uint32_t q_part[2];
+        cuda::load_2_matrices_transposed(half(k * 16, 0), q_part);
+        TESSERA_UNROLL
+        for (int m = 0; m < 2; ++m) cuda::multiply_add<Scalar>(sums[m][2 * kPartBlocks], a[m], q_part[0], q_part[1]);
+      }
+    }
+  }
+
+  /// d_q = ds k: this warp's piece, over the tile's keys.
+  static TESSERA_DEVICE void query_gradient(const typename Scores::Reader& ds, const typename Layout::Reader& k_rows,
+                                            SharedAddress k_tile, const Piece& piece, int lane,
+                                            typename Piece::Sums& d_q) {
+    clear(d_q);
+    const auto ds_of_group = ds.of_block(piece.group * Piece::kRowTiles);
+    const auto k_of_column = k_rows.of_block(piece.column);
+    const auto k_half =
+        Layout::Reader::as_rows_of_half(k_tile, lane, Piece::kBlocks * Piece::kColumnWarps * 2 + piece.column);
+    TESSERA_UNROLL
+    for (int k = 0; k < kKeyTile / 16; ++k) {
+      std::uint32_t a[Piece::kRowTiles][4];
+      TESSERA_UNROLL
+      for (int m = 0; m < Piece::kRowTiles; ++m) cuda::load_matrices_transposed(ds_of_group(k * 16, m), a[m]);
+      TESSERA_UNROLL
+      for (int n = 0; n < Piece::kBlocks; ++n) {
+        std::uint32_t k_part[4];
+        cuda::load_matrices_transposed(k_of_column(k * 16, n * Piece::kColumnWarps), k_part);
+        TESSERA_UNROLL
+        for (int m = 0; m < Piece::kRowTiles; ++m) {
+          cuda::multiply_add<Scalar>(d_q[m][2 * n], a[m], k_part[0], k_part[1]);
+          cuda::multiply_add<Scalar>(d_q[m][2 * n + 1], a[m], k_part[2], k_part[3]);
+        }
+      }
+      if constexpr (Piece::kHasHalf) {
+        std::uint32_t k_part[2];
+        cuda::load_2_matrices_transposed(k_half(k * 16, 0), k_part);
+        TESSERA_UNROLL
+        for (int m = 0; m < Piece::kRowTiles; ++m) {
+          cuda::multiply_add<Scalar>(d_q[m][2 * Piece::kBlocks], a[m], k_part[0], k_part[1]);
+        }
+      }
+    }
+  }
+
+  /// tile[first_row.., this part's columns] = factor * sums
+  static TESSERA_DEVICE void stage(const PartSums& sums, float factor, SharedAddress tile, int first_row, int part,
+                                   int lane) {
+    TESSERA_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      TESSERA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + m * 16 + half * 8 + lane / 4;
+        TESSERA_UNROLL
+        for (int n = 0; n < kPartColumns / 8; ++n) {
+          const int chunk = n < 2 * kPartBlocks ? (n / 2 * kParts + part) * 2 + n % 2 : kPartBlocks * kParts * 2 + part;
+          cuda::shared_store_word(tile + Layout::offset(row, chunk) + lane % 4 * 4,
+                                  cuda::pack<Scalar>(factor * sums[m][n][2 * half], factor * sums[m][n][2 * half + 1]));
+        }
+      }
+    }
+  }
+};
+
+/// d_q from the sums that BackwardKeysTeam left in the workspace: a team per tile of queries.
+template <class Scalar, int kWidth, class Cut>
+struct BackwardSumsTeam {
+  AmpereBackward<Scalar> task;
+  BackwardRows rows;
+
+  using Piece = QueryPiece<kWidth, Cut>;
+  using Layout = TileLayout<kWidth>;
+  static constexpr int kWarps = Piece::kWarps, kThreads = kWarps * cuda::kWarpLanes;
+  static constexpr int kScratchBytes = Layout::bytes(Cut::kQueryTile);
+  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads>>;
+  using Member = typename Policy::member_type;
+
+  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+    const int heads = task.q.extent_int(0) * task.q.extent_int(1);
+    const int tiles = (task.q.extent_int(2) + Cut::kQueryTile - 1) / Cut::kQueryTile;
+    if (heads * tiles == 0) return;
+    cuda::enable_large_scratch<BackwardSumsTeam, Policy>();
+    Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::sums",
+                         Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
+                             .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
+                         BackwardSumsTeam{task, rows});
+  }
+
+  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
+
+ private:
+  TESSERA_DEVICE void run(const Member& team) const {
+    const int warp = cuda::warp_of_team(), lane = threadIdx.x;
+    const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
+    const int tiles = (Tq + Cut::kQueryTile - 1) / Cut::kQueryTile;
+    const int head = team.league_rank() / tiles, tile = team.league_rank() % tiles, b = head / H, h = head % H;
+    const int first_query = tile * Cut::kQueryTile, queries = min(Cut::kQueryTile, Tq - first_query);
+    const bool is_seeing =
+        Tk > 0 && (!task.causal || first_query + queries - 1 + Tk - Tq >= 0);  // else nothing was added
+    const SharedAddress staging = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
+    const auto piece = Piece::of_warp(warp);
+    const float* sums = rows.d_q + static_cast<std::int64_t>(head) * rows.rows * kWidth + Piece::offset_of(tile, warp);
+    TESSERA_UNROLL
+    for (int n = 0; n < Piece::kColumns / 8; ++n) {
+      TESSERA_UNROLL
+      for (int m = 0; m < Piece::kRowTiles; ++m) {
+        float4 d_q = make_float4(0, 0, 0, 0);
+        if (is_seeing) d_q = *reinterpret_cast<const float4*>(sums + Piece::offset(m, n, lane));
+        const int row = (piece.group * Piece::kRowTiles + m) * 16 + lane / 4;
+        cuda::shared_store_word(staging + Layout::offset(row, piece.chunk(n)) + lane % 4 * 4,
+                                cuda::pack<Scalar>(task.scale * d_q.x, task.scale * d_q.y));
+        cuda::shared_store_word(staging + Layout::offset(row + 8, piece.chunk(n)) + lane % 4 * 4,
+                                cuda::pack<Scalar>(task.scale * d_q.z, task.scale * d_q.w));
+      }
+    }
+    team.team_barrier();  // all pieces are there
+    write_rows<Layout, kThreads>(staging, row_of(task.d_q, b, h, first_query), task.d_q.stride(2), queries, D,
+                                 warp * cuda::kWarpLanes + lane);
+  }
+};
+
+}  // namespace tessera::kernels::ampere

@@ -1,0 +1,47 @@
+/// FlashAttention-2, forward, on the tensor cores of any GPU from sm_80 on; the contract of forward.hpp for 16 bits.
+///
+///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
+///
+/// One team owns a tile of queries of one (b,h). Each warp keeps 16 or 32 rows of sums and of output in registers and
+/// walks the keys, which arrive by asynchronous copies in a ring of tiles; the exponentials of one tile of keys are
+/// interleaved with the products of the next, so that both units work. Warps never exchange anything but the tiles.
+///
+/// The running maximum is lazy: scores are taken relative to a bound that moves, and sums and output are rescaled,
+/// only when a score exceeds it by more than 2^8; the result is exact, since the bound cancels in out and lse.
+///
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 1; lazy rescaling as in FlashAttention-4 (Shah et al. 2026).
+/// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
+///            bound) before they meet v, out once at the end.
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
+/// Memory     scratch: the tile of queries and a ring of tiles of k and v, 16 to 96 KiB; no workspace.
+/// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
+/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
+/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
+/// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, or a row of q, k,
+/// v
+///            or out does not start at a multiple of 16 bytes.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Scalar>
+struct AmpereForward {
+  using Exec = Kokkos::Cuda;
+
+  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
+  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
+  HeadRows<float, Exec> lse;         // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
+  float scale;                       // usually 1/sqrt(D); > 0
+  bool causal;                       // bottom-right: query i sees the keys j <= i + Tk - Tq
+
+  /// Head widths: the multiples of 8 up to 256.
+  static bool supports(int D) { return D >= 8 && D <= 256 && D % 8 == 0; }
+
+  void launch(const Exec& exec) const;
+};
+
+}  // namespace tessera::kernels
