@@ -10,13 +10,15 @@ macro(tessera_missing what debian elsewhere)
 endmacro()
 
 include(TesseraKokkos)
-if(NOT TARGET tessera::kokkos)
-  tessera_missing("Kokkos (3.4.01 or later)" "libtrilinos-kokkos-dev"
-    "-DKokkos_ROOT=PREFIX of an installed Kokkos, or -DTESSERA_FETCH_KOKKOS=ON")
-endif()
-if(NOT TARGET tessera::kokkos_kernels)
-  tessera_missing("Kokkos Kernels (of the same release as Kokkos)" "libtrilinos-kokkos-kernels-dev"
-    "-DKokkosKernels_ROOT=PREFIX, or -DTESSERA_FETCH_KOKKOS=ON")
+if(NOT TARGET tessera::kokkos OR NOT TARGET tessera::kokkos_kernels)
+  set(_packages "apt-get install libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev")
+  if(Kokkos_ENABLE_CUDA)
+    set(_packages "none with CUDA")
+  endif()
+  string(CONCAT _text "  Kokkos and Kokkos Kernels of the same release (3.4.01 or later, with CUDA 5 or later)\n"
+    "      Debian/Ubuntu: ${_packages}\n"
+    "      elsewhere:     -DKokkos_ROOT=PREFIX -DKokkosKernels_ROOT=PREFIX of installed ones, or -DTESSERA_FETCH_KOKKOS=ON")
+  list(APPEND _missing "${_text}")
 endif()
 
 find_package(MPI COMPONENTS CXX)

@@ -59,7 +59,8 @@ set(TESSERA_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
-  if(Kokkos_ENABLE_CUDA OR "CUDA" IN_LIST Kokkos_DEVICES)
+  # An installed Kokkos tells its backends in Kokkos_DEVICES; Kokkos_ENABLE_CUDA is what the preset asks for.
+  if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_CUDA OR NOT TESSERA_FETCH_KOKKOS AND "CUDA" IN_LIST Kokkos_DEVICES)
     set(TESSERA_CUDA ON)
     tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
     find_package(CUDAToolkit 12 REQUIRED)
@@ -67,6 +68,10 @@ if(TARGET Kokkos::kokkos)
     target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
       FMT_USE_CONSTEXPR=1)  # fmt 9 switches its constexpr off under nvcc, which its compile-time checks then miss
     target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
+  endif()
+  if(Kokkos_ENABLE_CUDA AND NOT TESSERA_CUDA)
+    message(FATAL_ERROR "This build is to compute on GPUs (Kokkos_ENABLE_CUDA), and the Kokkos in ${Kokkos_DIR} has only: "
+      "${Kokkos_DEVICES}. Name one with CUDA in Kokkos_ROOT, or let it be fetched: -DTESSERA_FETCH_KOKKOS=ON.")
   endif()
   add_library(tessera::kokkos ALIAS tessera_kokkos)
   if(TARGET Kokkos::kokkoskernels)
@@ -77,6 +82,9 @@ if(TARGET Kokkos::kokkos)
   return()
 endif()
 
+if(Kokkos_ENABLE_CUDA)  # Debian's Kokkos knows no GPU
+  return()
+endif()
 find_path(TESSERA_TRILINOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos)
 find_library(TESSERA_TRILINOS_KOKKOSCORE trilinos_kokkoscore)
 find_library(TESSERA_TRILINOS_KOKKOSKERNELS trilinos_kokkoskernels)

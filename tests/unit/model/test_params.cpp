@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "model/initial_values.hpp"
+
 namespace tessera::model {
 namespace {
 

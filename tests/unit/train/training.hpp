@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/sampler.hpp"
+#include "model/initial_values.hpp"
 #include "optim/schedule.hpp"
 #include "reference/adamw.hpp"
 #include "train/step.hpp"
