@@ -67,7 +67,8 @@ void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
 
   // 2. add up
   const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, C, d_out.data(), d_weight.data(), partial.data());
-  in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
+  in_packets<Exec, Scalar>(fits, [&](auto how) {
+    constexpr int kWidth = decltype(how)::kElements;
     const int packets = C / kWidth, lanes = lanes_for(packets);
     const int tiles = kIsHost<Exec> ? 1 : (packets + lanes - 1) / lanes;
     Kokkos::parallel_for("tessera::embedding::backward::sum",

@@ -59,6 +59,7 @@ constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precisi
                              word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
 constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
+constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
 constexpr Word kAttention[] = {
     word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
@@ -151,8 +152,12 @@ std::vector<Key> make_table() {
       {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
        "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
-       "Whether element-wise work is fused into its neighbours. false is the plain step, for comparison in a CUDA "
-       "build."},
+       "Whether the addition to the residual stream is part of the norm, q and k are turned in one launch, and AdamW "
+       "updates all tensors in one. false is the plain step, for comparison in a CUDA build."},
+      {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
+       "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
+       "choice is stored in checkpoints, so a resumed run goes on with it; two fresh runs may choose differently, and "
+       "their last bits with it. Needs a CUDA build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: "
        "keep all."},
@@ -184,6 +189,9 @@ std::vector<Key> make_table() {
        "Number format of the weights that AdamW updates. none: no copy beside the compute weights."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
        "Number format of AdamW's two moments."},
+      {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
+       "dtype in which gradients are kept; bf16 needs precision.compute and precision.reduce = \"bf16\" and one "
+       "micro-step per step"},
       {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
        "Number format in which gradients cross the network."},
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),

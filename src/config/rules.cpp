@@ -119,6 +119,14 @@ void check_files(const Settings& settings, const Sources& sources, Rules& rules)
                 kind == JobKind::generate ? "the path of a checkpoint folder" : "the path of an HDF5 file");
 }
 
+void check_gradients(const PrecisionSettings& precision, Rules& rules) {
+  if (precision.gradients != GradientPrecision::bf16) return;
+  rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
+                "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
+  rules.require(precision.reduce == ReducePrecision::bf16, {"precision.reduce", "precision.gradients"},
+                "\"fp32\" is wider than the gradients are kept", "precision.reduce = \"bf16\"");
+}
+
 void check_attention(const Settings& settings, Rules& rules) {
   rules.require(settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned,
                 {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is false",
@@ -180,6 +188,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_model(settings, rules);
   check_training(settings, rules);
   check_files(settings, sources, rules);
+  check_gradients(settings.precision, rules);
   check_attention(settings, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");

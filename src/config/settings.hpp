@@ -15,6 +15,7 @@ enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
 enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
 enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
+enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are kept
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
 enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
@@ -66,6 +67,7 @@ struct Train {
   std::int64_t validation_sequences = 64;  // windows of the validation part read at each validation; 0: all
   double time_limit_s = 0;                 // wall seconds after which the run checkpoints and leaves with 75; 0: none
   bool graph = false;
+  bool tune_gemm = false;
   bool fused = true;
   std::int64_t checkpoint_activations = 0;  // 0 none; n: keep one residual per n blocks and recompute the rest
   std::int64_t sample_tokens = 0;           // tokens of text generated and printed after the last step
@@ -90,6 +92,7 @@ struct PrecisionSettings {
   Precision compute = Precision::fp32;
   MasterPrecision master = MasterPrecision::fp32;
   MomentPrecision moments = MomentPrecision::fp32;
+  GradientPrecision gradients = GradientPrecision::fp32;
   ReducePrecision reduce = ReducePrecision::fp32;
   double initial_loss_scale = 65536.0;  // fp16 only: start of the dynamic loss scale
 

@@ -10,6 +10,7 @@
 #include <deque>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
@@ -171,9 +172,12 @@ class TrainingRun {
       note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
                        state.corpus_tokens, corpus_->size()));
     }
-    if (state.gemm != kernels::gemm_library()) {
-      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", state.gemm,
+    const std::size_t end_of_library = std::min(state.gemm.find('\n'), state.gemm.size());
+    if (const std::string library = state.gemm.substr(0, end_of_library); library != kernels::gemm_library()) {
+      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", library,
                        kernels::gemm_library()));
+    } else if (settings_.train.tune_gemm) {
+      gemm_algorithms_ = state.gemm.substr(std::min(end_of_library + 1, state.gemm.size()));
     }
     for (const std::string& change : config::differences(before.settings, settings_, "")) {
       note("resume     changed " + change + "\n");
@@ -221,8 +225,22 @@ class TrainingRun {
 
   // --- the loop ------------------------------------------------------------------------------------------------------
 
+  /// Every rank takes rank 0's choice of algorithms: a resumed run the checkpoint's, a fresh one that of its first step.
+  void agree_on_products() {
+    std::string chosen = gemm_algorithms_;
+    if (chosen.empty()) chosen = fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n"));
+    chosen = world_.broadcast(chosen);
+    if (chosen.empty()) return;
+    std::vector<std::string> lines;
+    std::istringstream text(chosen);
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    together(world_, [&] { kernels::set_gemm_algorithms(lines); });
+  }
+
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
+    const bool chooses_products = settings_.train.tune_gemm && gemm_algorithms_.empty();
+    if (!gemm_algorithms_.empty()) agree_on_products();
     start_s_ = events::now_s();
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
@@ -233,6 +251,10 @@ class TrainingRun {
         return stopped(reason);
       }
       one_step();
+      if (chooses_products && step_ + trainer_->started() == first_step_ + 1) {
+        settle_all();
+        agree_on_products();
+      }
     }
     console_.end();
     if (last_checkpoint_ != step_) save();
@@ -407,7 +429,8 @@ class TrainingRun {
                                     .deck = context_.deck.resolved,
                                     .tokenisation = corpus_->tokenisation(),
                                     .corpus_tokens = corpus_->size(),
-                                    .gemm = kernels::gemm_library(),
+                                    .gemm = kernels::gemm_library() + "\n" +
+                                            fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")),
                                     .git_hash = build_info::git_hash()};
     std::vector<io::CheckpointTensor> tensors;
     trainer_->save_state(true, [&](const train::StateTensor& tensor) {
@@ -494,6 +517,7 @@ class TrainingRun {
   std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
+  std::string gemm_algorithms_;         // of the checkpoint, one per line
   std::deque<double> start_of_step_s_;  // of the steps under way
   double end_of_step_s_ = 0;            // of the last one that ended
   std::int64_t step_ = 0;               // optimizer steps done

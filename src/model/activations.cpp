@@ -177,6 +177,9 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const Lifetime chunk{time.backward(head, 0), time.backward(head, 0)};
   t.logits = declare.activation("head.logits", {t.chunk_rows, shape.V}, options.dtype, chunk);
   t.row_loss = declare.activation("head.row_loss", {t.chunk_rows}, declare.real, chunk);
+  t.head_d_weight = train && options.has_narrow_gradients && t.chunk_rows < N
+                        ? layout.add("head.d_weight", {shape.V, shape.C}, declare.real, Category::gradients, chunk)
+                        : kAbsent;
   const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
   t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
   t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;

@@ -37,6 +37,8 @@ struct ActivationOptions {
   std::int64_t checkpoint_blocks;  // 0: keep everything
   kernels::AttentionChoice attention;
   kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
+  bool has_narrow_gradients = false;                 // parameter gradients in 16 bits
+  bool is_fused = true;                              // false: every element-wise operation is a launch of its own
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
@@ -72,6 +74,7 @@ struct ActivationTensors {
   memory::TensorId x_final, rrms_final, normed_final;
   memory::TensorId logits;          // [rows of a chunk, V]
   memory::TensorId row_loss;        // [rows of a chunk]
+  memory::TensorId head_d_weight;   // [V,C]  fp32: the head's gradient while chunks add to it, where it is kept narrower
   memory::TensorId d_x, d_normed;   // [N,C]
   memory::TensorId norm_partial;    // [kPartials,C]
   memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward

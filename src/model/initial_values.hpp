@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/core/compat.hpp"
-#include "kernels/core/tensor.hpp"
+#include "kernels/master_weights.hpp"
 #include "model/params.hpp"
 #include "random.hpp"
 
@@ -36,17 +36,20 @@ class InitialValues {
   double std_;
 };
 
-/// weights[i] = initial(i) where the weights lie.
-template <class Exec, class Real>
+/// Gives a tensor at elements first..first+count-1 of the flat arrays its initial values where they lie.
+template <class Exec, class Scalar>
 struct InitializeParam {
-  kernels::Vector<Real, Exec> weights;  // out
+  kernels::MasterWeights<Exec, Scalar> weights;  // out
+  std::int64_t first, count;
   InitialValues initial;
 
   void launch(const Exec& exec) const {
     using Policy = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for("tessera::model::initialize", Policy(exec, 0, weights.extent(0)), *this);
+    Kokkos::parallel_for("tessera::model::initialize", Policy(exec, 0, count), *this);
   }
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const { weights(i) = static_cast<Real>(initial(i)); }
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
+    weights.set(first + i, static_cast<Accum<Scalar>>(initial(i)));
+  }
 };
 
 }  // namespace tessera::model

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/residual_add.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
@@ -17,10 +19,10 @@ namespace tessera::model {
 
 using namespace kernels;
 
-template <class Exec, class Scalar>
-Transformer<Exec, Scalar>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
+template <class Exec, class Scalar, class Grad>
+Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
                                        const ActivationOptions& options, const memory::Arena<Exec>& arena,
-                                       const Scalar* params, Real* grads)
+                                       const Scalar* params, Grad* grads)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
@@ -44,16 +46,15 @@ Transformer<Exec, Scalar>::Transformer(const Shape& shape, const ParamTable& tab
   }
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::set_batch(int sequences, int tokens) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::set_batch(int sequences, int tokens) {
   TESSERA_REQUIRE(sequences >= 0 && sequences <= options_.sequences && tokens >= 1 && tokens <= shape_.T,
                   "transformer: batch larger than planned", sequences, options_.sequences, tokens, shape_.T);
   B_ = sequences;
   T_ = tokens;
 }
 
-template <class Exec, class Scalar>
-std::vector<ClearSpan> Transformer<Exec, Scalar>::clear_list(const ParamTable& table) {
+std::vector<ClearSpan> clear_list(const ParamTable& table) {
   std::vector<ClearSpan> spans;
   for (const Param& param : table.params()) {
     const bool is_gain = param.shape.size() == 1;
@@ -64,20 +65,20 @@ std::vector<ClearSpan> Transformer<Exec, Scalar>::clear_list(const ParamTable& t
 
 // --- forward -------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::forward(const Exec& exec, Hooks& hooks) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Hooks& hooks) {
   run_blocks(exec, nullptr, hooks);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache) {
   Hooks silent;
   run_blocks(exec, &cache, silent);
   cache.tokens += T_;
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
   const int L = static_cast<int>(shape_.L), head_unit = L + 1;
 
@@ -103,8 +104,8 @@ void Transformer<Exec, Scalar>::run_blocks(const Exec& exec, KeyValueCache<Exec,
   hooks.after_forward(head_unit);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
                                               Matrix delta_out, bool needs_delta, KeyValueCache<Exec, Scalar>* cache,
                                               Hooks& hooks, bool announces) {
   const BlockParams p = block_params(table_, block);
@@ -122,8 +123,7 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
   tick(2);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const int first_position = cache ? cache->tokens : 0;
-  Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv.data(), B_, H, T_, D), rope_, first_position, RopeDirection::forward}
-      .launch(exec);
+  rope(exec, qkv.data(), first_position, RopeDirection::forward);
   Attention<Exec, Scalar> attend = attention(t);
   if (cache) {
     const int seen = cache->tokens + T_;
@@ -155,8 +155,8 @@ void Transformer<Exec, Scalar>::block_forward(const Exec& exec, int block, const
 
 // --- head ----------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar>
-kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::logits(const Exec& exec, int first, int count) {
+template <class Exec, class Scalar, class Grad>
+kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::logits(const Exec& exec, int first, int count) {
   TESSERA_REQUIRE(first >= 0 && count >= 0 && count <= chunk_rows() && first + count <= B_ * T_,
                   "transformer: rows of logits out of range", first, count, chunk_rows(), B_ * T_);
   const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count,
@@ -166,8 +166,8 @@ kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::logits(const Exec
   return out;
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::head(const Exec& exec, Value<double, Exec> loss, Value<const Real, Exec> grad_scale,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss, Value<const Real, Exec> grad_scale,
                                      bool with_gradients, Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
   const int unit = static_cast<int>(shape_.L) + 1, N = B_ * T_;
@@ -187,11 +187,21 @@ void Transformer<Exec, Scalar>::head(const Exec& exec, Value<double, Exec> loss,
       const std::int64_t offset = std::int64_t{first} * shape_.C;
       const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + offset, count, shape_.C);
       const Matrix d_normed(rows(tensors_.d_normed, shape_.C).data() + offset, count, shape_.C);
-      linear_backward(exec, normed, param, chunk, d_normed, accumulates_ || first > 0);
+      if (tensors_.head_d_weight == memory::kAbsent) {
+        linear_backward(exec, normed, param, chunk, d_normed, accumulates_ || first > 0);
+      } else {  // summed over the chunks in full before it is rounded
+        linear_backward_weight(exec, normed, chunk, head_sum(), first > 0);
+        linear_backward_input(exec, param, chunk, d_normed);
+      }
     }
     hooks.progress();
   }
   if (!with_gradients) return;
+  if (tensors_.head_d_weight != memory::kAbsent) {
+    CastCopy<Exec, Real, Grad>{Vector<const Real, Exec>(head_sum().data(), param.count),
+                               Vector<Grad, Exec>(d_weight(param).data(), param.count)}
+        .launch(exec);
+  }
   hooks.tick(time.backward(unit, 1));
   norm_backward(exec, rows(tensors_.x_final, shape_.C), table_["head.norm.gain"], row_numbers(tensors_.rrms_final), {});
   hooks.after_backward(unit);
@@ -199,8 +209,8 @@ void Transformer<Exec, Scalar>::head(const Exec& exec, Value<double, Exec> loss,
 
 // --- backward ------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
   const std::int64_t segment = options_.checkpoint_blocks;
   for (int block = static_cast<int>(shape_.L) - 1; block >= 0; --block) {
     hooks.before_backward(block + 1);
@@ -211,7 +221,7 @@ void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
   }
   hooks.before_backward(0);
   hooks.tick(tensors_.timeline.backward(0, 0));
-  using Embedding = EmbeddingBackward<Exec, Scalar>;
+  using Embedding = EmbeddingBackward<Exec, Scalar, Grad>;
   const int N = B_ * T_;
   Embedding{.tokens = inputs(),
             .d_out = rows(tensors_.d_x, shape_.C),
@@ -225,8 +235,8 @@ void Transformer<Exec, Scalar>::backward(const Exec& exec, Hooks& hooks) {
 }
 
 /// Rebuilds the activations of the blocks from the last kept residual up to `last_block`.
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
   const int first = static_cast<int>(last_block / options_.checkpoint_blocks * options_.checkpoint_blocks);
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
   Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
@@ -236,8 +246,8 @@ void Transformer<Exec, Scalar>::recompute_segment(const Exec& exec, int last_blo
   }
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hooks& hooks) {
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block, Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const BlockTensors& t = tensors_.backward[block];
   const BlockGradients& g = tensors_.gradients[block];
@@ -254,7 +264,7 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
   tick(2);
   const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
   SwigluBackward<Exec, Scalar>{.gate_up = gate_up, .d_out = d_act, .d_gate_up = gate_up, .out = d_act}.launch(exec);
-  linear_backward_weight(exec, d_act, p.down, d_x, accumulates_);
+  linear_backward_weight(exec, d_act, d_x, d_weight(p.down), accumulates_);
   tick(3);
   linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed, accumulates_);
   tick(4);
@@ -277,8 +287,7 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
         arena_.layout()[tensors_.attention_workspace].bytes);
   }
   attention(t).backward(exec, gradients);
-  Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(d_qkv.data(), B_, H, T_, D), rope_, 0, RopeDirection::backward}.launch(
-      exec);
+  rope(exec, d_qkv.data(), 0, RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
   norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
@@ -286,17 +295,39 @@ void Transformer<Exec, Scalar>::block_backward(const Exec& exec, int block, Hook
 
 // --- pieces --------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
                                      const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
+  if (delta.data() && !options_.is_fused) {
+    const std::size_t n = x.size();
+    ResidualAdd<Exec, Scalar>{Vector<const Scalar, Exec>(x.data(), n), Vector<const Scalar, Exec>(delta.data(), n),
+                              Vector<Scalar, Exec>(residual.data(), n)}
+        .launch(exec);
+    x = residual;
+    delta = {};
+  }
   const bool in_place = delta.data() == nullptr;  // x is the residual stream already
   RmsnormForward<Exec, Scalar>{x, delta, in_place ? Matrix{} : residual,    gain(param),
                                y, rrms,  static_cast<Real>(shape_.norm_eps)}
       .launch(exec);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
+/// Turns q and k of a fused qkv buffer in place.
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, int first_position,
+                                           RopeDirection direction) const {
+  const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
+  if (options_.is_fused) {
+    Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv, B_, H, T_, D), rope_, first_position, direction}.launch(exec);
+    return;
+  }
+  for (const int part : {0, 1}) {
+    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv, part, B_, H, T_, D), rope_, first_position, direction}.launch(exec);
+  }
+}
+
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
   Gemm<Exec, Scalar>{.a = x,
                      .op_a = Op::none,
                      .b = weight(param),
@@ -308,29 +339,30 @@ void Transformer<Exec, Scalar>::linear(const Exec& exec, ConstMatrix x, const Pa
       .launch(exec);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
                                                 Matrix d_x, bool accumulates) const {
-  linear_backward_weight(exec, x, param, d_y, accumulates);
+  linear_backward_weight(exec, x, d_y, d_weight(param), accumulates);
   linear_backward_input(exec, param, d_y, d_x);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::linear_backward_weight(const Exec& exec, ConstMatrix x, const Param& param,
-                                                       ConstMatrix d_y, bool accumulates) const {
-  Gemm<Exec, Scalar, Real>{.a = d_y,
-                           .op_a = Op::transpose,
-                           .b = x,
-                           .op_b = Op::none,
-                           .c = d_weight(param),
-                           .accumulate = accumulates,
-                           .workspace = gemm_workspace_,
-                           .math = options_.math}
+template <class Exec, class Scalar, class Grad>
+template <class Out>
+void Transformer<Exec, Scalar, Grad>::linear_backward_weight(const Exec& exec, ConstMatrix x, ConstMatrix d_y,
+                                                             kernels::Matrix<Out, Exec> d_w, bool accumulates) const {
+  Gemm<Exec, Scalar, Out>{.a = d_y,
+                          .op_a = Op::transpose,
+                          .b = x,
+                          .op_b = Op::none,
+                          .c = d_w,
+                          .accumulate = accumulates,
+                          .workspace = gemm_workspace_,
+                          .math = options_.math}
       .launch(exec);
 }
 
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y,
                                                       Matrix d_x) const {
   Gemm<Exec, Scalar>{.a = d_y,
                      .op_a = Op::none,
@@ -344,12 +376,12 @@ void Transformer<Exec, Scalar>::linear_backward_input(const Exec& exec, const Pa
 }
 
 /// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
-template <class Exec, class Scalar>
-void Transformer<Exec, Scalar>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
                                               Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
   const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
-                                            RmsnormBackward<Exec, Scalar>::kPartials, shape_.C);
-  RmsnormBackward<Exec, Scalar>{x,
+                                            RmsnormBackward<Exec, Scalar, Grad>::kPartials, shape_.C);
+  RmsnormBackward<Exec, Scalar, Grad>{x,
                                 gain(param),
                                 rrms,
                                 rows(tensors_.d_normed, shape_.C),
@@ -360,8 +392,8 @@ void Transformer<Exec, Scalar>::norm_backward(const Exec& exec, ConstMatrix x, c
       .launch(exec);
 }
 
-template <class Exec, class Scalar>
-Attention<Exec, Scalar> Transformer<Exec, Scalar>::attention(const BlockTensors& t) const {
+template <class Exec, class Scalar, class Grad>
+Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTensors& t) const {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   Scalar* qkv = arena_.template data<Scalar>(t.qkv);
   HeadTensor<Scalar, Exec> probabilities;
@@ -380,48 +412,54 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar>::attention(const BlockTensors&
           .tile_counter = Value<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.attention_counter))};
 }
 
-template <class Exec, class Scalar>
-kernels::Matrix<Scalar, Exec> Transformer<Exec, Scalar>::rows(memory::TensorId id, std::int64_t columns) const {
+template <class Exec, class Scalar, class Grad>
+kernels::Matrix<Accum<Scalar>, Exec> Transformer<Exec, Scalar, Grad>::head_sum() const {
+  return kernels::Matrix<Real, Exec>(arena_.template data<Real>(tensors_.head_d_weight), shape_.V, shape_.C);
+}
+
+template <class Exec, class Scalar, class Grad>
+kernels::Matrix<Scalar, Exec> Transformer<Exec, Scalar, Grad>::rows(memory::TensorId id, std::int64_t columns) const {
   return Matrix(arena_.template data<Scalar>(id), B_ * T_, columns);
 }
 
-template <class Exec, class Scalar>
-Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::row_numbers(memory::TensorId id) const {
+template <class Exec, class Scalar, class Grad>
+Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar, Grad>::row_numbers(memory::TensorId id) const {
   return Vector<Real, Exec>(arena_.template data<Real>(id), B_ * T_);
 }
 
-template <class Exec, class Scalar>
-Vector<int, Exec> Transformer<Exec, Scalar>::inputs() const {
+template <class Exec, class Scalar, class Grad>
+Vector<int, Exec> Transformer<Exec, Scalar, Grad>::inputs() const {
   return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.inputs), B_ * T_);
 }
 
-template <class Exec, class Scalar>
-Vector<int, Exec> Transformer<Exec, Scalar>::targets() const {
+template <class Exec, class Scalar, class Grad>
+Vector<int, Exec> Transformer<Exec, Scalar, Grad>::targets() const {
   return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.targets), B_ * T_);
 }
 
-template <class Exec, class Scalar>
-kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar>::weight(const Param& param) const {
+template <class Exec, class Scalar, class Grad>
+kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::weight(const Param& param) const {
   return ConstMatrix(params_ + param.first, param.shape[0], param.shape[1]);
 }
 
-template <class Exec, class Scalar>
-Vector<const Scalar, Exec> Transformer<Exec, Scalar>::gain(const Param& param) const {
+template <class Exec, class Scalar, class Grad>
+Vector<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::gain(const Param& param) const {
   return Vector<const Scalar, Exec>(params_ + param.first, param.shape[0]);
 }
 
-template <class Exec, class Scalar>
-kernels::Matrix<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::d_weight(const Param& param) const {
-  return kernels::Matrix<Real, Exec>(grads_ + param.first, param.shape[0], param.shape[1]);
+template <class Exec, class Scalar, class Grad>
+kernels::Matrix<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_weight(const Param& param) const {
+  return kernels::Matrix<Grad, Exec>(grads_ + param.first, param.shape[0], param.shape[1]);
 }
 
-template <class Exec, class Scalar>
-Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar>::d_gain(const Param& param) const {
-  return Vector<Real, Exec>(grads_ + param.first, param.shape[0]);
+template <class Exec, class Scalar, class Grad>
+Vector<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_gain(const Param& param) const {
+  return Vector<Grad, Exec>(grads_ + param.first, param.shape[0]);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
+template class Transformer<kernels::Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::model

@@ -18,6 +18,7 @@
 #include "kernels/attention/attention.hpp"
 #include "kernels/clear_spans.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/rope.hpp"
 #include "memory/arena.hpp"
 #include "model/activations.hpp"
 #include "model/hooks.hpp"
@@ -32,14 +33,15 @@ struct KeyValueCache {
   int tokens = 0;  // filled so far
 };
 
-template <class Exec, class Scalar>
+/// Grad is the type that gradients of the parameters are kept in: Accum<Scalar>, or bfloat16 beside bfloat16.
+template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 class Transformer {
  public:
   using Real = Accum<Scalar>;
 
   /// `params` and `grads` are the flat arrays of `table` (grads null: forward only). Fills the RoPE table.
   Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
-              const ActivationOptions& options, const memory::Arena<Exec>& arena, const Scalar* params, Real* grads);
+              const ActivationOptions& options, const memory::Arena<Exec>& arena, const Scalar* params, Grad* grads);
 
   /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
   /// inputs() and targets(), row-major; a target of -1 is ignored.
@@ -48,8 +50,6 @@ class Transformer {
   /// Whether backward adds to the gradients of the weight matrices (true at first) or overwrites them. It adds to those
   /// of the embedding and of the norms' gains either way: begin a step by clearing them, clear_list() names the spans.
   void accumulate(bool adds) { accumulates_ = adds; }
-  static std::vector<kernels::ClearSpan> clear_list(const ParamTable& table);
-
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
 
@@ -80,17 +80,20 @@ class Transformer {
   kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const;
   ConstMatrix weight(const Param& param) const;
   kernels::Vector<const Scalar, Exec> gain(const Param& param) const;
-  kernels::Matrix<Real, Exec> d_weight(const Param& param) const;
-  kernels::Vector<Real, Exec> d_gain(const Param& param) const;
+  kernels::Matrix<Grad, Exec> d_weight(const Param& param) const;
+  kernels::Vector<Grad, Exec> d_gain(const Param& param) const;
   kernels::Attention<Exec, Scalar> attention(const BlockTensors& block) const;
 
   void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
             kernels::Vector<Real, Exec> rrms) const;
+  void rope(const Exec& exec, Scalar* qkv, int first_position, kernels::RopeDirection direction) const;
   void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;  // y = x W^T
   void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x,
                        bool accumulates) const;
-  void linear_backward_weight(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
+  template <class Out>
+  void linear_backward_weight(const Exec& exec, ConstMatrix x, ConstMatrix d_y, kernels::Matrix<Out, Exec> d_w,
                               bool accumulates) const;
+  kernels::Matrix<Real, Exec> head_sum() const;  // [V,C]
   void linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y, Matrix d_x) const;
   void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
                      ConstMatrix d_residual) const;
@@ -110,11 +113,14 @@ class Transformer {
   ActivationOptions options_;
   const memory::Arena<Exec>& arena_;
   const Scalar* params_;
-  Real* grads_;
+  Grad* grads_;
   kernels::HeadRows<const Real, Exec> rope_;
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
   bool accumulates_ = true;
 };
+
+/// The gradients that backward adds to in every micro-step.
+std::vector<kernels::ClearSpan> clear_list(const ParamTable& table);
 
 }  // namespace tessera::model

@@ -87,8 +87,8 @@ std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
 
 namespace {
 
-StateTensors declare_state(const model::ParamTable& table, Dtype dtype, bool has_wire, memory::Layout& layout,
-                           const model::Timeline& time) {
+StateTensors declare_state(const model::ParamTable& table, Dtype dtype, Dtype gradients, bool has_wire,
+                           memory::Layout& layout, const model::Timeline& time) {
   const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
@@ -96,12 +96,14 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, bool has
   const auto norm_blocks = static_cast<std::int64_t>(kernels::SquareNorm<kernels::Device, float>::blocks(P));
   StateTensors t;
   t.params = layout.add("params", {P}, dtype, Category::parameters, whole);
-  t.master = bytes_of(dtype) == 2 ? layout.add("optimizer.master", {P}, real, Category::optimizer, whole) : kAbsent;
-  t.grads = layout.add("grads", {P}, real, Category::gradients, whole);
+  t.master = kAbsent;
+  if (dtype == Dtype::bf16) t.master = layout.add("optimizer.master_low", {P}, dtype, Category::optimizer, whole);
+  if (dtype == Dtype::fp16) t.master = layout.add("optimizer.master", {P}, real, Category::optimizer, whole);
+  t.grads = layout.add("grads", {P}, gradients, Category::gradients, whole);
   t.wire = has_wire ? layout.add("grads.wire", {P}, Dtype::bf16, Category::gradients, whole) : kAbsent;
   t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
   t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
-  const auto cleared = static_cast<std::int64_t>(model::Transformer<kernels::Device, float>::clear_list(table).size());
+  const auto cleared = static_cast<std::int64_t>(model::clear_list(table).size());
   t.cleared = layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace,
                          whole);
   t.adamw_blocks =
@@ -119,6 +121,15 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, bool has
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   const model::Shape shape = shape_of(settings.model);
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
+  const bool is_narrow = settings.precision.gradients == config::GradientPrecision::bf16;
+  if (is_narrow && batch.micro_steps > 1) {
+    throw Failure(Exit::usage,
+                  fmt::format("precision.gradients = \"bf16\" would round sums over {} micro-steps again and again; make "
+                              "it one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
+                              batch.micro_steps, batch.sequences_of(0)));
+  }
+  const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;
   Plan plan{.shape = shape,
             .table = model::ParamTable(shape),
             .batch = batch,
@@ -128,12 +139,13 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
                         .checkpoint_blocks = settings.train.checkpoint_activations,
                         .attention = choose_attention(settings.attention, dtype, shape.D()),
                         .math = settings.precision.compute == config::Precision::tf32 ? kernels::GemmMath::tf32
-                                                                                      : kernels::GemmMath::full},
+                                                                                      : kernels::GemmMath::full,
+                        .has_narrow_gradients = is_narrow,
+                        .is_fused = settings.train.fused},
             .layout = {},
             .activations = {},
             .state = {}};
-  const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16;
-  plan.state = declare_state(plan.table, dtype, has_wire, plan.layout, {shape.units()});
+  plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   plan.layout.place();
   return plan;

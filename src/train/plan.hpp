@@ -26,8 +26,9 @@ std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forwa
 /// The flat arrays and scalars of a training step, beside the activations.
 struct StateTensors {
   memory::TensorId params;           // [P]  dtype of the activations: what the model reads
-  memory::TensorId master;           // [P]  fp32 weights that AdamW updates; kAbsent where params are fp32 themselves
-  memory::TensorId grads, m, v;      // [P]  fp32
+  memory::TensorId master;           // [P]  what params lack of the weights that AdamW updates (master_weights.hpp)
+  memory::TensorId grads;            // [P]  precision.gradients
+  memory::TensorId m, v;             // [P]  fp32
   memory::TensorId wire;             // [P]  bf16: what crosses the network; kAbsent where gradients go as they are
   memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
   memory::TensorId adamw_blocks;     // AdamwBlock, as int32

@@ -1,16 +1,19 @@
 #include "train/step.hpp"  // the contract is there; here is how
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <list>
 #include <stdexcept>
 
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
-#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/master_weights.hpp"
 #include "kernels/norm2.hpp"
 #include "memory/arena.hpp"
 #include "model/initial_values.hpp"
@@ -26,10 +29,11 @@ namespace {
 using Exec = kernels::Device;
 using PinnedInts = Kokkos::View<int*, kernels::PinnedSpace>;
 
-template <class Scalar>
+template <class Scalar, class Grad = Accum<Scalar>>
 class TrainerOf final : public Trainer {
  public:
   using Real = Accum<Scalar>;
+  using Weights = kernels::MasterWeights<Exec, Scalar>;
 
   TrainerOf(const Plan& plan, const config::Settings& settings, parallel::World& world)
       : plan_(plan),
@@ -37,8 +41,8 @@ class TrainerOf final : public Trainer {
         world_(world),
         arena_(plan.layout),
         params_(arena_.data<Scalar>(plan.state.params)),
-        master_(master_array()),
-        grads_(arena_.data<Real>(plan.state.grads)),
+        weights_{flat(params_), flat(master_array())},
+        grads_(arena_.data<Grad>(plan.state.grads)),
         m_(arena_.data<Real>(plan.state.m)),
         v_(arena_.data<Real>(plan.state.v)),
         state_(reinterpret_cast<optim::StepState*>(arena_.data<double>(plan.state.state))),
@@ -50,27 +54,34 @@ class TrainerOf final : public Trainer {
         row_(plan.shape.T + 1),
         validation_tokens_(plan, 1) {
     for (int i = 0; i < kMostStarted; ++i) slots_.push_back(std::make_unique<Slot>(plan));
-    upload_list(adamw_blocks(plan.table), plan.state.adamw_blocks, blocks_);
-    upload_list(model::Transformer<Exec, Scalar>::clear_list(plan.table), plan.state.cleared, cleared_);
-    Kokkos::deep_copy(exec_, flat(grads_), Real(0));  // the padding between tensors stays so
+    const std::vector<kernels::AdamwBlock> blocks = adamw_blocks(plan.table);
+    upload_list(blocks, plan.state.adamw_blocks, blocks_);
+    for (const model::Param& param : plan.table.params()) {
+      const auto begins = [](const kernels::AdamwBlock& block, std::int64_t first) { return block.first < first; };
+      const auto first = std::lower_bound(blocks.begin(), blocks.end(), param.first, begins);
+      const auto last = std::lower_bound(first, blocks.end(), param.first + param.count, begins);
+      blocks_of_tensors_.emplace_back(first - blocks.begin(), last - blocks.begin());
+    }
+    upload_list(model::clear_list(plan.table), plan.state.cleared, cleared_);
+    clear_gradients();  // the padding between tensors stays so
     exec_.fence();
     set_scalars({.loss_scale = kDtype<Scalar> == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   }
 
   void initialize(std::uint64_t seed) override {
-    Kokkos::deep_copy(exec_, flat(master_), Real(0));
+    clear_state();
     if (world_.rank() == 0) {  // the others get theirs from rank 0
       for (const model::Param& param : plan_.table.params()) {
-        model::InitializeParam<Exec, Real>{kernels::Vector<Real, Exec>(master_ + param.first, param.count),
-                                           model::InitialValues(seed, param)}
-            .launch(exec_);
+        model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}.launch(
+            exec_);
       }
     }
-    Kokkos::deep_copy(exec_, flat(m_), Real(0));
-    Kokkos::deep_copy(exec_, flat(v_), Real(0));
     exec_.fence();
-    world_.collectives().broadcast({"params", master_, flat_count(), kDtype<Real>});
-    refresh_working_copy();
+    world_.collectives().broadcast({"params", params_, flat_count(), kDtype<Scalar>});
+    if (!Weights::kAreOne) {
+      world_.collectives().broadcast(
+          {"optimizer.master", weights_.master.data(), flat_count(), kDtype<kernels::MasterWord<Scalar>>});
+    }
   }
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
@@ -143,28 +154,34 @@ class TrainerOf final : public Trainer {
   void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) override {
     saved_.clear();
     std::size_t index = 0;
-    for_each_state_tensor([&](const char* group, const model::Param& param, Real* data) {
-      if (mine_only && static_cast<int>(index++ % world_.size()) != world_.rank()) return;
-      if constexpr (std::is_same_v<Real, float> && kernels::kIsHost<Exec>) {
-        visit({group, &param, {data + param.first, static_cast<std::size_t>(param.count)}});
-      } else {
-        const auto host = Kokkos::create_mirror_view_and_copy(
-            Kokkos::HostSpace(), kernels::Vector<Real, Exec>(data + param.first, param.count));
-        saved_.emplace_back(host.data(), host.data() + param.count);
-        visit({group, &param, saved_.back()});
+    const auto is_mine = [&] { return !mine_only || static_cast<int>(index++ % world_.size()) == world_.rank(); };
+    for (const model::Param& param : plan_.table.params()) {
+      if (is_mine()) visit({"params", &param, saved(param, weights_)});
+    }
+    for (const auto& [group, data] : moments()) {
+      for (const model::Param& param : plan_.table.params()) {
+        if (is_mine()) visit({group, &param, saved(param, flat(data))});
       }
-    });
+    }
   }
 
   void load_state(const std::function<void(const StateTensor&)>& visit) override {
-    for (Real* array : {master_, m_, v_}) Kokkos::deep_copy(flat(array), Real(0));  // the padding
+    clear_state();
     std::vector<float> buffer;
-    for_each_state_tensor([&](const char* group, const model::Param& param, Real* data) {
+    const auto loaded = [&](const char* group, const model::Param& param) {
       buffer.resize(param.count);
       visit({group, &param, buffer});
-      upload(param, std::vector<Real>(buffer.begin(), buffer.end()), data);
-    });
-    refresh_working_copy();
+    };
+    for (const model::Param& param : plan_.table.params()) {
+      loaded("params", param);
+      upload_weights(param, buffer);
+    }
+    for (const auto& [group, data] : moments()) {
+      for (const model::Param& param : plan_.table.params()) {
+        loaded(group, param);
+        upload(std::vector<Real>(buffer.begin(), buffer.end()), data + param.first);
+      }
+    }
   }
 
   StateScalars scalars() override {
@@ -187,13 +204,16 @@ class TrainerOf final : public Trainer {
   }
 
   std::uint64_t weights_fingerprint() override {
-    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), flat(master_));
+    const auto working = on_host(weights_.working.data(), flat_count());
+    const auto master = on_host(weights_.master.data(), flat_count());
     std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over the words
-    for (std::size_t i = 0; i < host.extent(0); ++i) {
+    const auto add = [&](const auto& number) {
       std::uint64_t word = 0;
-      std::memcpy(&word, &host(i), sizeof(Real));
+      std::memcpy(&word, &number, sizeof(number));
       hash = (hash ^ word) * 0x100000001b3u;
-    }
+    };
+    for (const auto& number : working) add(number);
+    for (const auto& number : master) add(number);
     return hash;
   }
 
@@ -236,7 +256,7 @@ class TrainerOf final : public Trainer {
     hooks_.begin_step();
     slot.marks.mark(exec_, slot.begin());
     phase("begin", [&] {
-      kernels::ClearSpans<Exec, Real>{cleared_, flat(grads_)}.launch(exec_);
+      kernels::ClearSpans<Exec, Grad>{cleared_, flat(grads_)}.launch(exec_);
       optim::BeginStep<Exec, Real>{state_view(), kernels::Value<Real, Exec>(grad_scale_), tokens}.launch(exec_);
     });
     for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
@@ -246,7 +266,7 @@ class TrainerOf final : public Trainer {
       const int sequences = batch.sequences_of(world_.rank(), micro);
       slot.marks.mark(exec_, slot.forward(micro));
       if (sequences == 0) {
-        if (micro == 0) Kokkos::deep_copy(exec_, flat(grads_), Real(0));
+        if (micro == 0) clear_gradients();
         hooks_.nothing_to_do();
         slot.marks.mark(exec_, slot.backward(micro));
         continue;
@@ -291,18 +311,81 @@ class TrainerOf final : public Trainer {
     }
   }
 
-  Real* master_array() const {
-    if constexpr (std::is_same_v<Real, Scalar>) {
+  kernels::MasterWord<Scalar>* master_array() const {
+    if constexpr (Weights::kAreOne) {
       return params_;
     } else {
-      return arena_.template data<Real>(plan_.state.master);
+      return arena_.template data<kernels::MasterWord<Scalar>>(plan_.state.master);
     }
   }
 
-  /// A tensor's place in the flat array `to`, filled from the host.
-  static void upload(const model::Param& param, const std::vector<Real>& from, Real* to) {
-    Kokkos::deep_copy(kernels::Vector<Real, Exec>(to + param.first, param.count),
-                      Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+  std::array<std::pair<const char*, Real*>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
+
+  /// All weights and moments zero, padding included.
+  void clear_state() {
+    const auto clear = [&](auto* data) {
+      Kokkos::deep_copy(exec_, bytes_of(data), static_cast<unsigned char>(0));
+    };
+    clear(params_);
+    clear(weights_.master.data());
+    clear(m_);
+    clear(v_);
+    exec_.fence();
+  }
+  void clear_gradients() { Kokkos::deep_copy(exec_, bytes_of(grads_), static_cast<unsigned char>(0)); }
+  template <class Number>
+  kernels::Vector<unsigned char, Exec> bytes_of(Number* data) const {
+    return kernels::Vector<unsigned char, Exec>(reinterpret_cast<unsigned char*>(data), flat_count() * sizeof(Number));
+  }
+
+  template <class Number>
+  static void upload(const std::vector<Number>& from, Number* to) {
+    Kokkos::deep_copy(kernels::Vector<Number, Exec>(to, from.size()),
+                      Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+  }
+  template <class Number>
+  static std::vector<Number> on_host(const Number* data, std::int64_t count) {
+    std::vector<Number> host(count);
+    Kokkos::deep_copy(Kokkos::View<Number*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()),
+                      kernels::Vector<const Number, Exec>(data, count));
+    return host;
+  }
+
+  /// A tensor's weights, as the optimizer has them, at their place.
+  void upload_weights(const model::Param& param, const std::vector<float>& values) {
+    using Host = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
+    std::vector<Scalar> working(values.size());
+    std::vector<kernels::MasterWord<Scalar>> master(Weights::kAreOne ? 0 : values.size());
+    Host on_host;
+    on_host.working = decltype(on_host.working)(working.data(), working.size());
+    if constexpr (Weights::kAreOne) {
+      on_host.master = on_host.working;
+    } else {
+      on_host.master = decltype(on_host.master)(master.data(), master.size());
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) on_host.set(i, static_cast<Real>(values[i]));
+    upload(working, params_ + param.first);
+    if constexpr (!Weights::kAreOne) upload(master, weights_.master.data() + param.first);
+  }
+
+  static constexpr bool kIsPlain = kernels::kIsHost<Exec> && std::is_same_v<Scalar, float>;  // nothing to convert
+
+  /// A tensor's weights or moments as floats on the host, valid until the next save_state().
+  std::span<float> saved(const model::Param& param, const Weights& weights) {
+    if constexpr (kIsPlain) return {weights.working.data() + param.first, static_cast<std::size_t>(param.count)};
+    using Host = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
+    auto working = on_host(weights.working.data() + param.first, param.count);
+    auto master = on_host(weights.master.data() + param.first, param.count);
+    const Host host{decltype(Host::working)(working.data(), working.size()),
+                    decltype(Host::master)(master.data(), master.size())};
+    std::vector<float>& values = saved_.emplace_back(param.count);
+    for (std::int64_t i = 0; i < param.count; ++i) values[i] = static_cast<float>(host(i));
+    return values;
+  }
+  std::span<float> saved(const model::Param& param, kernels::Vector<Real, Exec> moments) {
+    if constexpr (kIsPlain) return {moments.data() + param.first, static_cast<std::size_t>(param.count)};
+    const std::vector<Real> host = on_host(moments.data() + param.first, param.count);
+    return saved_.emplace_back(host.begin(), host.end());
   }
 
   std::int64_t flat_count() const { return plan_.table.flat_count(); }
@@ -325,7 +408,7 @@ class TrainerOf final : public Trainer {
     std::vector<parallel::Span> spans;
     const auto& units = plan_.table.units();
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-      spans.push_back({"grad." + unit->label, grads_ + unit->first, unit->count, kDtype<Real>});
+      spans.push_back({"grad." + unit->label, grads_ + unit->first, unit->count, kDtype<Grad>});
     }
     return spans;
   }
@@ -362,9 +445,9 @@ class TrainerOf final : public Trainer {
 
   void update() {
     const config::Optimizer& o = settings_.optimizer;
-    const auto blocks = static_cast<std::int64_t>(kernels::SquareNorm<Exec, Real>::blocks(flat_count()));
-    kernels::SquareNorm<Exec, Real>{
-        flat(static_cast<const Real*>(grads_)),
+    const auto blocks = static_cast<std::int64_t>(kernels::SquareNorm<Exec, Grad>::blocks(flat_count()));
+    kernels::SquareNorm<Exec, Grad>{
+        flat(static_cast<const Grad*>(grads_)),
         kernels::Vector<double, Exec>(arena_.template data<double>(plan_.state.norm_partial), blocks),
         kernels::Value<double, Exec>(&state_->norm_squared)}
         .launch(exec_);
@@ -373,25 +456,24 @@ class TrainerOf final : public Trainer {
         o.beta1,      o.beta2,
         o.clip_norm,  kDtype<Scalar> == Dtype::fp16}
         .launch(exec_);
-    kernels::AdamwUpdate<Exec, Scalar>{blocks_,
-                                       flat(master_),
-                                       std::is_same_v<Real, Scalar> ? kernels::Vector<Scalar, Exec>{} : flat(params_),
-                                       flat(static_cast<const Real*>(grads_)),
-                                       flat(m_),
-                                       flat(v_),
-                                       kernels::Value<const kernels::AdamwScalars, Exec>(&state_->adamw),
-                                       static_cast<Real>(o.beta1),
-                                       static_cast<Real>(o.beta2),
-                                       static_cast<Real>(o.eps),
-                                       static_cast<Real>(o.weight_decay)}
-        .launch(exec_);
+    if (settings_.train.fused) return adamw(blocks_);
+    for (const auto& [first, last] : blocks_of_tensors_) adamw(Kokkos::subview(blocks_, Kokkos::make_pair(first, last)));
   }
 
-  void refresh_working_copy() {
-    if constexpr (!std::is_same_v<Real, Scalar>) {
-      kernels::CastCopy<Exec, Real, Scalar>{flat(static_cast<const Real*>(master_)), flat(params_)}.launch(exec_);
-      exec_.fence();
-    }
+  void adamw(kernels::Vector<const kernels::AdamwBlock, Exec> blocks) {
+    const config::Optimizer& o = settings_.optimizer;
+    kernels::AdamwUpdate<Exec, Scalar, Grad>{blocks,
+                                             weights_.master,
+                                             Weights::kAreOne ? kernels::Vector<Scalar, Exec>{} : weights_.working,
+                                             flat(static_cast<const Grad*>(grads_)),
+                                             flat(m_),
+                                             flat(v_),
+                                             kernels::Value<const kernels::AdamwScalars, Exec>(&state_->adamw),
+                                             static_cast<Real>(o.beta1),
+                                             static_cast<Real>(o.beta2),
+                                             static_cast<Real>(o.eps),
+                                             static_cast<Real>(o.weight_decay)}
+        .launch(exec_);
   }
 
   optim::StepState read_state() {
@@ -401,42 +483,43 @@ class TrainerOf final : public Trainer {
     return s;
   }
 
-  template <class Visit>
-  void for_each_state_tensor(const Visit& visit) {
-    const std::pair<const char*, Real*> groups[] = {{"params", master_}, {"moments/m", m_}, {"moments/v", v_}};
-    for (const auto& [group, data] : groups) {
-      for (const model::Param& param : plan_.table.params()) visit(group, param, data);
-    }
-  }
-
   const Plan& plan_;
   const config::Settings& settings_;
   parallel::World& world_;
   Exec exec_;
   memory::Arena<Exec> arena_;
   Scalar* params_;
-  Real *master_, *grads_, *m_, *v_;
+  Weights weights_;
+  Grad* grads_;
+  Real *m_, *v_;
   optim::StepState* state_;
   Real* grad_scale_;
   double* validation_loss_;
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
+  std::vector<std::pair<std::size_t, std::size_t>> blocks_of_tensors_;  // in blocks_
   kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
-  model::Transformer<Exec, Scalar> transformer_;
+  model::Transformer<Exec, Scalar, Grad> transformer_;
   parallel::BucketQueue queue_;
   StepHooks hooks_;
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   Tokens validation_tokens_;
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns
   std::int64_t started_ = 0, collected_ = 0;
-  std::vector<std::vector<float>> saved_;  // host copies that save_state() has handed out
+  std::list<std::vector<float>> saved_;  // host copies that save_state() has handed out
 };
 
 }  // namespace
 
 std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings, parallel::World& world) {
+  kernels::set_gemm_selection(settings.train.tune_gemm ? kernels::GemmSelection::timed
+                                                       : kernels::GemmSelection::heuristic);
   switch (plan.options.dtype) {
     case Dtype::fp64: return std::make_unique<TrainerOf<double>>(plan, settings, world);
-    case Dtype::bf16: return std::make_unique<TrainerOf<bfloat16>>(plan, settings, world);
+    case Dtype::bf16:
+      if (plan.options.has_narrow_gradients) {
+        return std::make_unique<TrainerOf<bfloat16, bfloat16>>(plan, settings, world);
+      }
+      return std::make_unique<TrainerOf<bfloat16>>(plan, settings, world);
     case Dtype::fp16: return std::make_unique<TrainerOf<float16>>(plan, settings, world);
     default: return std::make_unique<TrainerOf<float>>(plan, settings, world);
   }

@@ -22,6 +22,10 @@ constexpr int kConsumers = 2;       // warpgroups
 constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
 constexpr float kLog2e = 1.4426950408889634f;
 
+/// A number that all lanes hold, in a form that the compiler knows to be the same: what it computes from it then stays
+/// in the registers of the warp, where wgmma wants its descriptors.
+TESSERA_DEVICE SharedAddress same_in_warp(SharedAddress number) { return __shfl_sync(0xffffffffu, number, 0); }
+
 /// How a head width is cut into tiles.
 template <int D>
 struct BackwardTiles {
@@ -304,7 +308,7 @@ struct BackwardMain {
 
   /// scores = keys queries^T: rows of both run along the head width.
   static TESSERA_DEVICE void score_product(Scores& scores, SharedAddress keys, SharedAddress queries) {
-    const TileDescriptor<kPanelBytes> a(keys), b(queries);
+    const TileDescriptor<kPanelBytes> a(same_in_warp(keys)), b(same_in_warp(queries));
     constexpr int kSlices = Panels::kWidth / 16;  // of 16 numbers, 32 bytes, in a panel
   #pragma unroll
     for (int slice = 0; slice < D / 16; ++slice) {
@@ -321,7 +325,7 @@ struct BackwardMain {
 
   /// gradient[64 keys, D] += weights[64 keys, kQueries] rows[kQueries, D].
   static TESSERA_DEVICE void key_product(float (&gradient)[D / 2], const Packed& weights, SharedAddress rows) {
-    const TileDescriptor<kPanelBytes> b(rows, kQueries * kPanelBytes);
+    const TileDescriptor<kPanelBytes> b(same_in_warp(rows), kQueries * kPanelBytes);
   #pragma unroll
     for (int slice = 0; slice < kQueries / 16; ++slice) {
       Wgmma<Scalar, D>::template from_registers<true>(gradient, weights[4 * slice], weights[4 * slice + 1],
@@ -333,8 +337,8 @@ struct BackwardMain {
   /// d_q[64 queries, kColumns] = ds[kKeyTile, 64 queries]^T k[kKeyTile, kColumns].
   template <int kColumns>
   static TESSERA_DEVICE void query_product(float (&d_q)[kColumns / 2], SharedAddress ds, SharedAddress keys) {
-    const TileDescriptor<128> a(ds);
-    const TileDescriptor<kPanelBytes> b(keys, kKeyTile * kPanelBytes);
+    const TileDescriptor<128> a(same_in_warp(ds));
+    const TileDescriptor<kPanelBytes> b(same_in_warp(keys), kKeyTile * kPanelBytes);
   #pragma unroll
     for (int slice = 0; slice < kKeyTile / 16; ++slice) {
       if (slice == 0) {
@@ -346,18 +350,37 @@ struct BackwardMain {
     }
   }
 
+  /// A number of each query of a tile: of every 16, the four of this lane's columns 2t, 2t+1, 2t+8, 2t+9. Loaded ahead
+  /// of a wait where there are registers for it, else when they are used.
+  struct Rows {
+    static constexpr bool kAhead = kQueries == 64;
+    SharedAddress from;
+    float4 fours[kAhead ? kQueries / 16 : 1];
+
+    TESSERA_DEVICE explicit Rows(SharedAddress rows) : from(rows + 16 * (threadIdx.x & 3)) {
+      if constexpr (kAhead) {
+  #pragma unroll
+        for (int i = 0; i < kQueries / 16; ++i) fours[i] = shared_load_float4(from + 64 * i);
+      }
+    }
+    TESSERA_DEVICE float4 operator[](int i) const {
+      if constexpr (kAhead) return fours[i];
+      return shared_load_float4(from + 64 * i);
+    }
+  };
+
   /// p = exp2(scale log2e s - lse2), in place.
-  TESSERA_DEVICE void exponentiate(Scores& scores, SharedAddress lse2) const {
+  TESSERA_DEVICE void exponentiate(Scores& scores, const Rows& lse2) const {
     const float to_base_2 = scale * kLog2e;
   #pragma unroll
     for (int i = 0; i < kQueries / 2; i += 8) {
-      const float4 top = shared_load_float4(lse2 + 8 * i + 16 * (threadIdx.x & 3));
+      const float4 top = lse2[i / 8];
   #pragma unroll
-      for (int r = 0; r < 4; r += 2) {  // rows g and g+8 of columns 2t and 2t+1, then of 2t+8 and 2t+9
-        scores[i + r] = exp2_approx(fmaf(scores[i + r], to_base_2, -top.x));
-        scores[i + r + 1] = exp2_approx(fmaf(scores[i + r + 1], to_base_2, -top.y));
-        scores[i + r + 4] = exp2_approx(fmaf(scores[i + r + 4], to_base_2, -top.z));
-        scores[i + r + 5] = exp2_approx(fmaf(scores[i + r + 5], to_base_2, -top.w));
+      for (int r = i; r < i + 4; r += 2) {  // rows g and g+8
+        scores[r] = exp2_approx(fmaf(scores[r], to_base_2, -top.x));
+        scores[r + 1] = exp2_approx(fmaf(scores[r + 1], to_base_2, -top.y));
+        scores[r + 4] = exp2_approx(fmaf(scores[r + 4], to_base_2, -top.z));
+        scores[r + 5] = exp2_approx(fmaf(scores[r + 5], to_base_2, -top.w));
       }
     }
   }
@@ -374,16 +397,16 @@ struct BackwardMain {
   }
 
   /// ds = p (d_p - delta); p and ds become operands.
-  static TESSERA_DEVICE void weigh(const Scores& p, const Scores& d_p, SharedAddress delta, Packed& p_packed,
+  static TESSERA_DEVICE void weigh(const Scores& p, const Scores& d_p, const Rows& delta, Packed& p_packed,
                                    Packed& ds_packed) {
   #pragma unroll
     for (int i = 0; i < kQueries / 2; i += 8) {
-      const float4 mean = shared_load_float4(delta + 8 * i + 16 * (threadIdx.x & 3));
+      const float4 mean = delta[i / 8];
   #pragma unroll
-      for (int r = 0; r < 8; r += 2) {
-        const float low = r < 4 ? mean.x : mean.z, high = r < 4 ? mean.y : mean.w;
-        p_packed[(i + r) / 2] = pack<Scalar>(p[i + r], p[i + r + 1]);
-        ds_packed[(i + r) / 2] = pack<Scalar>(p[i + r] * (d_p[i + r] - low), p[i + r + 1] * (d_p[i + r + 1] - high));
+      for (int r = i; r < i + 8; r += 2) {
+        const float low = r < i + 4 ? mean.x : mean.z, high = r < i + 4 ? mean.y : mean.w;
+        p_packed[r / 2] = pack<Scalar>(p[r], p[r + 1]);
+        ds_packed[r / 2] = pack<Scalar>(p[r] * (d_p[r] - low), p[r + 1] * (d_p[r + 1] - high));
       }
     }
   }
@@ -435,10 +458,15 @@ struct BackwardMain {
   #pragma unroll
     for (int i = 0; i < D / 2; ++i) d_k_sum[i] = d_v_sum[i] = 0;
 
+    const auto wait_for_queries = [&](int step) {
+      barrier_wait(walk.barrier(kQFull + (step & 1)), step >> 1 & 1);
+      barrier_wait(walk.barrier(kDOutFull + (step & 1)), step >> 1 & 1);
+    };
     if (walk.count > 0) {
       barrier_wait(walk.barrier(kKFull), 0);
       barrier_wait(walk.barrier(kVFull), 0);
       if (consumer == 1) barrier_wait(walk.barrier(kStart), 0);  // half a step behind
+      wait_for_queries(0);
     }
   #pragma unroll 1
     for (int step = 0; step < walk.count; ++step) {
@@ -449,24 +477,23 @@ struct BackwardMain {
 
       // 1. scores and d_p, both transposed: [key, query]
       Scores p, d_p;
-      barrier_wait(walk.barrier(kQFull + slot), parity);
       warpgroup_fence();
       score_product(p, keys, queries);
       warpgroup_commit();
-      barrier_wait(walk.barrier(kDOutFull + slot), parity);
-      warpgroup_fence();
       score_product(d_p, values, d_outs);
       warpgroup_commit();
 
       // 2. p and ds
+      const Rows lse2(walk.pad + kLse + slot * kRowBytes);
       warpgroup_wait<1>(p);
-      exponentiate(p, walk.pad + kLse + slot * kRowBytes);
+      exponentiate(p, lse2);
+      const Rows delta(walk.pad + kDelta + slot * kRowBytes);
       if (is_last_incomplete || first_query + shape.diagonal < walk.key_tile * kKeyTile + kKeyTile - 1) {
         hide(p, first_key, first_query);
       }
       warpgroup_wait<0>(d_p);
       Packed p_packed, ds_packed;
-      weigh(p, d_p, walk.pad + kDelta + slot * kRowBytes, p_packed, ds_packed);
+      weigh(p, d_p, delta, p_packed, ds_packed);
 
       // 3. ds for the other consumer as well
       barrier_wait(walk.barrier(kDsEmpty + slot), parity ^ 1);
@@ -486,12 +513,13 @@ struct BackwardMain {
       // 4. d_v += p^T d_out, the previous step's share of d_q (of nothing in step 0, and not handed over), d_k += ds^T
       // q
       const int previous = slot ^ 1;
+      warpgroup_fence();
+      key_product(d_v_sum, p_packed, d_outs);
+      warpgroup_commit();
       if (step > 0) barrier_wait(walk.barrier(kDsFull + previous), (step - 1) >> 1 & 1);
       with_columns(consumer, [&]<int kColumns>() {
         float d_q[kColumns / 2];
         warpgroup_fence();
-        key_product(d_v_sum, p_packed, d_outs);
-        warpgroup_commit();
         query_product<kColumns>(d_q, ds_read + previous * kScoreBytes, keys_read);
         warpgroup_commit();
         key_product(d_k_sum, ds_packed, queries);
@@ -503,6 +531,7 @@ struct BackwardMain {
         }
         if (step > 0) hand_over(d_q, walk, consumer, thread, step - 1);
       });
+      if (step + 1 < walk.count) wait_for_queries(step + 1);  // they are there, but to ask takes time
       warpgroup_wait<0>();
       if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));
     }
@@ -658,9 +687,13 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.query_tiles = teams_for(Tq, Tiles::kQueries);
   shape.key_tiles = teams_for(Tk, kKeyTile);
   shape.diagonal = problem.causal ? Tk - Tq : kEveryKey;
-  // q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
+  // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
+  // Without one all teams of a head take the same time: a group is then what runs at once, so that the order of
+  // tickets, in which a head's teams stand one behind the other, carries over from one group to the next.
   const double bytes_of_head = 8.0 * Tq * D;
-  shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads) : 1;
+  shape.heads_per_group =
+      problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
+                     : std::clamp(exec.cuda_device_prop().multiProcessorCount / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
   TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",

@@ -58,6 +58,7 @@ struct TileKernel {
   // The multiprocessor has 65,536 registers; what the producer gives up goes to the consumers.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
+  static constexpr bool kHalvesTiles = kKeyTile % 32 == 0;
   static constexpr int kBarriers = 2 * kQueryStages + 4 * kKeyStages;
   static constexpr int kPadBytes =
       kQueryStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + kBarriers * kBarrierBytes + 4 * kQueryStages;
@@ -73,8 +74,8 @@ struct TileKernel {
   int* tile_counter;
   TileOrder order;
   int H, Tq, Tk;
-  int diagonal;  // query i sees keys j <= i + diagonal
-  float scale;
+  int diagonal;             // query i sees keys j <= i + diagonal
+  float scale, scale_log2;  // as given, and times log2(e): weights are powers of two
 
   /// A stage of a ring of buffers: which one the n-th use takes, and the parity of the n-th time it fills.
   template <int kStages>
@@ -185,7 +186,8 @@ struct TileKernel {
   struct Rows {
     float top[2] = {-INFINITY, -INFINITY};  // largest score so far
     float sum[2] = {0, 0};                  // of the weights of this lane's columns
-    float shrink[2];                        // 2^(old top - new top)
+    float shrink[2];                        // 2^(old top - new top), with the scale
+    float shift[2];                         // top * scale_log2, 0 where nothing was seen
   };
 
   TESSERA_DEVICE void consume(const Pad& pad, int consumer, int warp, int lane) const {
@@ -226,51 +228,69 @@ struct TileKernel {
           named_barrier_arrive(next_turn, kTurnThreads);
           warpgroup_wait<0>(scores);
           if (leads) barrier_arrive(pad.k_empty(key.stage));
-          weigh(scores, rows, unmasked < 1, last_seen, last_key);
-          barrier_wait(pad.v_full(key.stage), key.parity);
-          pack_weights(scores, weights);
+          find_tops(scores, rows, unmasked < 1, last_seen, last_key);
+          weigh(scores, rows, weights);
           ++n;
         }
-        for (int j = 1; j < mine; ++j, ++n) {
-          // 2. scores of tile j, then output of tile j - 1, both running while the softmax below does
-          const KeyUse key(n), value(n - 1);
-          barrier_wait(pad.k_full(key.stage), key.parity);
+        bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
+        /// Scores of tile j and output of tile j - 1.
+        const auto advance = [&](auto& tile_scores, int j) {
+          const KeyUse key(n), value(n - 1), next_key(n + 1);
+          if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
+          if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
           named_barrier_sync(my_turn, kTurnThreads);
           warpgroup_fence();
-          multiply_scores(scores, q_rows, pad.k(key.stage));
+          multiply_scores(tile_scores, q_rows, pad.k(key.stage));
           warpgroup_commit();
-          multiply_output(output, weights, pad.v(value.stage), j > 1);
+          multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
           warpgroup_commit();
           named_barrier_arrive(next_turn, kTurnThreads);
 
-          // 3. weights of tile j
-          warpgroup_wait<1>(scores);
+          warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
           if (leads) barrier_arrive(pad.k_empty(key.stage));
-          weigh(scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
-          touch(scores);
-
-          // 4. rescale the output to the new tops. The wait for the next values stands here, and not where they are
-          // used, because ptxas moves the wait for the product in front of all of the softmax if nothing lies between.
-          barrier_wait(pad.v_full(key.stage), key.parity);
+          find_tops(tile_scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
           warpgroup_wait<0>(output);
           if (leads) barrier_arrive(pad.v_empty(value.stage));
-          pack_weights(scores, weights);
+          // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
+          has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
+          has_value = barrier_test(pad.v_full(key.stage), key.parity);
+          // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
+          weigh(tile_scores, rows, weights);
 #pragma unroll
           for (int i = 0; i < D / 2; ++i) output[i] *= rows.shrink[i >> 1 & 1];
-        }
-        if (leads) barrier_arrive(pad.q_empty(query.stage));
-        {  // 5. output of the last tile
+          ++n;
+        };
+        /// Output of the last tile, of which the first 16 * kSteps keys count.
+        const auto finish = [&]<int kSteps>() {
+          if (leads) barrier_arrive(pad.q_empty(query.stage));
           const KeyUse value(n - 1);
+          if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
           touch(output);
           warpgroup_fence();
-          multiply_output(output, weights, pad.v(value.stage), mine > 1);
+          multiply_output<kSteps>(output, weights, pad.v(value.stage), mine > 1);
           warpgroup_commit();
           warpgroup_wait<0>(output);
           if (leads) barrier_arrive(pad.v_empty(value.stage));
+        };
+        // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
+        const bool ends_in_half =
+            kHalvesTiles && mine > 1 && min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kKeyTile / 2;
+        const int whole = ends_in_half ? mine - 1 : mine;
+        for (int j = 1; j < whole; ++j) advance(scores, j);
+        if (ends_in_half) {
+          if constexpr (kHalvesTiles) {
+            float half_scores[kKeyTile / 4];
+            advance(half_scores, mine - 1);
+            finish.template operator()<kKeyTile / 32>();
+          }
+        } else {
+          finish.template operator()<kKeyTile / 16>();
         }
       } else if (leads) {
         barrier_arrive(pad.q_empty(query.stage));
       }
+      asm volatile("" : "+r"(number));  // decode the tile again instead of keeping it in registers through the loop
+      tile = tile_at(number);
       for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
         const KeyUse key(n);
         barrier_wait(pad.k_full(key.stage), key.parity);
@@ -282,8 +302,6 @@ struct TileKernel {
       }
 
       // 6. normalise and write
-      asm volatile("" : "+r"(number));  // decode the tile again instead of keeping it in registers through the loop
-      tile = tile_at(number);
       const int row = tile.first_query + consumer * 64 + warp * 16 + lane / 4;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -301,8 +319,9 @@ struct TileKernel {
     if (consumer == 0) named_barrier_sync(1, kTurnThreads);  // takes the last turn: no barrier stays half full
   }
 
-  /// scores = q k^T for 64 queries.
-  TESSERA_DEVICE static void multiply_scores(float (&scores)[kKeyTile / 2], Descriptor q_rows, SharedAddress k_tile) {
+  /// scores = q k^T for 64 queries and the first 2 * kCount keys of a tile.
+  template <int kCount>
+  TESSERA_DEVICE static void multiply_scores(float (&scores)[kCount], Descriptor q_rows, SharedAddress k_tile) {
     const Descriptor k_rows(k_tile);
 #pragma unroll
     for (int panel = 0; panel < Panels::kCount; ++panel) {
@@ -311,61 +330,63 @@ struct TileKernel {
         const Descriptor a = q_rows + (panel * kQueryTile * Panels::kBytes + 32 * step);
         const Descriptor b = k_rows + (panel * kKeyTile * Panels::kBytes + 32 * step);
         if (panel + step == 0) {
-          Wgmma<Scalar, kKeyTile>::template from_shared_fresh<false, false>(scores, a, b);
+          Wgmma<Scalar, 2 * kCount>::template from_shared_fresh<false, false>(scores, a, b);
         } else {
-          Wgmma<Scalar, kKeyTile>::template from_shared<false, false>(scores, a, b, true);
+          Wgmma<Scalar, 2 * kCount>::template from_shared<false, false>(scores, a, b, true);
         }
       }
     }
   }
 
-  /// output (= or +=) weights v for 64 queries.
+  /// output (= or +=) weights v for 64 queries and the first 16 * kSteps keys of a tile.
+  template <int kSteps>
   TESSERA_DEVICE static void multiply_output(float (&output)[D / 2], const std::uint32_t (&weights)[kKeyTile / 4],
                                              SharedAddress v_tile, bool accumulate) {
     const Descriptor v_rows(v_tile, kKeyTile * Panels::kBytes);
 #pragma unroll
-    for (int step = 0; step < kKeyTile / 16; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       Wgmma<Scalar, D>::template from_registers<true>(output, weights[4 * step], weights[4 * step + 1],
                                                       weights[4 * step + 2], weights[4 * step + 3],
                                                       v_rows + 16 * step * Panels::kBytes, step > 0 || accumulate);
     }
   }
 
-  TESSERA_DEVICE static void pack_weights(const float (&scores)[kKeyTile / 2], std::uint32_t (&weights)[kKeyTile / 4]) {
-#pragma unroll
-    for (int i = 0; i < kKeyTile / 4; ++i) weights[i] = pack<Scalar>(scores[2 * i], scores[2 * i + 1]);
-  }
-
-  /// One step of the running softmax: scores become weights, relative to the largest score so far.
-  TESSERA_DEVICE void weigh(float (&scores)[kKeyTile / 2], Rows& rows, bool on_edge, int last_seen,
-                            int last_key) const {
+  /// First half of a step of the running softmax: masks the scores and moves the tops.
+  template <int kCount>
+  TESSERA_DEVICE void find_tops(float (&scores)[kCount], Rows& rows, bool on_edge, int last_seen, int last_key) const {
     if (on_edge) {
 #pragma unroll
-      for (int i = 0; i < kKeyTile / 2; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         const int last = min(last_key, last_seen + 8 * (i >> 1 & 1));
         if (8 * (i >> 2) + (i & 1) > last) scores[i] = -INFINITY;
       }
     }
-    const float scale_log2 = scale * 1.4426950408889634f;
-    float top[2] = {rows.top[0], rows.top[1]}, shift[2];
+    float top[2] = {rows.top[0], rows.top[1]};
 #pragma unroll
-    for (int i = 0; i < kKeyTile / 2; i += 2) {
+    for (int i = 0; i < kCount; i += 2) {
       top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], fmaxf(scores[i], scores[i + 1]));
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = quad_max(top[r]);
-      shift[r] = top[r] == -INFINITY ? 0 : top[r] * scale_log2;  // nothing seen yet: every weight is 0
-      rows.shrink[r] = exp2_approx(fmaf(rows.top[r], scale_log2, -shift[r]));
+      rows.shift[r] = top[r] == -INFINITY ? 0 : top[r] * scale_log2;  // nothing seen yet: every weight is 0
+      rows.shrink[r] = exp2_approx(fmaf(rows.top[r], scale_log2, -rows.shift[r]));
       rows.top[r] = top[r];
-      rows.sum[r] *= rows.shrink[r];
     }
+  }
+
+  /// Second half: weights relative to the tops, and their sums.
+  template <int kCount>
+  TESSERA_DEVICE void weigh(float (&scores)[kCount], Rows& rows, std::uint32_t (&weights)[kKeyTile / 4]) const {
+    rows.sum[0] *= rows.shrink[0];
+    rows.sum[1] *= rows.shrink[1];
 #pragma unroll
-    for (int i = 0; i < kKeyTile / 2; i += 2) {
+    for (int i = 0; i < kCount; i += 2) {
       const int r = i >> 1 & 1;
-      scores[i] = exp2_approx(fmaf(scores[i], scale_log2, -shift[r]));
-      scores[i + 1] = exp2_approx(fmaf(scores[i + 1], scale_log2, -shift[r]));
-      rows.sum[r] += scores[i] + scores[i + 1];
+      const float a = exp2_approx(fmaf(scores[i], scale_log2, -rows.shift[r]));
+      const float b = exp2_approx(fmaf(scores[i + 1], scale_log2, -rows.shift[r]));
+      rows.sum[r] += a + b;
+      weights[i / 2] = pack<Scalar>(a, b);
     }
   }
 
@@ -390,20 +411,17 @@ struct TileKernel {
   }
 };
 
-/// Where each width runs: consumers, key tile, stages of q and of k and v; the largest that registers and pad hold.
-template <class Scalar, int D>
-struct Choice;
-#define TESSERA_CHOICE(D, consumers, key_tile, query_stages, key_stages)                 \
-  template <class Scalar>                                                                \
-  struct Choice<Scalar, D> {                                                             \
-    using Kernel = TileKernel<Scalar, D, consumers, key_tile, query_stages, key_stages>; \
-  };
-TESSERA_CHOICE(64, 3, 128, 2, 3)
-TESSERA_CHOICE(80, 2, 128, 2, 2)
-TESSERA_CHOICE(96, 2, 128, 2, 2)
-TESSERA_CHOICE(128, 2, 128, 2, 2)
-TESSERA_CHOICE(256, 2, 80, 1, 2)
-#undef TESSERA_CHOICE
+/// How each width runs: consumers, key tile, stages of q, stages of k and v. The largest that registers and pad hold.
+#define TESSERA_FOR_EACH_WIDTH(MACRO) \
+  MACRO(16, 3, 128, 2, 4)             \
+  MACRO(32, 3, 128, 2, 4)             \
+  MACRO(64, 3, 128, 2, 3)             \
+  MACRO(80, 2, 128, 2, 2)             \
+  MACRO(96, 2, 128, 2, 2)             \
+  MACRO(128, 2, 128, 2, 2)            \
+  MACRO(160, 2, 128, 1, 2)            \
+  MACRO(192, 2, 112, 1, 2)            \
+  MACRO(256, 2, 80, 1, 2)
 
 /// How teams share the tiles out. A full mask makes equal tiles, which a fixed stride serves best: teams then walk the
 /// same keys in step. Unequal ones are drawn on demand, longest first.
@@ -433,7 +451,8 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, con
                       .Tq = Tq,
                       .Tk = Tk,
                       .diagonal = a.causal ? Tk - Tq : kUnbounded,
-                      .scale = a.scale};
+                      .scale = a.scale,
+                      .scale_log2 = a.scale * 1.4426950408889634f};
   enable_large_scratch<Kernel, typename Kernel::Policy>();
   const int teams = std::min(exec.cuda_device_prop().multiProcessorCount, order.tiles());
   const auto bytes = aligned_scratch_bytes(Kernel::kPadBytes, Kernel::kPadAlignment);
@@ -467,7 +486,13 @@ bool HopperForward<Scalar>::runs_on(const Kokkos::Cuda& exec) {
 
 template <class Scalar>
 bool HopperForward<Scalar>::supports(int D) {
-  return D == 64 || D == 80 || D == 96 || D == 128 || D == 256;
+  switch (D) {
+#define TESSERA_SUPPORTED(D, ...) case D:
+    TESSERA_FOR_EACH_WIDTH(TESSERA_SUPPORTED)
+#undef TESSERA_SUPPORTED
+    return true;
+    default: return false;
+  }
 }
 
 template <class Scalar>
@@ -493,16 +518,15 @@ void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
                   k.stride(2), v.stride(2), out.stride(2));
   TESSERA_REQUIRE(tile_counter.data() != nullptr, "hopper forward: tile_counter is missing");
 
-  const auto run = [&]<int D>() {
-    using Kernel = typename detail::hopper_forward::Choice<Scalar, D>::Kernel;
-    detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this, detail::hopper_forward::tile_order<Kernel>(*this));
-  };
   switch (q.extent_int(3)) {
-    case 64: return run.template operator()<64>();
-    case 80: return run.template operator()<80>();
-    case 96: return run.template operator()<96>();
-    case 128: return run.template operator()<128>();
-    case 256: return run.template operator()<256>();
+#define TESSERA_LAUNCH(D, ...)                                                                                  \
+  case D: {                                                                                                     \
+    using Kernel = detail::hopper_forward::TileKernel<Scalar, D, __VA_ARGS__>;                                  \
+    return detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this,                                        \
+                                                            detail::hopper_forward::tile_order<Kernel>(*this)); \
+  }
+    TESSERA_FOR_EACH_WIDTH(TESSERA_LAUNCH)
+#undef TESSERA_LAUNCH
   }
 }
 

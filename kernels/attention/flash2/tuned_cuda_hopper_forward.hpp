@@ -48,7 +48,7 @@ struct HopperForward {
   /// Whether this build and this device are Hopper's.
   static bool runs_on(const Exec& exec);
 
-  /// Whether there is a kernel for this head width: 64, 80, 96, 128, 256.
+  /// Whether there is a kernel for this head width: 16, 32, 64, 80, 96, 128, 160, 192, 256.
   static bool supports(int D);
 
   /// Whether the copy engine can serve these tensors: addresses and strides of q, k, v and out are multiples of 16

@@ -31,22 +31,39 @@ AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
 }
 
 /// Parameters, moments and working copy of one test, and the update that a step applies to them.
-template <class Scalar>
+template <class Scalar, class Grad = Accum<Scalar>>
 struct Run {
   using Real = Accum<Scalar>;
+  using Word = kernels::MasterWord<Scalar>;
+  static constexpr bool kHasHalves = kernels::MasterWeights<Device, Scalar>::kAreHalves;
   Buffer<AdamwBlock> blocks;
-  Buffer<Real> master, grad, m, v;
+  Buffer<Word> master;
+  Buffer<Grad> grad;
+  Buffer<Real> m, v;
   Buffer<Scalar> param;
 
   Run(const std::vector<AdamwSpan>& spans, std::size_t n)
       : blocks(make_adamw_blocks(spans)),
-        master(uniform_as<Real>(n, 1)),
-        grad(uniform_as<Real>(n, 2)),
+        master(initial_master(n)),
+        grad(uniform_as<Grad>(n, 2)),
         m(Buffer<Real>::zeros(n)),
         v(Buffer<Real>::zeros(n)),
-        param(Buffer<Scalar>::unwritten(n)) {}
+        param(kHasHalves ? Buffer<Scalar>(upper_halves(n)) : Buffer<Scalar>::unwritten(n)) {}
 
-  AdamwUpdate<Device, Scalar> kernel(const Buffer<AdamwScalars>& scalars) const {
+  /// The weights that the optimizer sees.
+  std::vector<double> weights() const {
+    if constexpr (kHasHalves) {
+      const auto upper = param.elements();
+      const auto lower = master.elements();
+      std::vector<double> joined(upper.size());
+      for (std::size_t i = 0; i < joined.size(); ++i) joined[i] = kernels::join(upper[i], lower[i]);
+      return joined;
+    } else {
+      return master.values();
+    }
+  }
+
+  AdamwUpdate<Device, Scalar, Grad> kernel(const Buffer<AdamwScalars>& scalars) const {
     return {.blocks = blocks.vector(),
             .master = master.vector(),
             .param = param.vector(),
@@ -62,6 +79,28 @@ struct Run {
   void step(const AdamwScalars& now) const {
     kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now})).launch(Device());
   }
+
+ private:
+  static std::vector<Scalar> upper_halves(std::size_t n) {
+    std::vector<Scalar> halves;
+    if constexpr (kHasHalves) {
+      for (const double weight : uniform_as<float>(n, 1)) {
+        halves.push_back(kernels::cut(static_cast<float>(weight)).upper);
+      }
+    }
+    return halves;
+  }
+  static Buffer<Word> initial_master(std::size_t n) {
+    if constexpr (kHasHalves) {
+      std::vector<Word> halves;
+      for (const double weight : uniform_as<float>(n, 1)) {
+        halves.push_back(kernels::cut(static_cast<float>(weight)).lower);
+      }
+      return Buffer<Word>(halves);
+    } else {
+      return Buffer<Word>(uniform_as<Real>(n, 1));
+    }
+  }
 };
 
 template <class Scalar>
@@ -76,7 +115,7 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
       {0, 1, true}, {1, b - 1, false}, {b, b, true}, {2 * b, b + 1, false}, {3 * b + 5, 17, true}};
   const std::size_t n = 3 * b + 30;
   const Run<TypeParam> run(spans, n);
-  const auto before = run.master.values(), grad = run.grad.values();
+  const auto before = run.weights(), grad = run.grad.values();
   constexpr int kSteps = 10;
   constexpr double kClip = 0.5;
   for (int step = 1; step <= kSteps; ++step) run.step(scalars_at(step, kClip));
@@ -92,21 +131,52 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
     }
   }
   // every step rounds p once (|p| <= 1) and moves it by about the learning rate, known to a few eps
-  EXPECT_TRUE(all_close<Real>(run.master.values(), p, {.absolute = kSteps * tolerance<Real>()}));
+  EXPECT_TRUE(all_close<Real>(run.weights(), p, {.absolute = kSteps * tolerance<Real>()}));
   EXPECT_TRUE(all_close<Real>(run.m.values(), m, {.relative = kSteps * tolerance<Real>()}));
   EXPECT_TRUE(all_close<Real>(run.v.values(), v, {.relative = kSteps * tolerance<Real>()}));
 
   // the working copy is the master, rounded; what no span covers is not touched
-  const auto master = run.master.elements();
+  const auto weights = run.weights();
   const auto param = run.param.elements();
   for (std::size_t i = 0; i < n; ++i) {
     const bool covered = i < std::size_t(3 * b + 1) || (i >= std::size_t(3 * b + 5) && i < std::size_t(3 * b + 22));
-    if (covered) {
-      ASSERT_EQ(static_cast<double>(param[i]), static_cast<double>(static_cast<TypeParam>(master[i]))) << i;
+    if (covered || Run<TypeParam>::kHasHalves) {
+      const double off = std::abs(static_cast<double>(param[i]) - weights[i]);
+      ASSERT_LE(off, kEpsilon<TypeParam> / 2 * std::abs(weights[i])) << i;
+      if (!covered) ASSERT_EQ(weights[i], before[i]) << i;
     } else {
       ASSERT_TRUE(std::isnan(static_cast<double>(param[i]))) << i;
     }
   }
+}
+
+TEST(MasterWeights, halves_of_a_float_are_the_nearest_bfloat16_and_the_rest) {
+  for (const float value : {0.0f, -0.0f, 1.0f, -1.0f, 0.1f, -3.3e-5f, 65504.0f, 1.5e-39f, 3.4e38f, 1.00390625f,
+                            std::numeric_limits<float>::infinity()}) {
+    const kernels::FloatHalves halves = kernels::cut(value);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(kernels::join(halves.upper, halves.lower)),
+              std::bit_cast<std::uint32_t>(value))
+        << value;
+    if (std::abs(value) < 3.3e38f && std::abs(value) > 1e-37f) {
+      EXPECT_LE(std::abs(static_cast<float>(halves.upper) - value), kEpsilon<bfloat16> / 2 * std::abs(value)) << value;
+    }
+  }
+  EXPECT_TRUE(std::isnan(static_cast<float>(kernels::cut(std::nanf("")).upper)));
+}
+
+TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same_value_do) {
+  const Run<bfloat16> wide({{0, 10007, true}}, 10007);
+  const Run<bfloat16, bfloat16> narrow({{0, 10007, true}}, 10007);
+  const auto grad = narrow.grad.values();
+  const Buffer<float> same_grad(grad);
+  auto kernel = wide.kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{scalars_at(1)}));
+  const Buffer<AdamwScalars> now(std::vector<AdamwScalars>{scalars_at(1)});
+  kernel.scalars = now.value();
+  kernel.grad = same_grad.vector();
+  kernel.launch(Device());
+  narrow.step(scalars_at(1));
+  EXPECT_TRUE(same_bits(wide.param.elements(), narrow.param.elements()));
+  EXPECT_TRUE(same_bits(wide.master.elements(), narrow.master.elements()));
 }
 
 TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {

@@ -82,7 +82,7 @@ struct Outcome {
     const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.D); };
     const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, s.D); };
     const auto pair = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.Tk); };
-    const kernels::Attention<Device, Scalar> attention{.kind = kind,
+    const kernels::Attention<Device, Scalar> attention{.choice = kind,
                                                        .q = query(q),
                                                        .k = key(k),
                                                        .v = key(v),
@@ -238,7 +238,7 @@ TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
     return kernels::heads_of_qkv<Device>(buffer.data(), p, B, H, T, D);
   };
   const auto rows = [&](const auto& buffer) { return kernels::heads_of_rows<Device>(buffer.data(), B, H, T, D); };
-  const kernels::Attention<Device, Scalar> attention{.kind = TypeParam::kind,
+  const kernels::Attention<Device, Scalar> attention{.choice = TypeParam::kind,
                                                      .q = part(qkv_in, 0),
                                                      .k = part(qkv_in, 1),
                                                      .v = part(qkv_in, 2),
@@ -291,7 +291,7 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   using Kernel = kernels::Attention<Device, Scalar>;
   const auto data = Buffer<Scalar>::zeros(4096);
   const auto real = Buffer<Accum<Scalar>>::zeros(256);
-  const Kernel good{.kind = TypeParam::kind,
+  const Kernel good{.choice = TypeParam::kind,
                     .q = data.heads(1, 2, 5, 8),
                     .k = data.heads(1, 2, 7, 8),
                     .v = data.heads(1, 2, 7, 8),
