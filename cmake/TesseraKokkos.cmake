@@ -63,7 +63,7 @@ if(TARGET Kokkos::kokkos)
   if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_CUDA OR NOT TESSERA_FETCH_KOKKOS AND "CUDA" IN_LIST Kokkos_DEVICES)
     set(TESSERA_CUDA ON)
     tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
-    find_package(CUDAToolkit 12 REQUIRED)
+    find_package(CUDAToolkit 12.2 REQUIRED)
     target_compile_options(tessera_kokkos INTERFACE --expt-relaxed-constexpr)
     target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
       FMT_USE_CONSTEXPR=1)  # fmt 9 switches its constexpr off under nvcc, which its compile-time checks then miss

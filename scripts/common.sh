@@ -1,12 +1,43 @@
 # shellcheck shell=bash disable=SC2034
 # Shared by the scripts in this folder: source it, do not run it.
-# Sets ROOT (the checkout) and gives say, fail, job_count, find_python.
+# Sets ROOT (the checkout) and gives say, fail, is_preset, presets, uses_gpus, find_nvcc, gpu_count,
+# job_count, find_python.
 # Exit codes are the program's: 2 command line, 3 environment, 6 files.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P) || exit 3
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 fail() { local code=$1; shift; say "$*"; exit "$code"; }
+
+# Presets of CMakePresets.json: whether one is called that, and all their names.
+is_preset() { grep -qF "{\"name\": \"$1\", \"configurePreset\"" "$ROOT/CMakePresets.json"; }
+presets() {
+  local names
+  mapfile -t names < <(sed -n 's/.*{"name": "\([^"]*\)", "configurePreset".*/\1/p' "$ROOT/CMakePresets.json" | sort -u)
+  echo "${names[*]}"
+}
+uses_gpus() { [[ $1 == cuda* ]]; }
+
+# The CUDA compiler: on the PATH, in CUDA_HOME, or where NVIDIA's packages put it.
+find_nvcc() {
+  command -v nvcc && return
+  local place
+  for place in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    [[ -n $place && -x $place/bin/nvcc ]] && { echo "$place/bin/nvcc"; return; }
+  done
+  return 1
+}
+
+# GPUs that a program started here would see.
+gpu_count() {
+  if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    local devices
+    IFS=, read -r -a devices <<< "$CUDA_VISIBLE_DEVICES"
+    echo "${#devices[@]}"
+  else
+    { nvidia-smi --list-gpus 2> /dev/null || true; } | grep -c '^GPU' || true
+  fi
+}
 
 # How many compilers or tests fit: one per core, and 1.5 GiB of free memory each. TESSERA_JOBS overrides.
 job_count() {

@@ -104,10 +104,71 @@ class Scripts(unittest.TestCase):
         self.call("fetch_text", code=3, says="4 MB")
         self.assertEqual(list((self.folder / "data").iterdir()), [])
 
-    def test_build_refuses_an_unknown_preset(self):
+    def test_unknown_presets(self):
         shutil.copy(SOURCE / "CMakePresets.json", self.folder)
-        (self.tools / "tr").symlink_to(shutil.which("tr"))
-        self.call("build", "gpu", code=2, says="cpu-debug")
+        for script in ("build", "quickstart"):
+            self.call(script, "gpu", code=2, says="cpu-debug")
+        self.call("build", "cuda.", code=2, says="unknown preset")  # a name, not a pattern
+        self.call("setup", "gpu", code=2, says="unknown argument")
+
+    def checkout_with_gpus(self, gpus):
+        """Tools that say what they were called with, in place of a compiler, CMake, MPI and `gpus` GPUs."""
+        shutil.copy(SOURCE / "CMakePresets.json", self.folder)
+        for name in ("basename", "rmdir", "xargs"):
+            if shutil.which(name):
+                (self.tools / name).symlink_to(shutil.which(name))
+        self.tool("dpkg-query", "printf installed")
+        for name in ("nvcc", "ninja"):
+            self.tool(name, "exit 0")
+        self.tool("cmake", 'echo "cmake $*" >&2')
+        self.tool("ctest", 'echo "ctest $*" >&2')
+        self.tool("nvidia-smi", "".join(f"echo 'GPU {i}: of a test'\n" for i in range(gpus)) or "exit 9")
+
+    def test_gpu_presets_need_nvcc(self):
+        self.checkout_with_gpus(1)
+        (self.tools / "nvcc").unlink()
+        if not Path("/usr/local/cuda/bin/nvcc").exists():
+            self.call("setup", "cuda", code=3, says="CUDA toolkit")
+        self.tool("nvcc", "exit 0")
+        self.call("setup", "cuda", code=0, says="all packages are there")
+
+    def test_gpu_presets_want_no_kokkos_of_debian(self):
+        self.checkout_with_gpus(1)
+        self.tool("dpkg-query", "exit 1")
+        self.assertNotIn("trilinos", self.call("setup", "--check", "cuda", code=3, says="libhdf5-dev").stderr)
+        self.assertIn("trilinos", self.call("setup", "--check", code=3, says="libhdf5-dev").stderr)
+
+    def test_build_hands_on_targets_and_options(self):
+        self.checkout_with_gpus(1)
+        self.call("build", "cuda", "tessera", "--", "-DKokkos_ROOT=/x y", code=0, env={"TESSERA_CMAKE_OPTIONS": "-DA=1 -DB=2"},
+                  says="--target tessera")
+        self.tool("cmake", 'for a; do echo "<$a>" >&2; done; exit 1')
+        failed = self.call("build", "cuda", "--", "-DKokkos_ROOT=/x y", code=3, env={"TESSERA_CMAKE_OPTIONS": "-DA=1 -DB=2"})
+        for option in ("<-DA=1>", "<-DB=2>", "<-DKokkos_ROOT=/x y>"):
+            self.assertIn(option, failed.stderr)
+
+    def test_tests_on_gpus(self):
+        self.checkout_with_gpus(2)
+        self.call("test", "cuda", "-R", "rmsnorm", code=0, says="ctest --preset cuda")
+        self.call("test", "--preset", "cuda", code=0, says="ctest --preset cuda")
+        self.assertIn("-R rmsnorm", self.call("test", "-R", "rmsnorm", code=0, says="ctest --preset cpu ").stderr)
+        self.call("test", "cuda", code=3, says="no GPU", env={"CUDA_VISIBLE_DEVICES": ""})
+
+    def test_quickstart_takes_every_gpu(self):
+        self.checkout_with_gpus(4)
+        text = self.folder / "own.txt"
+        text.write_text("text")
+        self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*" >&2; exit 75; fi')
+        (self.folder / "build/cuda").mkdir(parents=True)
+        program = self.folder / "build/cuda/tessera"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        own = {"TESSERA_TEXT": str(text)}
+        self.call("quickstart", "cuda", "train.steps=3", code=75, says="mpirun -n 4", env=own)
+        started = self.call("quickstart", "cuda", code=75, says="mpirun -n 3", env={**own, "CUDA_VISIBLE_DEVICES": "0,2,3"}).stderr
+        self.assertIn("parallel.allow_uneven=true", started)
+        self.assertIn("build/cuda/tessera", started)
+        self.call("quickstart", "cuda", code=3, says="no GPU", env={**own, "CUDA_VISIBLE_DEVICES": ""})
 
 
 if __name__ == "__main__":
