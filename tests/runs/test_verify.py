@@ -16,6 +16,37 @@ def largest_score(case):
     return np.abs(q @ k.swapaxes(-1, -2)).max() / np.sqrt(q.shape[-1])
 
 
+def as_bf16(x):
+    """Rounded to the nearest bfloat16 (ties away), in float32: inputs that cost no rounding."""
+    bits = np.asarray(x, np.float32).view(np.uint32) + np.uint32(0x8000)
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+class Exact(dict):
+    """A random case with its results in float64, straight from the definition; bottom-right causal."""
+
+    def __init__(self, seed, D, Tq, Tk, causal, B=2, H=3):
+        random = np.random.default_rng(seed)
+        q, d_out = (as_bf16(random.standard_normal((B, H, Tq, D))) for _ in range(2))
+        k, v = (as_bf16(random.standard_normal((B, H, Tk, D))) for _ in range(2))
+        self.attrs = {"causal": np.int64(causal)}
+        exact_q, exact_k, exact_v, exact_d = (x.astype(np.float64) for x in (q, k, v, d_out))
+        scores = exact_q @ exact_k.swapaxes(-1, -2) / np.sqrt(D)
+        if causal:
+            scores = np.where(np.arange(Tk)[None, :] <= np.arange(Tq)[:, None] + Tk - Tq, scores, -np.inf)
+        largest = np.max(scores, -1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+        total = weights.sum(-1, keepdims=True)
+        with np.errstate(divide="ignore"):
+            lse = (np.log(total) + np.where(np.isfinite(largest), largest, 0))[..., 0]
+        p = weights / np.where(total > 0, total, 1)
+        out = p @ exact_v
+        d_scores = p * (exact_d @ exact_v.swapaxes(-1, -2) - (exact_d * out).sum(-1, keepdims=True)) / np.sqrt(D)
+        super().__init__({key: np.asarray(value)[...] for key, value in {
+            "q": q, "k": k, "v": v, "d_out": d_out, "out": out, "lse": lse, "d_q": d_scores @ exact_k,
+            "d_k": d_scores.swapaxes(-1, -2) @ exact_q, "d_v": p.swapaxes(-1, -2) @ exact_d}.items()})
+
+
 class VerifyAttention(RunTest):
     def verify(self, name, case, *overrides):
         source, result = self.folder / f"{name}.h5", self.folder / f"{name}.out.h5"
@@ -51,6 +82,32 @@ class VerifyAttention(RunTest):
             bound = UNIT_ROUNDOFF["bf16"] * (4 + 2 * largest_score(golden["square_causal"]))
             for key in ("out", "d_q", "d_k", "d_v"):
                 self.assert_close(made[key][()], golden["square_causal"][key][()], bound, key)
+
+    def test_tensor_cores_stay_within_their_rounding(self):
+        if not self.has_cuda():
+            self.skipTest("needs a CUDA build")
+        cases = [(64, 200, 200), (64, 65, 300), (128, 333, 333), (128, 300, 65), (80, 130, 130), (256, 190, 190)]
+        for number, (D, Tq, Tk) in enumerate(cases):
+            for causal in (0, 1):
+                case = Exact(number, D, Tq, Tk, causal)
+                for engine in ("mma", "wgmma", "auto"):
+                    with self.subTest(D=D, Tq=Tq, Tk=Tk, causal=causal, engine=engine):
+                        try:
+                            made = self.verify("tensor_cores", case, "precision.compute=bf16", "attention.implementation=flash2",
+                                               "attention.tuned=true", f"attention.engine={engine}")
+                        except AssertionError as refusal:
+                            if engine == "wgmma" and "this build has no such kernel" in str(refusal):
+                                continue  # not a build for sm_90a, or not a width of its kernels; auto takes another
+                            raise
+                        with made:
+                            # As above; probabilities and the gradients of scores round to bf16 on their way into products.
+                            bound = UNIT_ROUNDOFF["bf16"] * (6 + 2 * largest_score(case))
+                            for key in ("out", "d_q", "d_k", "d_v"):
+                                self.assert_close(made[key][()], case[key][()], bound, key)
+                            self.assert_close(made["lse"][()], case["lse"][()], UNIT_ROUNDOFF["fp32"] * 64, "lse")
+
+    def has_cuda(self):
+        return "CUDA" in self.run_deck("--show-config").out
 
     def test_refuses_tensors_that_do_not_fit_together(self):
         source = self.folder / "in.h5"
