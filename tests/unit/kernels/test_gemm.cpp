@@ -40,16 +40,23 @@ struct TypeNames {
   }
 };
 
+/// What any product of a test needs; made once, because filling it takes longer than a product.
 template <class In, class Out>
-std::vector<Out> product(Shape s, Op op_a, Op op_b, Start start, const std::vector<double>& a,
-                         const std::vector<double>& b, const std::vector<double>& before,
+Buffer<float> workspace_of(const std::vector<Shape>& shapes, GemmMath math = GemmMath::full) {
+  std::int64_t most = 0;
+  for (const Shape s : shapes) most = std::max(most, gemm_workspace<Device, In, Out>(s.m, s.n, s.k, math));
+  return Buffer<float>::unwritten(most);
+}
+
+template <class In, class Out>
+std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op_b, Start start,
+                         const std::vector<double>& a, const std::vector<double>& b, const std::vector<double>& before,
                          GemmMath math = GemmMath::full) {
   const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose;
   const Buffer<In> a_in(a), b_in(b);
   // what c held must not matter where it is not asked for, not even a NaN
   const auto c = start == Start::itself ? Buffer<Out>(before) : Buffer<Out>::unwritten(before.size());
   const Buffer<Out> addend(before);
-  const auto workspace = Buffer<float>::unwritten(gemm_workspace<Device, In, Out>(s.m, s.n, s.k, math));
   kernels::Gemm<Device, In, Out> gemm{.a = a_in.matrix(ta ? s.k : s.m, ta ? s.m : s.k),
                                       .op_a = op_a,
                                       .b = b_in.matrix(tb ? s.n : s.k, tb ? s.k : s.n),
@@ -72,6 +79,7 @@ TYPED_TEST_SUITE(Gemm, AllTypes, TypeNames);
 TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_and_whatever_it_is_added_to) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
+  const auto workspace = workspace_of<In, Out>(kShapes);
   for (const Shape s : kShapes) {
     const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
     const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
@@ -84,7 +92,7 @@ TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_and_whatever
                                             << int(op_b) << " added to " << int(start));
           auto sum = expected;
           for (std::size_t i = 0; start == Start::nothing && i < sum.size(); ++i) sum[i] -= before[i];
-          const Buffer<Out> got(product<In, Out>(s, op_a, op_b, start, a, b, before));
+          const Buffer<Out> got(product<In, Out>(workspace, s, op_a, op_b, start, a, b, before));
           // terms of either sign, at most 1: their partial sums grow like sqrt(k)
           EXPECT_TRUE(
               all_close<Out>(got.values(), sum,
@@ -99,13 +107,15 @@ TYPED_TEST(Gemm, matches_reference_for_ragged_shapes_all_transposes_and_whatever
 TYPED_TEST(Gemm, repeats_bit_for_bit) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
-  for (const Shape s : {Shape{61, 67, 129}, {64, 128, 4096}, {8, 8, 4096}}) {
+  const std::vector<Shape> shapes = {{61, 67, 129}, {64, 128, 4096}, {8, 8, 4096}};
+  const auto workspace = workspace_of<In, Out>(shapes);
+  for (const Shape s : shapes) {
     const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
     const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
     for (const Op op_a : {Op::none, Op::transpose}) {
-      const auto once = product<In, Out>(s, op_a, Op::none, Start::itself, a, b, before);
+      const auto once = product<In, Out>(workspace, s, op_a, Op::none, Start::itself, a, b, before);
       for (int repeat = 0; repeat < 5; ++repeat) {
-        EXPECT_TRUE(same_bits(once, product<In, Out>(s, op_a, Op::none, Start::itself, a, b, before)));
+        EXPECT_TRUE(same_bits(once, product<In, Out>(workspace, s, op_a, Op::none, Start::itself, a, b, before)));
       }
     }
   }
@@ -115,9 +125,12 @@ TYPED_TEST(Gemm, keeps_restores_and_repeats_algorithms_that_were_selected_by_tim
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
   const Shape s{128, 256, 2048};
+  const auto workspace = workspace_of<In, Out>({s});
   const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
   const auto before = uniform_as<Out>(elements_of(s.m, s.n), 3);
-  const auto multiply = [&] { return product<In, Out>(s, Op::none, Op::transpose, Start::itself, a, b, before); };
+  const auto multiply = [&] {
+    return product<In, Out>(workspace, s, Op::none, Op::transpose, Start::itself, a, b, before);
+  };
   kernels::set_gemm_algorithms({});
   kernels::set_gemm_selection(GemmSelection::timed);
   const auto selected = multiply();  // the trials must leave c as one product leaves it
@@ -143,8 +156,8 @@ TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   using Out = typename TypeParam::Out;
   const Shape s{4, 5, 6};
   const LaunchRecorder recorder;
-  product<In, Out>(s, Op::none, Op::transpose, Start::itself, std::vector<double>(24), std::vector<double>(30),
-                   std::vector<double>(20));
+  product<In, Out>(workspace_of<In, Out>({s}), s, Op::none, Op::transpose, Start::itself, std::vector<double>(24),
+                   std::vector<double>(30), std::vector<double>(20));
   const bool is_ours = !kernels::kIsHost<Device> && sizeof(In) == 2;
   EXPECT_THAT(recorder.labels(), ::testing::Contains(::testing::StartsWith("tessera::gemm::nt[")));
   if (is_ours) {
@@ -195,10 +208,11 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
   const Shape s{64, 96, 128};
+  const auto workspace = workspace_of<In, Out>({s}, GemmMath::tf32);
   const auto a = uniform_as<In>(elements_of(s.m, s.k), 1), b = uniform_as<In>(elements_of(s.k, s.n), 2);
   const std::vector<double> zero(elements_of(s.m, s.n));
   const auto multiply = [&] {
-    return product<In, Out>(s, Op::none, Op::none, Start::nothing, a, b, zero, GemmMath::tf32);
+    return product<In, Out>(workspace, s, Op::none, Op::none, Start::nothing, a, b, zero, GemmMath::tf32);
   };
   if (kernels::kIsHost<Device> || !std::is_same_v<In, float>) {
     EXPECT_THROW(multiply(), std::invalid_argument);
@@ -217,8 +231,9 @@ TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {
   const std::string other = "cuBLASLt 1.2.3 on another GPU with 7 multiprocessors";
   EXPECT_THROW(kernels::set_gemm_algorithms({other}), std::runtime_error);
   if (kernels::kIsHost<Device>) return;
-  product<bfloat16, bfloat16>({8, 8, 8}, Op::none, Op::none, Start::nothing, std::vector<double>(64),
-                              std::vector<double>(64), std::vector<double>(64));
+  const Shape s{8, 8, 8};
+  product<bfloat16, bfloat16>(workspace_of<bfloat16, bfloat16>({s}), s, Op::none, Op::none, Start::nothing,
+                              std::vector<double>(64), std::vector<double>(64), std::vector<double>(64));
   const auto lines = kernels::gemm_algorithms();
   ASSERT_GE(lines.size(), 2U);
   EXPECT_THROW(kernels::set_gemm_algorithms({lines[0], "bf16 bf16 full xy 8 8 8"}), std::invalid_argument);
