@@ -79,6 +79,9 @@ std::string version_text(int version) {
                                          " and this build uses CUDA " + version_text(CUDART_VERSION) +
                                          ": update the driver, or build with a CUDA toolkit that it serves");
   }
+  if (error == cudaErrorNoKernelImageForDevice) {
+    throw Failure(Exit::environment, what + ": build again, for this GPU (scripts/build cuda, or cuda-ampere80)");
+  }
   throw Failure(Exit::environment, what + ": " + cudaGetErrorString(error) + seen +
                                        "; nvidia-smi shows what is wrong with the GPU or its driver");
 }

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "errors.hpp"
+#include "parallel/device.hpp"
+#include "parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -90,6 +94,70 @@ TEST(World, uses_other_collectives_while_they_are_lent) {
   EXPECT_EQ(&world.collectives(), lent);
   world.use(nullptr);
   EXPECT_EQ(&world.collectives(), mpi);
+}
+
+/// Counts how often it was abandoned; everything else is not asked of it.
+class Abandoned final : public Collectives {
+ public:
+  explicit Abandoned(int& times) : times_(times) {}
+  std::string name() const override { return "abandoned"; }
+  std::string description() const override { return name(); }
+  bool is_asynchronous() const override { return true; }
+  std::unique_ptr<AllReduce> make_all_reduce(const Span&, const Span&) override { return nullptr; }
+  void broadcast(const Span&) override {}
+  void fence(const kernels::Device&) override {}
+  std::string fault() override { return ""; }
+  void abandon() override { ++times_; }
+
+ private:
+  int& times_;
+};
+
+TEST(World, abandons_the_collectives_when_an_exception_passes_a_watch) {
+  TestWorld world;
+  int times = 0;
+  world.use(std::make_unique<Abandoned>(times));
+  { const auto watch = world.watch("a step that goes well"); }
+  EXPECT_EQ(times, 0);
+  try {
+    const auto watch = world.watch("a step that does not");
+    throw std::runtime_error("the disk is full");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(times, 1);
+  struct Leaving {  // a watch that begins and ends well while an exception is on its way
+    ~Leaving() { const auto watch = world.watch("cleaning up"); }
+    TestWorld& world;
+  };
+  try {
+    const Leaving leaving{world};
+    throw std::runtime_error("the disk is full");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(times, 1);
+  world.use(nullptr);
+}
+
+TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
+  TestWorld world;
+  const DeviceChoice device(world, true);
+  {
+    const CollectivesChoice choice(world, config::Collectives::mpi, device);
+    EXPECT_EQ(world.collectives().name(), "mpi");
+  }
+  const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
+  {
+    const CollectivesChoice choice(world, config::Collectives::automatic, device);
+    EXPECT_EQ(world.collectives().name(), can && world.size() > 1 ? "nccl" : "mpi");
+  }
+  if (can) {
+    const CollectivesChoice choice(world, config::Collectives::nccl, device);
+    EXPECT_EQ(world.collectives().name(), "nccl");
+  } else {
+    EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, config::Collectives::nccl, device); }),
+                HasSubstr("parallel.collectives = \"mpi\""));
+  }
+  EXPECT_EQ(world.collectives().name(), "mpi");
 }
 
 TEST(World, borrows_an_mpi_that_runs_already) {
