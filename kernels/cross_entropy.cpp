@@ -153,10 +153,10 @@ KOKKOS_FORCEINLINE_FUNCTION void CrossEntropy<Exec, Scalar>::store_gradient(Scal
                                                                             Real row_max, Real softmax_scale,
                                                                             int target) const {
   Packet<Scalar, kWidth> d;
-  for (int i = 0; i < kWidth; ++i) d.set(i, softmax_scale * fast_exp(logit[i] - row_max));
+  for (int i = 0; i < kWidth; ++i) d.set(i, softmax_scale * exp_for<Scalar>(logit[i] - row_max));
   if (column <= target && target < column + kWidth) {  // once more, for the one that differs
     for (int i = 0; i < kWidth; ++i) {
-      if (column + i == target) d.set(i, softmax_scale * fast_exp(logit[i] - row_max) - grad_scale());
+      if (column + i == target) d.set(i, softmax_scale * exp_for<Scalar>(logit[i] - row_max) - grad_scale());
     }
   }
   store(row + column, d);
@@ -166,22 +166,23 @@ template <class Exec, class Scalar>
 template <int kWidth, int kSlots>
 KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
   const int i = team.league_rank(), target = targets(i);
-  if (is_ignored(team)) return;
   const RowShare<kWidth, kSlots> share(team, logits.extent_int(1));
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
   Packet<Scalar, kWidth> logit[kSlots];
   Scalar* row = &logits(i, 0);
-  const Real target_logit = static_cast<Real>(row[target]);
 
-  // 1. the row's maximum, then its sum; the most negative number stands for "nothing yet"
+  // 1. the row, read before anything waits for the target; its maximum, then its sum; the most negative number stands
+  //    for "nothing yet"
   share.each([&](int slot, int column) { logit[slot] = load_masked<kWidth>(row, column); });
+  if (is_ignored(team)) return;
+  const Real target_logit = static_cast<Real>(row[target]);
   Real lane_max = Kokkos::reduction_identity<Real>::max(), lane_sum = 0;
   share.each([&](int slot, int) {
-    for (int j = 0; j < kWidth; ++j) lane_max = logit[slot][j] > lane_max ? logit[slot][j] : lane_max;
+    for (int j = 0; j < kWidth; ++j) lane_max = larger(lane_max, logit[slot][j]);
   });
   const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
   share.each([&](int slot, int) {
-    for (int j = 0; j < kWidth; ++j) lane_sum += fast_exp(logit[slot][j] - row_max);
+    for (int j = 0; j < kWidth; ++j) lane_sum += exp_for<Scalar>(logit[slot][j] - row_max);
   });
   const Real row_sum = join_lanes<Kokkos::Sum<Real>>(team, lane_sum, pad.data() + kJoinPad);
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
@@ -217,21 +218,21 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, cons
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       if (first + slot * lanes < packets) {
-        for (int j = 0; j < kWidth; ++j) new_max = logit[slot][j] > new_max ? logit[slot][j] : new_max;
+        for (int j = 0; j < kWidth; ++j) new_max = larger(new_max, logit[slot][j]);
       }
     }
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       if (first + slot * lanes < packets) {
-        for (int j = 0; j < kWidth; ++j) sum += fast_exp(logit[slot][j] - new_max);
+        for (int j = 0; j < kWidth; ++j) sum += exp_for<Scalar>(logit[slot][j] - new_max);
       }
     }
-    lane_sum = lane_sum * fast_exp(lane_max - new_max) + sum;
+    lane_sum = lane_sum * exp_for<Scalar>(lane_max - new_max) + sum;
     lane_max = new_max;
   }
   const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
   const Real row_sum =
-      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * fast_exp(lane_max - row_max), pad.data() + kJoinPad);
+      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * exp_for<Scalar>(lane_max - row_max), pad.data() + kJoinPad);
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
   if (!write_gradient) return;
 

@@ -6,7 +6,6 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
-#include "kernels/core/tiles.hpp"  // round_up
 
 namespace tessera::kernels {
 
@@ -34,10 +33,11 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
         packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
     in_registers<Exec, Scalar>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
       using How = decltype(how);
-      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
+      constexpr int kTeams = How::kSlotsOf <= 2 ? 4 : How::kSlotsOf == 4 ? 2 : 1;
+      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, kTeams>>;
       Kokkos::parallel_for(kLabel,
-                           team_policy<Policy>(exec, N, lanes)
-                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
+                           team_policy<Policy>(exec, even_league(N, teams_at_once<How, kTeams>(lanes)), lanes)
+                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
                            *this);
     });
   }
@@ -83,38 +83,44 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Staged, const Memb
 template <class Exec, class Scalar>
 template <int kWidth, int kSlots>
 KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
-  const int n = team.league_rank(), C = x.extent_int(1);
+  const int N = x.extent_int(0), C = x.extent_int(1);
   const RowShare<kWidth, kSlots> share(team, C);
-  Pad<Real, Exec> pad(team.team_scratch(0), kJoinPad);
-  Packet<Scalar, kWidth> h[kSlots], other[kSlots];  // the row; delta, then the gain
+  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
+  Packet<Scalar, kWidth> gain_c[kSlots], x_n[kSlots], delta_n[kSlots], h[kSlots];
 
-  // 1. every load first, then the sum as it will be stored
-  share.load_row(&x(n, 0), h);
-  if (delta.data()) {
-    share.load_row(&delta(n, 0), other);
+  const auto read = [&](int n) {
+    share.load_row(&x(n, 0), x_n);
+    if (delta.data()) share.load_row(&delta(n, 0), delta_n);
+  };
+  share.load_row(&gain(0), gain_c);
+  read(team.league_rank());
+  int row = 0;
+  for (int n = team.league_rank(); n < N; n += team.league_size(), ++row) {
+    // 1. the sum as it will be stored, and its square
+    Real sum_sq = 0;
     share.each([&](int slot, int) {
-      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] + other[slot][i]);
+      h[slot] = x_n[slot];
+      for (int i = 0; i < kWidth; ++i) {
+        if (delta.data()) h[slot].set(i, x_n[slot][i] + delta_n[slot][i]);
+        sum_sq += h[slot][i] * h[slot][i];
+      }
     });
-  }
-  if (residual.data()) share.store_row(&residual(n, 0), h);
-  share.load_row(&gain(0), other);
-  Real sum_sq = 0;
-  share.each([&](int slot, int) {
-    for (int i = 0; i < kWidth; ++i) sum_sq += h[slot][i] * h[slot][i];
-  });
-  const Real r =
-      Real(1) / kernels::sqrt(join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data()) / static_cast<Real>(C) + eps);
+    if (n + team.league_size() < N) read(n + team.league_size());  // under way while this row waits for its lanes
+    if (residual.data()) share.store_row(&residual(n, 0), h);
+    sum_sq = join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data() + row % 2 * kJoinPad);
+    const Real r = Real(1) / kernels::sqrt(sum_sq / static_cast<Real>(C) + eps);
 
-  // 2. scale and write
-  share.each([&](int slot, int) {
-    for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * other[slot][i]);
-  });
-  share.store_row(&y(n, 0), h);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
+    // 2. scale and write
+    share.each([&](int slot, int) {
+      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * gain_c[slot][i]);
+    });
+    share.store_row(&y(n, 0), h);
+    Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
+  }
 }
 
-template <class Exec, class Scalar>
-void RmsnormBackward<Exec, Scalar>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Grad>
+void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
   TESSERA_REQUIRE(gain.extent_int(0) == C, "rmsnorm backward: gain must be [C]", gain.extent(0), C);
   TESSERA_REQUIRE(rrms.extent_int(0) == N, "rmsnorm backward: rrms must be [N]", rrms.extent(0), N);
@@ -143,19 +149,19 @@ void RmsnormBackward<Exec, Scalar>::launch(const Exec& exec) const {
       using How = decltype(how);
       constexpr int kTeams = How::kSlotsOf == 1 ? 4 : How::kSlotsOf == 2 ? 3 : How::kSlotsOf == 4 ? 2 : 1;
       using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, kTeams>>;
-      groups = std::min(groups, kProcessors * (kTeams * How::kMostLanes / round_up(lanes, kVectorLanes)));
+      groups = std::min(groups, teams_at_once<How, kTeams>(lanes));
       Kokkos::parallel_for(kLabel,
                            team_policy<Policy>(exec, groups, lanes)
                                .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
                            *this);
     });
   }
-  ColumnSum<Exec, Real>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
+  ColumnSum<Exec, Real, Grad>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
       exec, "tessera::rmsnorm::backward::d_gain");
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(Staged, const Member& team) const {
+template <class Exec, class Scalar, class Grad>
+KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Staged, const Member& team) const {
   const int C = x.extent_int(1), group = team.league_rank();
   const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
   const int first = rows.first, last = rows.second;
@@ -194,9 +200,10 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(Staged, const Mem
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C), [&](int c) { partial(group, c) = dg(c); });
 }
 
-template <class Exec, class Scalar>
+template <class Exec, class Scalar, class Grad>
 template <int kWidth, int kSlots>
-KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
+KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(InRegisters<kWidth, kSlots>,
+                                                                     const Member& team) const {
   const int C = x.extent_int(1), group = team.league_rank();
   const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
   const int first = rows.first, last = rows.second;
@@ -241,5 +248,6 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar>::operator()(InRegisters<kWidt
   template struct RmsnormBackward<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
+template struct RmsnormBackward<Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::kernels

@@ -7,7 +7,7 @@
 ///              d_x[n,c] = rrms[n] * (g[c] - z[c] * mean_c(g*z)) + d_residual[n,c]
 ///              d_gain[c] += sum_n d_y[n,c] * z[c]
 ///
-/// Forward: one team per row; the row is read once, so x, delta and residual may be one tensor.
+/// Forward: one team per row, on GPUs per several rows; a row is read once, so x, delta and residual may be one tensor.
 /// Backward: one team per group of rows; the group's share of d_gain grows on chip and goes to one row of `partial`,
 /// and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr). Hosts stage a row
 /// in the pad, GPUs hold it in registers (kernels/core/team.hpp): hence two bodies for each kernel.
@@ -49,7 +49,8 @@ struct RmsnormForward {
   KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
 };
 
-template <class Exec, class Scalar>
+/// Grad is the type that weight gradients are kept in.
+template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 struct RmsnormBackward {
   using Real = Accum<Scalar>;
 
@@ -59,14 +60,12 @@ struct RmsnormBackward {
   Matrix<const Scalar, Exec> d_y;         // [N,C]  in; may be d_x
   Matrix<const Scalar, Exec> d_residual;  // [N,C]  in, optional: gradient that reaches x past the norm; may be d_x
   Matrix<Scalar, Exec> d_x;               // [N,C]  out
-  Vector<Real, Exec> d_gain;              // [C]    in and out: added to
+  Vector<Grad, Exec> d_gain;              // [C]    in and out: added to
   Matrix<Real, Exec> partial;             // [kPartials,C]  workspace
 
-  // Row groups at most, and rows of a group at least. A GPU wants just enough groups to fill its processors (132 in an
-  // H100 or H200) once.
+  // Row groups at most, and rows of a group at least. A GPU wants just enough groups to fill it once (teams_at_once).
   static constexpr int kPartials = kIsHost<Exec> ? 128 : 1056;
-  static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 4;
-  static constexpr int kProcessors = 132;
+  static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 2;
 
   void launch(const Exec& exec) const;
 

@@ -1,6 +1,5 @@
 #include "kernels/rope.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/core/instantiate.hpp"
@@ -38,17 +37,10 @@ void Rope<Exec, Scalar>::launch(const Exec& exec) const {
   const char* label = direction == RopeDirection::forward ? "tessera::rope::forward" : "tessera::rope::backward";
   const bool fits = D % kWidth == 0 && x.stride(0) % kWidth == 0 && x.stride(1) % kWidth == 0 &&
                     x.stride(2) % kWidth == 0 && packets_fit(kWidth, D, x.data(), table.data());
-  in_packets<Exec, Scalar>(fits, [&](auto how) {
-    // On GPUs the vector lanes of a thread share a head; a power of two, and the fewest that cover it.
-    int lanes = 1;
-    while (!kIsHost<Exec> && lanes < kVectorLanes && lanes * kWidth < D) lanes *= 2;
-    using Policy = Kokkos::TeamPolicy<Exec, decltype(how)>;
-    if constexpr (kIsHost<Exec>) {
-      Kokkos::parallel_for(label, Policy(exec, B * T, Kokkos::AUTO), *this);
-    } else {
-      const int threads = std::min(x.extent_int(1), kTeamLanes / lanes);
-      Kokkos::parallel_for(label, Policy(exec, B * T, threads, lanes), *this);
-    }
+  in_packets<Exec, Scalar>(fits, [&]<int kAtOnce>(InPackets<kAtOnce>) {
+    using Policy = Kokkos::TeamPolicy<Exec, InPackets<kAtOnce>>;
+    const int lanes = lanes_for(std::int64_t{x.extent_int(1)} * D / (kAtOnce > 1 ? kAtOnce : 2));
+    Kokkos::parallel_for(label, team_policy<Policy>(exec, B * T, lanes), *this);
   });
 }
 
@@ -72,31 +64,23 @@ KOKKOS_FUNCTION void Rope<Exec, Scalar>::operator()(InPackets<1>, const Member& 
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void Rope<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
-  const int H = x.extent_int(1), T = x.extent_int(2), D = x.extent_int(3);
+  const int H = x.extent_int(1), T = x.extent_int(2), packets = x.extent_int(3) / kWidth;  // of a head
   const int b = team.league_rank() / T, t = team.league_rank() % T;
+  const Real* angles = &table(first_position + t, 0, 0);
   const Real sign = direction == RopeDirection::forward ? Real(1) : Real(-1);
-  Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D / kWidth), [&](int p) {
-    const auto angles = load<kWidth>(&table(first_position + t, p * kWidth / 2, 0));
-    Scalar* first = &x(b, 0, t, p * kWidth);
-    const std::int64_t head = x.stride(1);
-    for (int h = team.team_rank(); h < H; h += kHeadsAtOnce * team.team_size()) {
-      Packet<Scalar, kWidth> x_h[kHeadsAtOnce];
-      TESSERA_UNROLL
-      for (int j = 0; j < kHeadsAtOnce; ++j) {
-        if (h + j * team.team_size() < H) x_h[j] = load<kWidth>(first + (h + j * team.team_size()) * head);
-      }
-      TESSERA_UNROLL
-      for (int j = 0; j < kHeadsAtOnce; ++j) {
-        if (h + j * team.team_size() >= H) continue;
-        Packet<Scalar, kWidth> turned;
-        for (int i = 0; i < kWidth; i += 2) {
-          const Real cos = angles[i], sin = sign * angles[i + 1], even = x_h[j][i], odd = x_h[j][i + 1];
-          turned.set(i, even * cos - odd * sin);
-          turned.set(i + 1, even * sin + odd * cos);
-        }
-        store(first + (h + j * team.team_size()) * head, turned);
-      }
+  Scalar* token = &x(b, 0, t, 0);
+  const std::int64_t head = x.stride(1);
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, H * packets), [&](int i) {
+    const int h = i / packets, p = i % packets;
+    Scalar* at = token + h * head + p * kWidth;
+    const auto angles_p = load<kWidth>(angles + p * kWidth);
+    auto x_p = load<kWidth>(at);
+    for (int j = 0; j < kWidth; j += 2) {
+      const Real cos = angles_p[j], sin = sign * angles_p[j + 1], even = x_p[j], odd = x_p[j + 1];
+      x_p.set(j, even * cos - odd * sin);
+      x_p.set(j + 1, even * sin + odd * cos);
     }
+    store(at, x_p);
   });
 }
 

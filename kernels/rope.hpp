@@ -5,7 +5,7 @@
 /// Pairs are neighbours, as in the paper (not halves, as in GPT-NeoX). Backward turns the gradient by the negative
 /// angle, since a rotation's transpose is its inverse. One team per (sequence, token): the angles of a position
 /// serve all its heads. q and k lie side by side in the fused qkv buffer and are turned in one launch, as a head tensor
-/// of 2H heads (heads_of_q_and_k). On GPUs a lane keeps the angles of one packet of pairs for all its heads.
+/// of 2H heads (heads_of_q_and_k).
 ///
 /// Source     Su et al. 2021, arXiv:2104.09864, eq. 34.
 /// Numerics   angles, sines and cosines in double, rounded once to Real = Accum<Scalar>; the rotation in Real.
@@ -33,8 +33,6 @@ struct Rope {
   HeadRows<const Real, Exec> table;  // [>= first_position + T, D/2, 2]  in: cos, sin
   int first_position = 0;            // position of x's token 0 (not 0 when a KV cache holds earlier ones)
   RopeDirection direction = RopeDirection::forward;
-
-  static constexpr int kHeadsAtOnce = 2;  // on GPUs: of a lane
 
   void launch(const Exec& exec) const;
 

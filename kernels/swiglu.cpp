@@ -67,24 +67,24 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Memb
   Pad<Real, Exec> d_gate(team.team_scratch(0), kTile), d_up(team.team_scratch(0), kTile);
   Pad<Real, Exec> act(team.team_scratch(0), kTile);
 
-  // The pads stand between reading and writing. A column keeps its thread in all loops, so there is no barrier.
+  // The pads stand between reading and writing. A column keeps its thread in all loops, so there is no barrier. A
+  // compiler gives up on loops with many outputs: hence so many loops.
   for (int first = 0; first < F; first += kTile) {
     const int columns = F - first < kTile ? F - first : kTile;
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int f) {
+    const auto each = [&](const auto& body) { Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), body); };
+    each([&](int f) {
       const Real up = static_cast<Real>(gate_up(n, F + first + f)), d = static_cast<Real>(d_out(n, first + f));
       const auto silu = silu_gradient(static_cast<Real>(gate_up(n, first + f)));
       d_gate(f) = d * up * silu.derivative;
-      d_up(f) = d * silu.value;
-      act(f) = silu.value * up;
+      d_up(f) = silu.value;  // so far
     });
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int f) {
+    if (out.data()) each([&](int f) { act(f) = d_up(f) * static_cast<Real>(gate_up(n, F + first + f)); });
+    each([&](int f) { d_up(f) *= static_cast<Real>(d_out(n, first + f)); });
+    if (out.data()) each([&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });
+    each([&](int f) {
       d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f));
       d_gate_up(n, F + first + f) = static_cast<Scalar>(d_up(f));
     });
-    if (out.data()) {
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                           [&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });
-    }
   }
 }
 

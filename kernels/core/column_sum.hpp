@@ -19,15 +19,16 @@
 
 namespace tessera::kernels {
 
-template <class Exec, class Real>
+template <class Exec, class Real, class Out = Real>
 struct ColumnSum {
   Matrix<const Real, Exec> partial;  // [>= rows, C]  in
   int rows;                          // rows of partial that hold something
-  Vector<Real, Exec> out;            // [C]  out, or in and out when accumulate
+  Vector<Out, Exec> out;             // [C]  out, or in and out when accumulate
   bool accumulate;
 
-  static constexpr int kColumns = kIsHost<Exec> ? 64 : 32;  // columns per team
-  static constexpr int kSlices = kIsHost<Exec> ? 1 : 32;
+  static constexpr int kColumns = kIsHost<Exec> ? 64 : 16;  // columns per team
+  static constexpr int kSlices = kIsHost<Exec> ? 1 : 64;
+  static constexpr int kAtOnce = 8;  // rows that a lane has under way
 
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -36,7 +37,7 @@ struct ColumnSum {
     const int C = out.extent_int(0);
     if (C == 0) return;
     Kokkos::parallel_for(label,
-                         team_policy<Policy>(exec, (C + kColumns - 1) / kColumns, kSlices * kVectorLanes)
+                         team_policy<Policy>(exec, (C + kColumns - 1) / kColumns, kSlices * kColumns)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kSlices * kColumns))),
                          *this);
   }
@@ -46,27 +47,32 @@ struct ColumnSum {
     const int columns = C - first < kColumns ? C - first : kColumns;
     Pad<Real, Exec> sum(team.team_scratch(0), kSlices * kColumns);
 
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, kSlices + 0), [&](int slice) {
-      Real* sum_s = &sum(slice * kColumns);
-      if constexpr (kIsHost<Exec>) {  // row by row: a host wants long runs of a row
-        Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns), [&](int c) { sum_s[c] = Real(0); });
-        for (int r = slice; r < rows; r += kSlices) {
-          Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns),
-                               [&](int c) { sum_s[c] += partial(r, first + c); });
-        }
-      } else {  // column by column: the sum stays in a register, and several rows are under way
-        Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns), [&](int c) {
-          Real sum_c = 0;
-          for (int r = slice; r < rows; r += kSlices) sum_c += partial(r, first + c);
-          sum_s[c] = sum_c;
-        });
+    if constexpr (kIsHost<Exec>) {  // row by row: a host wants long runs of a row
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int c) { sum(c) = Real(0); });
+      for (int r = 0; r < rows; ++r) {
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int c) { sum(c) += partial(r, first + c); });
       }
-    });
+    } else {  // column by column: the sum stays in a register
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kSlices * kColumns), [&](int lane) {
+        const int c = lane % kColumns;
+        Real sum_c = 0;
+        for (int r = lane / kColumns; c < columns && r < rows; r += kAtOnce * kSlices) {
+          Real value[kAtOnce];
+          TESSERA_UNROLL
+          for (int j = 0; j < kAtOnce; ++j) {
+            value[j] = r + j * kSlices < rows ? partial(r + j * kSlices, first + c) : Real(0);
+          }
+          TESSERA_UNROLL
+          for (int j = 0; j < kAtOnce; ++j) sum_c += value[j];
+        }
+        sum(lane) = sum_c;
+      });
+    }
     team.team_barrier();
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int c) {
-      Real all = accumulate ? out(first + c) : Real(0);
+      Real all = accumulate ? static_cast<Real>(out(first + c)) : Real(0);
       for (int slice = 0; slice < kSlices; ++slice) all += sum(slice * kColumns + c);
-      out(first + c) = all;
+      out(first + c) = static_cast<Out>(all);
     });
   }
 };

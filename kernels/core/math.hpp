@@ -7,6 +7,10 @@
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/scalar.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/cuda/registers.hpp"
+#endif
 
 namespace tessera::kernels {
 
@@ -41,6 +45,27 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
     const float half_power = std::bit_cast<float>(biased << 23);  // 2^(n-1): n itself can be 128; 0 where biased is
     return e_r * half_power * 2.0f;
   }
+}
+
+/// e^x for a result that ends in Scalar: where that has 16 bits, a GPU's own power of two will do. Its relative error
+/// grows with |x|: 2^-22 + |x| 2^-23, half a unit of a float16 at |x| = 4000.
+template <class Scalar>
+KOKKOS_FORCEINLINE_FUNCTION Accum<Scalar> exp_for(Accum<Scalar> x) {
+#ifdef KOKKOS_ENABLE_CUDA
+  if constexpr (sizeof(Scalar) == 2) {
+    KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx(x * 1.44269504f);))
+  }
+#endif
+  return fast_exp(x);
+}
+
+/// The larger of two numbers; a NaN loses.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real larger(Real a, Real b) {
+#ifdef __CUDACC__
+  KOKKOS_IF_ON_DEVICE((return Kokkos::fmax(a, b);))  // one instruction
+#endif
+  return b > a ? b : a;
 }
 
 }  // namespace tessera::kernels

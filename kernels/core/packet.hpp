@@ -95,7 +95,9 @@ bool packets_fit(int width, std::int64_t columns, const Scalars*... tensors) {
 
 /// Work tag: the width is part of the kernel's type.
 template <int kWidth>
-struct InPackets {};
+struct InPackets {
+  static constexpr int kElements = kWidth;
+};
 
 /// Calls launch(InPackets<width>{}) with the packets of Exec where they `fit`, else with single elements.
 template <class Exec, class Scalar, class Launch>

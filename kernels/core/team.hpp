@@ -42,6 +42,20 @@ struct InRegisters {
   static constexpr int kMostLanes = kSlots == 8 ? 1024 : kTeamLanes;  // per team
 };
 
+/// Teams of `lanes` lanes that a GPU's processors hold at once, when each holds kTeams of the largest: a league of that
+/// size walks many rows without a second wave. 132 processors, as in an H100 or H200; elsewhere it is a fair guess.
+template <class How, int kTeams>
+int teams_at_once(int lanes) {
+  constexpr int kProcessors = 132;
+  return kProcessors * (kTeams * How::kMostLanes / ((lanes + kVectorLanes - 1) / kVectorLanes * kVectorLanes));
+}
+
+/// The largest league up to `most` whose teams have equally many of N rows, or one less.
+inline int even_league(int N, int most) {
+  const int rows = (N + most - 1) / most;
+  return (N + rows - 1) / rows;
+}
+
 /// Calls launch(InRegisters<width, slots>{}, lanes) with the fewest slots that leave the team small, for rows of
 /// `columns` elements. Throws std::invalid_argument when the row is longer than 8 packets of 1024 lanes.
 template <class Exec, class Scalar, class Launch>

@@ -30,7 +30,7 @@ ROOMS = {
     "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", *LEAVES],
     "src/jobs": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", *LEAVES, "build_info.hpp"],
     "src/main.cpp": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
-    "kernels/core": [],
+    "kernels/core": ["kernels/cuda"],
     "kernels": [],
     "parallel": ["kernels/core", "config/settings.hpp", "errors.hpp"],
 }
