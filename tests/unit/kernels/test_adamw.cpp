@@ -32,7 +32,7 @@ AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
 
 /// Parameters, moments and working copy of one test, and the update that a step applies to them.
 template <class Scalar, class Grad = Accum<Scalar>>
-struct Run {
+struct AdamwRun {
   using Real = Accum<Scalar>;
   using Word = kernels::MasterWord<Scalar>;
   static constexpr bool kHasHalves = kernels::MasterWeights<Device, Scalar>::kAreHalves;
@@ -42,7 +42,7 @@ struct Run {
   Buffer<Real> m, v;
   Buffer<Scalar> param;
 
-  Run(const std::vector<AdamwSpan>& spans, std::size_t n)
+  AdamwRun(const std::vector<AdamwSpan>& spans, std::size_t n)
       : blocks(make_adamw_blocks(spans)),
         master(initial_master(n)),
         grad(uniform_as<Grad>(n, 2)),
@@ -114,7 +114,7 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
   const std::vector<AdamwSpan> spans = {
       {0, 1, true}, {1, b - 1, false}, {b, b, true}, {2 * b, b + 1, false}, {3 * b + 5, 17, true}};
   const std::size_t n = 3 * b + 30;
-  const Run<TypeParam> run(spans, n);
+  const AdamwRun<TypeParam> run(spans, n);
   const auto before = run.weights(), grad = run.grad.values();
   constexpr int kSteps = 10;
   constexpr double kClip = 0.5;
@@ -140,10 +140,12 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
   const auto param = run.param.elements();
   for (std::size_t i = 0; i < n; ++i) {
     const bool covered = i < std::size_t(3 * b + 1) || (i >= std::size_t(3 * b + 5) && i < std::size_t(3 * b + 22));
-    if (covered || Run<TypeParam>::kHasHalves) {
+    if (covered || AdamwRun<TypeParam>::kHasHalves) {
       const double off = std::abs(static_cast<double>(param[i]) - weights[i]);
       ASSERT_LE(off, kEpsilon<TypeParam> / 2 * std::abs(weights[i])) << i;
-      if (!covered) ASSERT_EQ(weights[i], before[i]) << i;
+      if (!covered) {
+        ASSERT_EQ(weights[i], before[i]) << i;
+      }
     } else {
       ASSERT_TRUE(std::isnan(static_cast<double>(param[i]))) << i;
     }
@@ -165,8 +167,8 @@ TEST(MasterWeights, halves_of_a_float_are_the_nearest_bfloat16_and_the_rest) {
 }
 
 TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same_value_do) {
-  const Run<bfloat16> wide({{0, 10007, true}}, 10007);
-  const Run<bfloat16, bfloat16> narrow({{0, 10007, true}}, 10007);
+  const AdamwRun<bfloat16> wide({{0, 10007, true}}, 10007);
+  const AdamwRun<bfloat16, bfloat16> narrow({{0, 10007, true}}, 10007);
   const auto grad = narrow.grad.values();
   const Buffer<float> same_grad(grad);
   auto kernel = wide.kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{scalars_at(1)}));
@@ -180,7 +182,7 @@ TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same
 }
 
 TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
-  const Run<TypeParam> run({{0, 100, true}}, 100);
+  const AdamwRun<TypeParam> run({{0, 100, true}}, 100);
   run.step(scalars_at(1));
   const auto master = run.master.elements(), m = run.m.elements(), v = run.v.elements();
   const auto param = run.param.elements();
@@ -192,21 +194,21 @@ TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
 }
 
 TYPED_TEST(Adamw, repeats_bit_for_bit) {
-  const Run<TypeParam> one({{0, 10007, true}}, 10007), two({{0, 10007, true}}, 10007);
+  const AdamwRun<TypeParam> one({{0, 10007, true}}, 10007), two({{0, 10007, true}}, 10007);
   for (int step = 1; step <= 3; ++step) one.step(scalars_at(step)), two.step(scalars_at(step));
   EXPECT_TRUE(same_bits(one.master.elements(), two.master.elements()));
   EXPECT_TRUE(same_bits(one.param.elements(), two.param.elements()));
 }
 
 TYPED_TEST(Adamw, cutting_a_span_changes_no_bit) {
-  const Run<TypeParam> whole({{0, 10007, true}}, 10007);
-  const Run<TypeParam> pieces({{5001, 5006, true}, {0, 13, true}, {13, 4988, true}}, 10007);
+  const AdamwRun<TypeParam> whole({{0, 10007, true}}, 10007);
+  const AdamwRun<TypeParam> pieces({{5001, 5006, true}, {0, 13, true}, {13, 4988, true}}, 10007);
   whole.step(scalars_at(1)), pieces.step(scalars_at(1));
   EXPECT_TRUE(same_bits(whole.master.elements(), pieces.master.elements()));
 }
 
 TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
-  const Run<TypeParam> run({{0, 9, true}}, 9);
+  const AdamwRun<TypeParam> run({{0, 9, true}}, 9);
   const LaunchRecorder recorder;
   run.step(scalars_at(1));
   EXPECT_TRUE(launched_under(recorder, "tessera::adamw::", Device()));
@@ -214,7 +216,7 @@ TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
 
 TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_blocks) {
   using Kernel = AdamwUpdate<Device, TypeParam>;
-  const Run<TypeParam> run({{0, 9, true}}, 9);
+  const AdamwRun<TypeParam> run({{0, 9, true}}, 9);
   const Buffer<AdamwScalars> scalars(std::vector<AdamwScalars>{scalars_at(1)});
   const auto refuses = [&](auto change) {
     Kernel bad = run.kernel(scalars);
