@@ -97,6 +97,13 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(ranks.timeout_s);
     const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device);
+    if (deck.settings.train.graph && deck.settings.job.kind == config::JobKind::train && world->size() > 1 &&
+        !world->collectives().is_asynchronous()) {
+      throw jobs::CollectiveFailure(
+          Exit::environment,
+          "train.graph = true on several ranks wants NCCL and a GPU for each rank; these talk "
+          "through MPI, which cannot be part of a graph: set train.graph = false");
+    }
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // every rank is here: rank 0 speaks, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
