@@ -226,8 +226,10 @@ std::vector<Key> make_table() {
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
        "Whether two ranks may use one GPU. CPU builds have none to share."},
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
-       "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the network "
-       "or a GPU is lost. The first steps get ten times as long, slow ones four times the longest before. 0: no limit."},
+       "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
+       "network "
+       "or a GPU is lost. The first steps get ten times as long, slow ones four times the longest before. 0: no "
+       "limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
        "Number of ranks that --plan plans for. A run takes its number from mpirun."},
 
@@ -292,6 +294,9 @@ std::vector<Key> make_table() {
       {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
        "Forms of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
        "graph: one captured graph; deck: as train.graph and train.fused say."},
+      {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
+       "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
+       "which costs it some microseconds; the measured steps are not touched."},
 
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},

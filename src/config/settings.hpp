@@ -161,6 +161,7 @@ struct Bench {
   std::int64_t width = 1024;                              // C, bench.kernels
   std::vector<std::string> sizes = {"deck"};              // bench.step
   std::vector<std::string> variants = {"deck"};           // bench.step
+  bool profile = false;                                   // bench.step
 
   bool operator==(const Bench&) const = default;
 };

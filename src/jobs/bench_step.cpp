@@ -8,7 +8,8 @@
 /// taken of a GPU's memory since it began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
 /// MFU counts 6 flop per parameter and token (embedding left out) and 6*L*C*T per token for causal attention, over the
-/// dense peak of the datasheet. A model that does not fit is a row that says so, where the deck asks for several.
+/// dense peak of the datasheet. bench.profile adds the kernels of one more step by time. A model that does not fit is a
+/// row that says so, where the deck asks for several.
 
 #include <fmt/format.h>
 
@@ -19,6 +20,7 @@
 #include "jobs/bench.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/kernel_timer.hpp"
 #include "train/step.hpp"
 
 namespace tessera::jobs {
@@ -121,6 +123,29 @@ void time_steps(const config::Settings& settings, train::Trainer& trainer, const
   row.optimizer_s = median(optimizer_s);
 }
 
+/// Runs one step launch by launch and prints its kernels by time, with their sums by kind.
+void print_profile(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler, int rank) {
+  kernels::KernelTimer timer;
+  timer.start();
+  trainer.start(settings.train.batch_size, sampler, true);
+  trainer.collect();
+  timer.stop();
+  if (rank != 0) return;
+  double gemm_s = 0, attention_s = 0, other_s = 0;
+  for (const kernels::KernelTimer::Row& row : timer.rows()) {
+    const bool is_gemm = row.label.find("::gemm::") != std::string::npos;
+    const bool is_attention = row.label.find("::attention::") != std::string::npos;
+    (is_gemm ? gemm_s : is_attention ? attention_s : other_s) += row.total_s;
+    fmt::print("  {:>9.3f} ms {:>6} x {:>9.2f} us  {}\n", 1e3 * row.total_s, row.calls,
+               1e6 * row.total_s / static_cast<double>(row.calls), row.label);
+  }
+  fmt::print(
+      "  {:>9.3f} ms of kernels: products {:.3f}, attention {:.3f}, the rest {:.3f}; {} launches, {} fences, {} "
+      "allocations\n",
+      1e3 * (gemm_s + attention_s + other_s), 1e3 * gemm_s, 1e3 * attention_s, 1e3 * other_s, timer.counts().launches,
+      timer.counts().fences, timer.counts().allocations);
+}
+
 /// `free_at_start`: bytes of the GPU's memory before the first row.
 void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, Row& row) {
   parallel::World& world = context.world;
@@ -143,6 +168,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
   time_steps(settings, *trainer, *sampler, world, row);
   if constexpr (!kernels::kIsHost<Exec>)
     row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
+  if (settings.bench.profile) print_profile(settings, *trainer, *sampler, world.rank());
   row.forward_pass_s = time_forward(settings.bench, *trainer, *sampler, settings.train.batch_size, world);
 }
 
