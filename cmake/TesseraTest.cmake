@@ -1,7 +1,8 @@
 # tessera_test(unit.kernels.rmsnorm SOURCES test_rmsnorm.cpp LIBRARIES tessera_kernels [RANKS 1 2 3] [LABELS slow])
 #
 # Makes one executable. Without RANKS every case of it is a ctest entry of its own, named <name>.<suite>.<case>;
-# with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>.
+# with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>; one that wants more GPUs
+# than there are says so and counts as skipped.
 include(GoogleTest)
 
 function(tessera_test name)
@@ -16,7 +17,8 @@ function(tessera_test name)
     foreach(ranks IN LISTS arg_RANKS)
       add_test(NAME ${name}.np${ranks}
         COMMAND "${PROJECT_SOURCE_DIR}/scripts/run" --quiet -n ${ranks} "$<TARGET_FILE:${target}>")
-      set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "${kind};mpi;${arg_LABELS}" TIMEOUT 600 PROCESSORS ${ranks})
+      set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "${kind};mpi;${arg_LABELS}" TIMEOUT 600 PROCESSORS ${ranks}
+        SKIP_REGULAR_EXPRESSION "needs [0-9]+ GPUs, found")
     endforeach()
   else()
     target_link_libraries(${target} PRIVATE tessera_test_main)

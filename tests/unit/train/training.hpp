@@ -2,6 +2,8 @@
 /// one rank, all sequences at once, with AdamW written out.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -12,12 +14,32 @@
 #include "data/sampler.hpp"
 #include "model/initial_values.hpp"
 #include "optim/schedule.hpp"
+#include "parallel/device.hpp"
+#include "parallel/nccl.hpp"
 #include "reference/adamw.hpp"
 #include "train/step.hpp"
 #include "unit/model/pass.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::test {
+
+/// Ranks on GPUs have one each; where there are too few, every test is skipped and says so.
+class GpuPerRank : public ::testing::Environment {
+  void SetUp() override {
+    if (!parallel::has_gpu_backend()) return;
+    const int wanted = TestWorld().local_size(), found = parallel::visible_devices();
+    if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
+  }
+};
+inline const auto* const kGpuPerRank = ::testing::AddGlobalTestEnvironment(new GpuPerRank);
+
+/// Ranks that are joined as those of a launch are: by NCCL where they compute on GPUs.
+struct TrainingWorld : TestWorld {
+  TrainingWorld() {
+    if (parallel::kHasNccl && size() > 1) use(parallel::make_nccl_collectives(*this));
+  }
+  ~TrainingWorld() { use(nullptr); }
+};
 
 /// A model of 30,000 parameters; eps is large because Adam's first step is otherwise the sign of a gradient.
 inline config::Settings small_settings() {
@@ -64,8 +86,15 @@ class Training {
     double loss;
   };
   Step step() {
-    Step numbers{trainer->run(next_sample, sampler), 0};
+    start();
+    return collect();
+  }
+  void start(bool launch_by_launch = false) {
+    trainer->start(next_sample, sampler, launch_by_launch);
     next_sample += settings.train.batch_size;
+  }
+  Step collect() {
+    Step numbers{trainer->collect(), 0};
     const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
     numbers.loss = world.sum({numbers.loss_sum})[0] / tokens;
     return numbers;
@@ -80,7 +109,7 @@ class Training {
     return true;
   }
 
-  TestWorld world;
+  TrainingWorld world;
   config::Settings settings;
   train::Plan plan;
   data::Corpus corpus;

@@ -1,0 +1,222 @@
+/// Steps that the host only enqueues: what they cost it, two under way at a time, and the step as a graph.
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "kernels/core/kernel_timer.hpp"
+#include "support/scalars.hpp"
+#include "train/graph.hpp"
+#include "unit/train/training.hpp"
+
+namespace tessera::test {
+namespace {
+
+constexpr bool kIsOnHost = kernels::kIsHost<kernels::Device>;
+
+struct Case {
+  std::string name;
+  config::Settings settings;
+  Dtype dtype;
+};
+
+/// A model whose heads are 64 wide, which every tuned attention has.
+config::Settings wide_settings() {
+  config::Settings deck = small_settings();
+  deck.model.context_length = 64;
+  deck.model.d_model = 128;
+  deck.model.num_heads = 2;
+  return deck;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+    list.push_back({"plain", small_settings(), dtype});
+    list.push_back({"wide heads", wide_settings(), dtype});
+  }
+  Case accumulation{"accumulation", small_settings(), Dtype::bf16};
+  accumulation.settings.train.micro_batch_size = 1;
+  accumulation.settings.train.batch_size = 7;
+  Case recomputing{"recomputing", small_settings(), Dtype::bf16};
+  recomputing.settings.train.checkpoint_activations = 1;
+  Case unfused{"unfused", small_settings(), Dtype::fp32};
+  unfused.settings.train.fused = false;
+  Case standard{"standard attention", small_settings(), Dtype::fp32};
+  standard.settings.attention.implementation = config::AttentionImplementation::standard;
+  Case buckets{"a bucket per unit", small_settings(), Dtype::fp32};
+  buckets.settings.parallel.bucket_mbyte = 0;
+  Case narrow{"bf16 gradients", small_settings(), Dtype::bf16};
+  narrow.settings.precision.gradients = config::GradientPrecision::bf16;
+  for (const Case& more : {accumulation, recomputing, unfused, standard, buckets, narrow}) list.push_back(more);
+  return list;
+}
+
+Case with_graph(Case c) {
+  c.settings.train.graph = true;
+  c.name += ", as a graph";
+  return c;
+}
+
+void expect_equal(const Training::Step& a, const Training::Step& b) {
+  EXPECT_EQ(a.loss_sum, b.loss_sum);
+  EXPECT_EQ(a.grad_norm, b.grad_norm);
+  EXPECT_EQ(a.learning_rate, b.learning_rate);
+  EXPECT_EQ(a.loss_scale, b.loss_scale);
+  EXPECT_EQ(a.was_skipped, b.was_skipped);
+}
+
+void expect_costs_nothing(const Case& c) {
+  SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
+  Training training(c.settings, c.dtype);
+  for (int step = 0; step < 2 * train::Trainer::kMostStarted; ++step) training.step();
+  kernels::KernelTimer timer;
+  timer.start();
+  for (int i = 0; i < train::Trainer::kMostStarted; ++i) training.start();
+  for (int i = 0; i < train::Trainer::kMostStarted; ++i) training.trainer->collect();
+  timer.stop();
+  EXPECT_EQ(timer.counts().allocations, 0);
+  if (kIsOnHost) return;  // nothing to wait for: a launch returns when its work is done
+  EXPECT_EQ(timer.counts().fences, 0);
+  if (c.settings.train.graph) {
+    EXPECT_EQ(timer.counts().launches, 0);
+  } else {
+    EXPECT_GT(timer.counts().launches, 10);
+  }
+}
+
+TEST(EnqueuedStep, waits_for_nothing_and_allocates_nothing_after_the_first) {
+  for (const Case& c : cases()) expect_costs_nothing(c);
+}
+
+TEST(EnqueuedStep, two_under_way_are_the_same_steps_as_one_after_the_other) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
+    Training one(c.settings, c.dtype), two(c.settings, c.dtype);
+    two.start();
+    for (int step = 0; step < 6; ++step) {
+      if (step < 5) two.start();
+      EXPECT_EQ(two.trainer->started(), step < 5 ? 2 : 1);
+      expect_equal(one.step(), two.collect());
+    }
+    EXPECT_EQ(one.trainer->weights_fingerprint(), two.trainer->weights_fingerprint());
+  }
+}
+
+TEST(EnqueuedStep, a_third_under_way_is_refused_and_so_is_collecting_none) {
+  Training training(small_settings());
+  EXPECT_THROW(training.trainer->collect(), std::logic_error);
+  training.start();
+  training.start();
+  EXPECT_THROW(training.start(), std::logic_error);
+  training.collect();
+  training.collect();
+  EXPECT_THROW(training.trainer->collect(), std::logic_error);
+}
+
+struct StepAsGraph : ::testing::Test {
+  void SetUp() override {
+    if (kIsOnHost) GTEST_SKIP() << "this build computes on the host, where there are no graphs";
+  }
+};
+
+TEST_F(StepAsGraph, waits_for_nothing_and_allocates_nothing_once_recorded) {
+  for (const Case& c : cases()) expect_costs_nothing(with_graph(c));
+}
+
+TEST_F(StepAsGraph, is_the_step_launch_by_launch_bit_for_bit) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
+    Training launches(c.settings, c.dtype), graph(with_graph(c).settings, c.dtype);
+    for (int step = 0; step < 8; ++step) {
+      graph.start(step == 5);  // in between, as profiled steps are
+      expect_equal(launches.step(), graph.collect());
+      EXPECT_EQ(launches.trainer->weights_fingerprint(), graph.trainer->weights_fingerprint()) << "after step " << step;
+    }
+  }
+}
+
+TEST_F(StepAsGraph, two_under_way_are_the_same_steps_as_one_after_the_other) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
+    Training one(with_graph(c).settings, c.dtype), two(with_graph(c).settings, c.dtype);
+    two.start();
+    for (int step = 0; step < 8; ++step) {
+      if (step < 7) two.start();
+      expect_equal(one.step(), two.collect());
+    }
+    EXPECT_EQ(one.trainer->weights_fingerprint(), two.trainer->weights_fingerprint());
+  }
+}
+
+TEST_F(StepAsGraph, goes_on_after_validation_a_checkpoint_and_a_restore) {
+  const Case c = with_graph({"plain", small_settings(), Dtype::bf16});
+  Training undisturbed(c.settings, c.dtype), training(c.settings, c.dtype);
+  for (int step = 0; step < 8; ++step) {
+    if (step == 5) {
+      training.trainer->validate(training.sampler, 3);
+      const State state = state_of(*training.trainer);
+      const train::StateScalars scalars = training.trainer->scalars();
+      training.trainer->load_state([&](const train::StateTensor& tensor) {
+        const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+        std::copy(values.begin(), values.end(), tensor.data.begin());
+      });
+      training.trainer->set_scalars(scalars);
+    }
+    expect_equal(undisturbed.step(), training.step());
+  }
+}
+
+TEST(StepGraph, is_refused_by_name_where_there_are_none) {
+  if (!kIsOnHost) GTEST_SKIP() << "this build computes on GPUs";
+  train::StepGraph graph;
+  EXPECT_FALSE(graph.is_recorded());
+  EXPECT_THROW(graph.record(kernels::Device(), [] {}), std::logic_error);
+}
+
+// --- tensor cores in training
+
+struct Engine {
+  std::string name;
+  config::AttentionEngine engine;
+  bool is_deterministic = true;
+};
+
+class TensorCores : public ::testing::TestWithParam<Engine> {};
+
+/// Whole steps with every tuned attention against the same training in double.
+TEST_P(TensorCores, train_as_the_reference_does) {
+  config::Settings deck = wide_settings();
+  deck.attention = {.implementation = config::AttentionImplementation::flash2,
+                    .tuned = true,
+                    .engine = GetParam().engine,
+                    .deterministic = GetParam().is_deterministic};
+  deck.precision.initial_loss_scale = 1024;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) {
+    SCOPED_TRACE(name_of(dtype));
+    try {
+      train::plan_training(deck, dtype, 1);
+    } catch (const std::exception& refusal) {
+      GTEST_SKIP() << refusal.what();
+    }
+    Training training(deck, dtype);
+    ReferenceTraining reference(deck, dtype);
+    const double epsilon = dtype == Dtype::bf16 ? kEpsilon<bfloat16> : kEpsilon<float16>;
+    for (int step = 0; step < 10; ++step) {
+      const Training::Step n = training.step();
+      reference.step(training.sampler);
+      EXPECT_NEAR(n.loss, reference.pass.loss, epsilon * reference.pass.loss) << "step " << step;
+      EXPECT_NEAR(n.grad_norm, reference.grad_norm, 8 * epsilon * reference.grad_norm) << "step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, TensorCores,
+                         ::testing::Values(Engine{"auto", config::AttentionEngine::automatic},
+                                           Engine{"auto_in_any_order", config::AttentionEngine::automatic, false},
+                                           Engine{"mma", config::AttentionEngine::mma},
+                                           Engine{"wgmma", config::AttentionEngine::wgmma}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tessera::test
