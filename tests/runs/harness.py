@@ -3,6 +3,7 @@
 ctest sets TESSERA_PROGRAM (the binary) and TESSERA_SOURCE_DIR (the checkout). Every test works in a folder of its own,
 with a space in its name, and ends every process that it started.
 """
+import functools
 import os
 import re
 import shutil
@@ -86,6 +87,16 @@ def wait_for_end(pids, limit_s=10):
     return True
 
 
+@functools.lru_cache(None)
+def gpus():
+    """How many GPUs the program has to compute on; None where it computes on the host."""
+    config = subprocess.run([PROGRAM, "--show-config"], capture_output=True, text=True, errors="replace").stdout
+    if not re.search(r"^Kokkos .*\bCUDA\b", config, re.M | re.I):
+        return None
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace").stdout
+    return len(re.findall(r"^GPU \d+", listed, re.M))
+
+
 class Job:
     """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program."""
 
@@ -145,6 +156,8 @@ class RunTest(unittest.TestCase):
         self.addCleanup(lambda: [job.close() for job in self.jobs])
 
     def start(self, deck, *arguments, ranks=None, **more):
+        if (ranks or 1) > 1 and gpus() is not None and gpus() < ranks:
+            self.skipTest(f"needs {ranks} GPUs, found {gpus()}")
         job = Job([deck, *arguments], ranks, self.folder, **more)
         self.jobs.append(job)
         return job
