@@ -184,7 +184,8 @@ TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same
 TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
   const AdamwRun<TypeParam> run({{0, 100, true}}, 100);
   run.step(scalars_at(1));
-  const auto master = run.master.elements(), m = run.m.elements(), v = run.v.elements();
+  const auto master = run.master.elements();
+  const auto m = run.m.elements(), v = run.v.elements();
   const auto param = run.param.elements();
   run.step(scalars_at(2, std::nan(""), 1));
   EXPECT_TRUE(same_bits(run.master.elements(), master));
