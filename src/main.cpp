@@ -54,8 +54,10 @@ bool answer_without_deck(const config::CommandLine& line) {
   } else if (line.version) {
     fmt::print("{}\n", build_info::summary());
   } else if (line.show_config) {
-    fmt::print("{}\nflags      {}\nKokkos     {}\nMPI        {}\nBLAS       {}\n", build_info::summary(),
-               build_info::flags(), build_info::kokkos(), build_info::mpi(), kernels::gemm_library());
+    fmt::print("{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\n",
+               build_info::summary(), build_info::flags(), build_info::kokkos(),
+               parallel::has_gpu_backend() ? parallel::compiled_architecture() : "none", build_info::mpi(),
+               parallel::kHasNccl ? "yes" : "no", kernels::gemm_library());
   } else if (line.explain) {
     fmt::print("{}", config::explain(*line.explain));
   } else {
