@@ -190,8 +190,8 @@ std::vector<Key> make_table() {
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
        "Number format of AdamW's two moments."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
-       "dtype in which gradients are kept; bf16 needs precision.compute and precision.reduce = \"bf16\" and one "
-       "micro-step per step"},
+       "Number format in which gradients are kept. bf16 needs bf16 in precision.compute and precision.reduce, and one "
+       "micro-step per step."},
       {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
        "Number format in which gradients cross the network."},
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),

@@ -128,6 +128,11 @@ const Case kCases[] = {
      "deck.toml:1:18  bench.batch  would be ignored: bench.tokens is given  legal: one of the two"},
     {"bench_heads_and_channels", "bench = {channels = 2048, heads = 16}\n",
      "deck.toml:1:35  bench.heads  would be ignored: bench.channels is given"},
+    {"bf16_gradients_of_fp32", "precision = {gradients = 'bf16', reduce = 'bf16'}\n",
+     "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
+     "precision.compute"},
+    {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
+     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the gradients are kept  legal: precision.reduce"},
     // legal words that this version does not have
     {"missing_job", "job.kind = 'bench.comm'\n",
      "deck.toml:1:12  job.kind  \"bench.comm\" is not in this version; use bench.step"},

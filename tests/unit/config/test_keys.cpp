@@ -171,7 +171,9 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
     if (value.empty()) continue;
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
-    if (key.name == "attention.tuned" || key.name == "attention.engine") overrides.push_back("precision.compute=bf16");
+    if (key.name == "attention.tuned" || key.name == "attention.engine" || key.name == "precision.gradients")
+      overrides.push_back("precision.compute=bf16");
+    if (key.name == "precision.gradients") overrides.push_back("precision.reduce=bf16");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
