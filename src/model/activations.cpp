@@ -45,9 +45,10 @@ struct Declarer {
   }
 
   /// The tensors of `block` for a pass whose moment m happens at pass(m); a tensor lives from the moment that writes
-  /// it to the forward moment or, when `kept`, the backward moment that reads it last.
-  BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry,
-                             TensorId x1) const {
+  /// it to the forward moment or, when `kept`, the backward moment that reads it last. `x1` and `act` are given where
+  /// another block has them already.
+  BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1,
+                             TensorId act = kAbsent) const {
     const int unit = block + 1;
     const auto life = [&](int written, int read, int read_backward) {
       return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
@@ -68,7 +69,7 @@ struct Declarer {
     t.rrms2 = activation(path + "rrms2", {N}, real, life(4, 4, 4));
     t.normed2 = activation(path + "normed2", {N, s.C}, o.dtype, life(4, 5, 3));
     t.gate_up = activation(path + "gate_up", {N, 2 * s.F}, o.dtype, life(5, 6, 3));
-    t.act = activation(path + "act", {N, s.F}, o.dtype, {pass(6), pass(7)});
+    t.act = act != kAbsent ? act : activation(path + "act", {N, s.F}, o.dtype, {pass(6), pass(7)});
     return t;
   }
 
@@ -89,8 +90,9 @@ struct Declarer {
       const int last_of_segment =
           static_cast<int>(std::min(s.L, (block / o.checkpoint_blocks + 1) * o.checkpoint_blocks)) - 1;
       const auto recompute = [&](int) { return time.backward(last_of_segment + 1, 0); };
-      t.backward[block] =
-          block_tensors(block, path + "recomputed.", true, recompute, 0, keeps_residual_at(block) ? x1 : kAbsent);
+      const bool is_first = keeps_residual_at(block);  // of its segment, whose blocks are made anew in one moment
+      t.backward[block] = block_tensors(block, path + "recomputed.", true, recompute, 0, is_first ? x1 : kAbsent,
+                                        is_first ? kAbsent : t.backward[block - 1].act);
     } else {
       t.backward[block] = in_forward;
     }
@@ -184,13 +186,13 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
   t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;
   const std::int64_t gemm_floats = declare.gemm_floats(t.chunk_rows);
-  t.gemm_workspace =
-      gemm_floats > 0
-          ? layout.add("gemm.workspace", {gemm_floats}, Dtype::fp32, Category::workspace, Lifetime::whole_run())
-          : kAbsent;
+  t.gemm_workspace = gemm_floats > 0 ? layout.add("gemm.workspace", {gemm_floats}, Dtype::fp32, Category::workspace,
+                                                  Lifetime::whole_run())
+                                     : kAbsent;
   t.attention_counter = t.attention_workspace = kAbsent;
   if (options.attention.is_tuned()) {
-    t.attention_counter = layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
+    t.attention_counter =
+        layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
     const std::int64_t bytes = kernels::attention_workspace_bytes(
         options.attention, options.dtype, static_cast<int>(options.sequences), static_cast<int>(shape.H),
         static_cast<int>(shape.T), static_cast<int>(shape.T), static_cast<int>(shape.D()));

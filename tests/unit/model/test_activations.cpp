@@ -208,8 +208,8 @@ TEST(Activations, checkpointing_trades_memory_as_it_should) {
   const auto bytes = [&](int checkpoint) {
     return activation_bytes(shape, {4, Dtype::fp32, true, checkpoint, AttentionKind::flash2});
   };
-  // One block's tensors are 8C + 3F numbers a row (and a few); with checkpoints one segment of them is alive at once.
-  const double row = 4.0 * (8 * 128 + 3 * 352), rows = 4 * 128;
+  // One block's tensors are 8C + 2F numbers a row (and a few); with checkpoints one segment of them is alive at once.
+  const double row = 4.0 * (8 * 128 + 2 * 352), rows = 4 * 128;
   EXPECT_NEAR(static_cast<double>(bytes(0)), 12 * row * rows, 0.1 * 12 * row * rows);
   EXPECT_LT(bytes(1), bytes(2));
   EXPECT_LT(bytes(3), bytes(0) / 2);
