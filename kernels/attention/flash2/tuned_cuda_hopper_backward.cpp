@@ -26,11 +26,19 @@ constexpr float kLog2e = 1.4426950408889634f;
 /// in the registers of the warp, where wgmma wants its descriptors.
 TESSERA_DEVICE SharedAddress same_in_warp(SharedAddress number) { return __shfl_sync(0xffffffffu, number, 0); }
 
+/// The lane's number, read once: what the compiler can get from a special register, it reads again at every use.
+TESSERA_DEVICE int lane_of_warp() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 /// How a head width is cut into tiles.
 template <int D>
 struct BackwardTiles {
-  static constexpr int kQueries = D <= 64 ? 128 : 64;  // rows of q and d_out in one step
-  static constexpr int kStages = D == 128 ? 2 : 1;     // shares of d_q that may wait to be added
+  static constexpr int kQueries = D <= 64 ? 128 : 64;           // rows of q and d_out in one step
+  static constexpr int kDsTiles = D == 64 || D == 128 ? 2 : 3;  // of ds: what fits beside the rest
+  static constexpr int kStages = D == 64 ? 1 : 2;               // shares of d_q that may wait to be added
 
   // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: it takes 64 of the queries, or
   // where there are only 64, some of the panels of k.
@@ -142,7 +150,7 @@ template <class Scalar, int D>
 struct BackwardMain {
   using Tiles = BackwardTiles<D>;
   using Panels = HeadPanels<D>;
-  static constexpr int kQueries = Tiles::kQueries, kStages = Tiles::kStages;
+  static constexpr int kQueries = Tiles::kQueries, kStages = Tiles::kStages, kDsTiles = Tiles::kDsTiles;
   static constexpr int kPanelBytes = Panels::kBytes;
   static constexpr int kWarps = kWarpgroupWarps * (1 + kConsumers);
 
@@ -160,19 +168,16 @@ struct BackwardMain {
   static constexpr int kShareBytes0 = 64 * Tiles::kColumns0 * 4;      // of consumer 0, which lies first
   static constexpr int kRowBytes = kQueries * 4;                      // lse or delta of a tile
   static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDOut = kQ + 2 * kQueryBytes,
-                       kDs = kDOut + 2 * kQueryBytes, kShare = kDs + 2 * kScoreBytes,
+                       kDs = kDOut + 2 * kQueryBytes, kShare = kDs + kDsTiles * kScoreBytes,
                        kLse = kShare + kStages * kShareBytes, kDelta = kLse + 2 * kRowBytes,
                        kBarriers = kDelta + 2 * kRowBytes;
   enum Barrier {  // each of two or more is a ring
-    kKFull,
-    kVFull,
-    kQFull,
-    kQEmpty = kQFull + 2,
-    kDOutFull = kQEmpty + 2,
-    kDOutEmpty = kDOutFull + 2,
+    kKeysFull,
+    kQueriesFull,
+    kQEmpty = kQueriesFull + 2,
+    kDOutEmpty = kQEmpty + 2,
     kDsFull = kDOutEmpty + 2,
-    kDsEmpty = kDsFull + 2,
-    kShareFull = kDsEmpty + 2,
+    kShareFull = kDsFull + 2,
     kShareEmpty = kShareFull + kConsumers * kStages,
     kStart = kShareEmpty + kConsumers * kStages,
     kBarrierCount
@@ -207,9 +212,9 @@ struct BackwardMain {
       give_registers<24>();
       if (lane == 0) {
         if (warp == 0) {
-          load_tiles(walk, k, q, sums.lse2, kK, kQ, kLse, kKFull, kQFull, kQEmpty);
+          load_tiles(walk, k, q, sums.lse2, kK, kQ, kLse, kQEmpty);
         } else if (warp == 1) {
-          load_tiles(walk, v, d_out, sums.delta, kV, kDOut, kDelta, kVFull, kDOutFull, kDOutEmpty);
+          load_tiles(walk, v, d_out, sums.delta, kV, kDOut, kDelta, kDOutEmpty);
         } else {
           add_shares(walk, warp - 2);
         }
@@ -225,17 +230,14 @@ struct BackwardMain {
  private:
   static TESSERA_DEVICE void initialise_barriers(const Walk& walk) {
     constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-    barrier_init(walk.barrier(kKFull), 1);
-    barrier_init(walk.barrier(kVFull), 1);
+    barrier_init(walk.barrier(kKeysFull), 2);
     barrier_init(walk.barrier(kStart), kWarpgroupWarps);
     for (int slot = 0; slot < 2; ++slot) {
-      barrier_init(walk.barrier(kQFull + slot), 1);
+      barrier_init(walk.barrier(kQueriesFull + slot), 2);
       barrier_init(walk.barrier(kQEmpty + slot), kConsumerWarps);
-      barrier_init(walk.barrier(kDOutFull + slot), 1);
       barrier_init(walk.barrier(kDOutEmpty + slot), kConsumerWarps);
-      barrier_init(walk.barrier(kDsFull + slot), kConsumerWarps);
-      barrier_init(walk.barrier(kDsEmpty + slot), kConsumerWarps);
     }
+    for (int slot = 0; slot < 2; ++slot) barrier_init(walk.barrier(kDsFull + slot), kConsumerWarps);
     for (int slot = 0; slot < kConsumers * kStages; ++slot) {
       barrier_init(walk.barrier(kShareFull + slot), kWarpgroupWarps);
       barrier_init(walk.barrier(kShareEmpty + slot), 1);
@@ -245,17 +247,16 @@ struct BackwardMain {
 
   /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries with one number per row.
   TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries,
-                                 const float* rows, int keys_at, int queries_at, int rows_at, int keys_full,
-                                 int queries_full, int queries_empty) const {
+                                 const float* rows, int keys_at, int queries_at, int rows_at, int queries_empty) const {
     if (walk.count == 0) return;
     const int h = walk.head % shape.H, b = walk.head / shape.H;
-    barrier_arrive_expecting(walk.barrier(keys_full), kKeyBytes);
-    load_head_tile(walk.pad + keys_at, keys, walk.barrier(keys_full), walk.key_tile * kKeyTile, h, b);
+    barrier_arrive_expecting(walk.barrier(kKeysFull), kKeyBytes);
+    load_head_tile(walk.pad + keys_at, keys, walk.barrier(kKeysFull), walk.key_tile * kKeyTile, h, b);
     const float* head_rows = rows + std::size_t(walk.head) * shape.query_tiles * kQueries;
   #pragma unroll 1
     for (int step = 0; step < walk.count; ++step) {
       const int slot = step & 1, first_query = (walk.first + step) * kQueries;
-      const SharedAddress full = walk.barrier(queries_full + slot);
+      const SharedAddress full = walk.barrier(kQueriesFull + slot);
       barrier_wait(walk.barrier(queries_empty + slot), (step >> 1 & 1) ^ 1);
       barrier_arrive_expecting(full, kQueryBytes + kRowBytes);
       load_head_tile(walk.pad + queries_at + slot * kQueryBytes, queries, full, first_query, h, b);
@@ -411,20 +412,23 @@ struct BackwardMain {
     }
   }
 
-  /// Hands one share of d_q to the lane that adds it.
+  /// Leaves a share of d_q where the lane that adds it will find it.
   template <int kCount>
-  static TESSERA_DEVICE void hand_over(const float (&d_q)[kCount], const Walk& walk, int consumer, int thread,
-                                       int share) {
-    const int stage = share % kStages, slot = consumer * kStages + stage;
+  static TESSERA_DEVICE void store_share(const float (&d_q)[kCount], const Walk& walk, int consumer, int thread,
+                                         int share) {
+    const int stage = share % kStages;
     const SharedAddress to = walk.pad + kShare + stage * kShareBytes + consumer * kShareBytes0 + 16 * thread;
-    barrier_wait(walk.barrier(kShareEmpty + slot), (share / kStages & 1) ^ 1);
+    barrier_wait(walk.barrier(kShareEmpty + consumer * kStages + stage), (share / kStages & 1) ^ 1);
   #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
       shared_store(to + i / 4 * 16 * kWarpgroupLanes, d_q[i], d_q[i + 1], d_q[i + 2], d_q[i + 3]);
     }
+  }
+  /// Tells it. Apart from the stores, because the fence waits for them.
+  static TESSERA_DEVICE void hand_over_share(const Walk& walk, int consumer, int lane, int share) {
     fence_shared_for_async();
     __syncwarp();
-    if (threadIdx.x == 0) barrier_arrive(walk.barrier(kShareFull + slot));
+    if (lane == 0) barrier_arrive(walk.barrier(kShareFull + consumer * kStages + share % kStages));
   }
 
   /// Calls body with the number of columns of d_q that this consumer computes, as a compile-time number.
@@ -441,7 +445,7 @@ struct BackwardMain {
 
   /// A consumer: its 64 keys against every tile of queries.
   TESSERA_DEVICE void differentiate(const Walk& walk, int consumer, int warp) const {
-    const int lane = threadIdx.x, thread = warp * kWarpLanes + lane;
+    const int lane = lane_of_warp(), thread = warp * kWarpLanes + lane;
     const int first_key = walk.key_tile * kKeyTile + 64 * consumer + 16 * warp;  // of this warp
     const SharedAddress keys = walk.pad + kK + 64 * consumer * kPanelBytes;
     const SharedAddress values = walk.pad + kV + 64 * consumer * kPanelBytes;
@@ -459,18 +463,17 @@ struct BackwardMain {
     for (int i = 0; i < D / 2; ++i) d_k_sum[i] = d_v_sum[i] = 0;
 
     const auto wait_for_queries = [&](int step) {
-      barrier_wait(walk.barrier(kQFull + (step & 1)), step >> 1 & 1);
-      barrier_wait(walk.barrier(kDOutFull + (step & 1)), step >> 1 & 1);
+      barrier_wait(walk.barrier(kQueriesFull + (step & 1)), step >> 1 & 1);
     };
     if (walk.count > 0) {
-      barrier_wait(walk.barrier(kKFull), 0);
-      barrier_wait(walk.barrier(kVFull), 0);
+      barrier_wait(walk.barrier(kKeysFull), 0);
       if (consumer == 1) barrier_wait(walk.barrier(kStart), 0);  // half a step behind
       wait_for_queries(0);
     }
+    int ds_tile = 0, previous_ds_tile = 1;
   #pragma unroll 1
     for (int step = 0; step < walk.count; ++step) {
-      const int slot = step & 1, parity = step >> 1 & 1;
+      const int slot = step & 1;
       const int first_query = (walk.first + step) * kQueries;
       const SharedAddress queries = walk.pad + kQ + slot * kQueryBytes;
       const SharedAddress d_outs = walk.pad + kDOut + slot * kQueryBytes;
@@ -482,6 +485,7 @@ struct BackwardMain {
       warpgroup_commit();
       score_product(d_p, values, d_outs);
       warpgroup_commit();
+      if (step > 1) hand_over_share(walk, consumer, lane, step - 2);  // stored at the end of the previous step
 
       // 2. p and ds
       const Rows lse2(walk.pad + kLse + slot * kRowBytes);
@@ -495,59 +499,62 @@ struct BackwardMain {
       Packed p_packed, ds_packed;
       weigh(p, d_p, delta, p_packed, ds_packed);
 
-      // 3. ds for the other consumer as well
-      barrier_wait(walk.barrier(kDsEmpty + slot), parity ^ 1);
+      // 3. ds for the other consumer as well. That it is done with the tile that is overwritten shows by its previous
+      // ds: of two tiles it tells only after reading the one before, of three it has read two before by then.
+      if (step > 0) barrier_wait(walk.barrier(kDsFull + (slot ^ 1)), (step - 1) >> 1 & 1);
   #pragma unroll
       for (int slice = 0; slice < kQueries / 16; ++slice) {
-        const SharedAddress to = (ds_write ^ (slice & 3) << 5) + slot * kScoreBytes + slice / 4 * kKeyTile * 128;
+        const SharedAddress to = (ds_write ^ (slice & 3) << 5) + ds_tile * kScoreBytes + slice / 4 * kKeyTile * 128;
         store_matrices(to, ds_packed[4 * slice], ds_packed[4 * slice + 1], ds_packed[4 * slice + 2],
                        ds_packed[4 * slice + 3]);
       }
-      fence_shared_for_async();
-      __syncwarp();
-      if (lane == 0) {
-        barrier_arrive(walk.barrier(kDsFull + slot));
-        if (step == 0 && consumer == 0) barrier_arrive(walk.barrier(kStart));
-      }
-
       // 4. d_v += p^T d_out, the previous step's share of d_q (of nothing in step 0, and not handed over), d_k += ds^T
       // q
-      const int previous = slot ^ 1;
       warpgroup_fence();
       key_product(d_v_sum, p_packed, d_outs);
       warpgroup_commit();
-      if (step > 0) barrier_wait(walk.barrier(kDsFull + previous), (step - 1) >> 1 & 1);
+      fence_shared_for_async();
+      if (kDsTiles == 3) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(walk.barrier(kDsFull + slot));
+      }
+      if (step == 0 && consumer == 0 && lane == 0) barrier_arrive(walk.barrier(kStart));
       with_columns(consumer, [&]<int kColumns>() {
         float d_q[kColumns / 2];
         warpgroup_fence();
-        query_product<kColumns>(d_q, ds_read + previous * kScoreBytes, keys_read);
+        query_product<kColumns>(d_q, ds_read + previous_ds_tile * kScoreBytes, keys_read);
         warpgroup_commit();
         key_product(d_k_sum, ds_packed, queries);
         warpgroup_commit();
         warpgroup_wait<1>(d_q);
+        if (kDsTiles == 2) __syncwarp();
         if (lane == 0) {
           barrier_arrive(walk.barrier(kDOutEmpty + slot));
-          if (step > 0) barrier_arrive(walk.barrier(kDsEmpty + previous));
+          if (kDsTiles == 2) barrier_arrive(walk.barrier(kDsFull + slot));
         }
-        if (step > 0) hand_over(d_q, walk, consumer, thread, step - 1);
+        if (step > 0) store_share(d_q, walk, consumer, thread, step - 1);
       });
       if (step + 1 < walk.count) wait_for_queries(step + 1);  // they are there, but to ask takes time
       warpgroup_wait<0>();
       if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));
+      previous_ds_tile = ds_tile;
+      ds_tile = ds_tile + 1 == kDsTiles ? 0 : ds_tile + 1;
     }
 
     // 5. the last share of d_q
     if (walk.count > 0) {
+      if (walk.count > 1) hand_over_share(walk, consumer, lane, walk.count - 2);
       const int slot = (walk.count - 1) & 1;
       barrier_wait(walk.barrier(kDsFull + slot), (walk.count - 1) >> 1 & 1);
       with_columns(consumer, [&]<int kColumns>() {
         float d_q[kColumns / 2];
         warpgroup_fence();
-        query_product<kColumns>(d_q, ds_read + slot * kScoreBytes, keys_read);
+        query_product<kColumns>(d_q, ds_read + previous_ds_tile * kScoreBytes, keys_read);
         warpgroup_commit();
         warpgroup_wait<0>(d_q);
-        hand_over(d_q, walk, consumer, thread, walk.count - 1);
+        store_share(d_q, walk, consumer, thread, walk.count - 1);
       });
+      hand_over_share(walk, consumer, lane, walk.count - 1);
     }
 
     // 6. d_k and d_v
