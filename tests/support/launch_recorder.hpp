@@ -1,4 +1,5 @@
-/// Sees every kernel launch while it lives: label, time, and the execution instance it was enqueued on.
+/// Sees every kernel launch while it lives: label, time, and the execution instance it was enqueued on; and every fence
+/// and allocation by its label. Kokkos before 3.5 tells of no fence.
 ///
 /// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
 /// GPU it does.
@@ -9,6 +10,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,13 @@ class LaunchRecorder {
 
   LaunchRecorder() : before_(Kokkos::Tools::Experimental::get_callbacks()) {
     launches_.clear();
+    fences_.clear();
+    allocations_.clear();
     auto ours = before_;
     ours.begin_parallel_for = ours.begin_parallel_reduce = ours.begin_parallel_scan = record;
     ours.end_parallel_for = ours.end_parallel_reduce = ours.end_parallel_scan = nullptr;
+    ours.begin_fence = record_fence;
+    ours.allocate_data = record_allocation;
     Kokkos::Tools::Experimental::set_callbacks(ours);
   }
   ~LaunchRecorder() { Kokkos::Tools::Experimental::set_callbacks(before_); }
@@ -36,6 +42,8 @@ class LaunchRecorder {
   LaunchRecorder& operator=(const LaunchRecorder&) = delete;
 
   const std::vector<Launch>& launches() const { return launches_; }
+  const std::vector<std::string>& fences() const { return fences_; }  // but for those that Kokkos makes for tools
+  const std::vector<std::string>& allocations() const { return allocations_; }
 
   std::vector<std::string> labels() const {
     std::vector<std::string> list;
@@ -49,8 +57,16 @@ class LaunchRecorder {
     launches_.push_back({label, instance, events::now_s()});
   }
 
+  static void record_fence(const char* label, std::uint32_t, std::uint64_t*) {
+    if (!std::strstr(label, "Kokkos Profile Tool Fence")) fences_.push_back(label);
+  }
+  static void record_allocation(Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t) {
+    allocations_.push_back(label);
+  }
+
   Kokkos::Tools::Experimental::EventSet before_;
   static inline std::vector<Launch> launches_;  // callbacks carry no context
+  static inline std::vector<std::string> fences_, allocations_;
 };
 
 /// Whether something was launched, everything under the prefix, and all of it on `exec`.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <set>
@@ -30,20 +31,20 @@ class Poisoner final : public model::Hooks {
   void tick(int tick) override {
     EXPECT_GT(tick, last_tick_) << "time stands still or runs backwards";
     Kokkos::fence();
-    const kernels::Vector<unsigned char, Device> arena(base_, layout_.arena_bytes());
-    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), arena);
-    for (std::size_t i = 0; i < nobodys_.size(); ++i) {
-      if (nobodys_[i] && host(i) != 0xFF) {
-        ADD_FAILURE() << "byte " << i << " was written between ticks " << last_tick_ << " and " << tick;
-        break;
-      }
+    for (const Range& range : nobodys_) {
+      const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), bytes_of(range));
+      const unsigned char* const begin = host.data();
+      const unsigned char* const end = begin + host.size();
+      const unsigned char* written = std::find_if(begin, end, [](unsigned char byte) { return byte != 0xFF; });
+      if (written == end) continue;
+      ADD_FAILURE() << "byte " << range.first + (written - begin) << " was written between ticks " << last_tick_
+                    << " and " << tick;
+      break;
     }
-    const std::vector<bool> is_undefined =
-        not_owned([&](const memory::Lifetime& life) { return life.first < tick && tick <= life.last; });
-    for (std::size_t i = 0; i < is_undefined.size(); ++i) {
-      if (is_undefined[i]) host(i) = 0xFF;
+    for (const Range& range :
+         not_owned([&](const memory::Lifetime& life) { return life.first < tick && tick <= life.last; })) {
+      Kokkos::deep_copy(bytes_of(range), static_cast<unsigned char>(0xFF));
     }
-    Kokkos::deep_copy(arena, host);
     nobodys_ = not_owned([&](const memory::Lifetime& life) { return life.first <= tick && tick <= life.last; });
     last_tick_ = tick;
     ++ticks;
@@ -51,22 +52,36 @@ class Poisoner final : public model::Hooks {
   int ticks = 0;
 
  private:
-  /// Bytes that belong to no tensor whose life `counts`.
+  struct Range {
+    std::int64_t first, last;  // bytes of the arena
+  };
+  kernels::Vector<unsigned char, Device> bytes_of(const Range& range) const {
+    return kernels::Vector<unsigned char, Device>(base_ + range.first, range.last - range.first);
+  }
+
+  /// What belongs to no tensor whose life `counts`.
   template <class Counts>
-  std::vector<bool> not_owned(Counts counts) const {
-    std::vector<bool> bytes(layout_.arena_bytes(), true);
+  std::vector<Range> not_owned(Counts counts) const {
+    std::vector<Range> owned, free;
     for (const memory::Tensor& tensor : layout_.tensors()) {
       if (tensor.lifetime.is_whole_run() || counts(tensor.lifetime)) {
-        std::fill_n(bytes.begin() + tensor.offset, tensor.bytes, false);
+        owned.push_back({tensor.offset, tensor.offset + tensor.bytes});
       }
     }
-    return bytes;
+    owned.push_back({layout_.arena_bytes(), layout_.arena_bytes()});
+    std::sort(owned.begin(), owned.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
+    std::int64_t end = 0;
+    for (const Range& range : owned) {
+      if (end < range.first) free.push_back({end, range.first});
+      end = std::max(end, range.last);
+    }
+    return free;
   }
 
   const memory::Layout& layout_;
   unsigned char* base_;
   int last_tick_ = 0;
-  std::vector<bool> nobodys_;
+  std::vector<Range> nobodys_;
 };
 
 TEST(Activations, every_tensor_is_alive_when_it_is_used) {

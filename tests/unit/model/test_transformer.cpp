@@ -72,7 +72,7 @@ TYPED_TEST(Transformer, repeats_bit_for_bit) {
 TYPED_TEST(Transformer, checkpointing_gives_the_same_bits) {
   const Golden& golden = this->golden;
   model::Shape deep = golden.shape;
-  deep.L = 5;  // segments of 2 and 3 leave a shorter one; 7 is one segment
+  deep.L = 5;  // segments of 2 and 3 leave a shorter one; 5 and 7 are one segment, alive at once
   const auto tokens = uniform_int(3 * 25, 5, 0, 61);
   for (const AttentionKind attention : {AttentionKind::standard, AttentionKind::flash2}) {
     Pass<TypeParam> plain(deep, {.sequences = 3, .attention = attention});
@@ -86,8 +86,10 @@ TYPED_TEST(Transformer, checkpointing_gives_the_same_bits) {
       pass.run(tokens, 3, 24);
       EXPECT_EQ(pass.loss, plain.loss) << "every " << every;
       EXPECT_TRUE(same_bits(pass.grads, plain.grads)) << "every " << every;
-      EXPECT_LT(pass.layout.peak_by_category()[3], plain.layout.peak_by_category()[3])
-          << "every " << every << " saves nothing";
+      if (every < deep.L) {
+        EXPECT_LT(pass.layout.peak_by_category()[3], plain.layout.peak_by_category()[3])
+            << "every " << every << " saves nothing";
+      }
     }
   }
 }

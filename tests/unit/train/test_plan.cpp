@@ -58,12 +58,24 @@ TEST(Plan, fp32_holds_four_numbers_per_parameter) {
   EXPECT_EQ(plan.state.master, memory::kAbsent);
 }
 
-TEST(Plan, bf16_holds_fp32_master_weights_beside_its_own) {
+TEST(Plan, bf16_holds_the_lower_halves_of_its_weights_beside_them) {
   const Plan plan = plan_training(settings(), Dtype::bf16, 1);
   const std::int64_t P = plan.table.flat_count();
   EXPECT_EQ(sum_of(plan, Category::parameters), 2 * P);
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
-  EXPECT_EQ(sum_of(plan, Category::optimizer), 12 * P);
+  EXPECT_EQ(sum_of(plan, Category::optimizer), (2 + 8) * P);
+
+  config::Settings narrow = settings();
+  narrow.precision.gradients = config::GradientPrecision::bf16;
+  EXPECT_EQ(sum_of(plan_training(narrow, Dtype::bf16, 1), Category::gradients), 2 * P);
+}
+
+TEST(Plan, fp16_holds_fp32_master_weights_beside_its_own) {
+  const Plan plan = plan_training(settings(), Dtype::fp16, 1);
+  const std::int64_t P = plan.table.flat_count();
+  EXPECT_EQ(sum_of(plan, Category::parameters), 2 * P);
+  EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
+  EXPECT_EQ(sum_of(plan, Category::optimizer), (4 + 8) * P);
 }
 
 TEST(Plan, more_ranks_or_micro_steps_need_less_activation_memory) {
