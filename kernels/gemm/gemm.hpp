@@ -5,13 +5,13 @@
 /// multiplied as floats. On CUDA GPUs: cuBLASLt for the 16-bit types and for float in tf32 mode, Kokkos Kernels over
 /// cuBLAS for float and double.
 ///
-/// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). Tensor cores cut their
-///            float sums where arithmetic units round them, once in 16 terms: the error grows like the length k, not
-///            like its root (relative to the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for 65,536).
-///            GemmMath::tf32 takes 10 fraction bits of the operands of a float product.
+/// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). Exception: a product
+///            that accumulates in 16 bits is rounded before and after the addition on Hopper; one with an addend is
+///            not. Tensor cores cut their float sums where arithmetic units round them, once in 16 terms: the error
+///            grows like the length k, not like its root (of the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for
+///            65,536). GemmMath::tf32 takes 10 fraction bits of the operands of a float product.
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
-/// the
-///            first product of a kind and kept for the life of the process (gemm_algorithms, below).
+///            the first product of a kind and kept for the life of the process (gemm_algorithms, below).
 /// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, however aligned.
 /// Fast       on GPUs rows and pointers that are multiples of 16 bytes (so m, n, k multiples of 8 in 16 bits), best of
 ///            128 bytes; every other shape works, several times slower.
