@@ -43,7 +43,7 @@ struct Flash2Backward {
   Real scale;
   bool causal;
 
-  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : 16;
+  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 8 : 16;
   static constexpr int kKeyTile = kQueryTile;
   static constexpr int kMaxHead = 256;
 
