@@ -67,8 +67,8 @@ class Torch:
 class Ours:
     """Our program: one process per call, started through scripts/run where there are several ranks."""
 
-    def __init__(self, program):
-        self.program = program
+    def __init__(self, program, step_overrides=()):
+        self.program, self.step_overrides = program, list(step_overrides)
 
     def run(self, deck, *overrides, ranks=1, timeout=300):
         with tempfile.TemporaryDirectory() as folder:
@@ -342,7 +342,7 @@ def gpt2(ours, torch, report, quick):
     data = []
     for name, least, aim in GPT2:
         try:
-            row = ours.run(deck(name), *(["bench.repeats=4"] if quick else []))[0]
+            row = ours.run(deck(name), *(["bench.repeats=4"] if quick else []), *ours.step_overrides)[0]
             print(step_line(name.removesuffix(".toml"), row), flush=True)
             data.append(row)
             report.promise(f"{name.removesuffix('.toml')} [tokens/s]", row["tokens_per_s"], least, aim)
@@ -379,7 +379,7 @@ def steps(ours, report, rounds, quick, sizes):
 
         def our_turn(variants):
             for row in ours.run(deck("step_gpu.toml"), f"bench.sizes={words(size)}", f"bench.variants={words(*variants)}",
-                                f"bench.repeats={repeats}"):
+                                f"bench.repeats={repeats}", *ours.step_overrides):
                 mine.setdefault(row["variant"], []).append(row)
 
         def their_turn(compiled):
@@ -441,7 +441,7 @@ def scaling(ours, report, gpus, quick):
     for ranks in counts:
         try:
             row = ours.run(deck("step_gpu.toml"), 'bench.sizes=["large"]', 'bench.variants=["graph"]', f"train.batch_size={4 * ranks}",
-                           "precision.reduce=bf16", ranks=ranks)[0]
+                           *ours.step_overrides, ranks=ranks)[0]
         except Failed as reason:
             print(f"large on {ranks} GPUs: {reason}", flush=True)
             continue
@@ -511,7 +511,7 @@ def cut_short(*_):
 
 def main(arguments, program):
     begin = time.perf_counter()
-    ours, report, torch = Ours(program), Report(Path(arguments.output)), Torch()
+    ours, report, torch = Ours(program, arguments.ours), Report(Path(arguments.output)), Torch()
     sections = arguments.only.split(",") if arguments.only else ["attention", "error", "kernels", "gpt2", "steps", "scaling"]
     rounds, quick = arguments.rounds, arguments.quick
     gpus = len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
