@@ -43,7 +43,9 @@ void StepGraph::record(const kernels::Device& exec, const std::function<void()>&
     throw;
   }
   require_success(cudaStreamEndCapture(exec.cuda_stream(), &recorded->graph), "the end of the recording");
-  require_success(cudaGraphInstantiate(&recorded->executable, recorded->graph, 0), "instantiating");
+  // Every kernel at the priority of the stream it was recorded on: communication goes first, as launch by launch.
+  require_success(cudaGraphInstantiate(&recorded->executable, recorded->graph, cudaGraphInstantiateFlagUseNodePriority),
+                  "instantiating");
   require_success(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "uploading");
   recorded_ = std::move(recorded);
 }
