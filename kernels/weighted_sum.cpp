@@ -3,8 +3,17 @@
 #include "kernels/core/column_sum.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
+
+namespace detail {
+/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side.
+template <int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int packets, int p, int i) {
+  return kWidth == 1 ? p : i * packets + p;
+}
+}  // namespace detail
 
 // launch runs on the host: 1. check every shape, 2. size the pad, 3. enqueue one team per tile of rows.
 template <class Exec, class Scalar>
@@ -14,17 +23,22 @@ void WeightedSumForward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(y.extent_int(0) == N, "weighted sum forward: y must be [N], one per row of x", y.extent(0), N);
   if (N == 0) return;
   const auto pad_bytes = Pad<Real, Exec>::shmem_size(kColumns) + Pad<Real, Exec>::shmem_size(kRows);
-  constexpr int kLanes = 32;  // on GPUs: vector lanes that share a row; a CPU team is one thread that vectorises
-  Kokkos::parallel_for(
-      "tessera::weighted_sum::forward",
-      Policy(exec, (N + kRows - 1) / kRows, Kokkos::AUTO, kLanes).set_scratch_size(0, Kokkos::PerTeam(pad_bytes)),
-      *this);
+  const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, D, x.data(), w.data());
+  in_packets<Exec, Scalar>(fits, [&](auto how) {
+    using Policy = Kokkos::TeamPolicy<Exec, decltype(how)>;
+    Kokkos::parallel_for("tessera::weighted_sum::forward",
+                         team_policy<Policy>(exec, (N + kRows - 1) / kRows, kRows * kVectorLanes)
+                             .set_scratch_size(0, Kokkos::PerTeam(pad_bytes)),
+                         *this);
+  });
 }
 
 // operator() runs on the device, once per team; every thread of the team executes it. Three levels of parallel work:
 // the league (one team per tile of rows), TeamThreadRange (a row per thread), ThreadVectorRange (lanes along a row).
+// A lane reads a packet of kWidth elements at once (kernels/core/packet.hpp): 16 bytes on a GPU, one element on a CPU.
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const int N = x.extent_int(0), D = x.extent_int(1), first_row = team.league_rank() * kRows;
   const int rows = N - first_row < kRows ? N - first_row : kRows;  // the last tile may be ragged
   Pad<Real, Exec> pad_w(team.team_scratch(0), kColumns);
@@ -32,19 +46,26 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(const Member& 
 
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, rows), [&](int row) { pad_sum(row) = Real(0); });
   for (int first = 0; first < D; first += kColumns) {
-    const int columns = D - first < kColumns ? D - first : kColumns;
+    const int columns = D - first < kColumns ? D - first : kColumns, packets = columns / kWidth;
 
     // 1. stage the tile of w: read and converted once, used by every row
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                         [&](int d) { pad_w(d) = static_cast<Real>(w(first + d)); });
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets), [&](int p) {
+      const auto w_p = load<kWidth>(&w(first + p * kWidth));
+      for (int i = 0; i < kWidth; ++i) pad_w(detail::place<kWidth>(packets, p, i)) = w_p[i];
+    });
     team.team_barrier();  // the pad is complete before any thread reads it
 
     // 2. each row adds its dot product with the tile
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int row) {
+      const Scalar* x_row = &x(first_row + row, first);
       Real dot = 0;
       Kokkos::parallel_reduce(
-          Kokkos::ThreadVectorRange(team, columns),
-          [&](int d, Real& sum) { sum += pad_w(d) * static_cast<Real>(x(first_row + row, first + d)); }, dot);
+          Kokkos::ThreadVectorRange(team, packets),
+          [&](int p, Real& sum) {
+            const auto x_p = load<kWidth>(x_row + p * kWidth);
+            for (int i = 0; i < kWidth; ++i) sum += pad_w(detail::place<kWidth>(packets, p, i)) * x_p[i];
+          },
+          dot);
       Kokkos::single(Kokkos::PerThread(team), [&] { pad_sum(row) += dot; });
     });
     team.team_barrier();  // every thread is done with pad_w before the next tile overwrites it
@@ -68,8 +89,14 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
                   D);
   if (N > 0) {
     const auto pad_bytes = 2 * Pad<Real, Exec>::shmem_size(kColumns);
-    Kokkos::parallel_for("tessera::weighted_sum::backward::rows",
-                         Policy(exec, tiles(N), Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(pad_bytes)), *this);
+    const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, D, x.data(), w.data(), d_x.data(), partial.data());
+    in_packets<Exec, Scalar>(fits, [&](auto how) {
+      using Policy = Kokkos::TeamPolicy<Exec, decltype(how)>;
+      Kokkos::parallel_for("tessera::weighted_sum::backward::rows",
+                           team_policy<Policy>(exec, tiles(N), kColumns / decltype(how)::kElements)
+                               .set_scratch_size(0, Kokkos::PerTeam(pad_bytes)),
+                           *this);
+    });
   }
   // With no rows d_w is a sum of nothing, which is zero.
   ColumnSum<Exec, Real>{.partial = partial, .rows = tiles(N), .out = d_w, .accumulate = false}.launch(
@@ -79,32 +106,51 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
 // Here the lanes lie along the columns only: a column stays with one thread through all loops and rows of a tile, so
 // the sums in the pad need neither barriers nor atomics.
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const int N = x.extent_int(0), D = x.extent_int(1), tile = team.league_rank(), first_row = tile * kRows;
   const int rows = N - first_row < kRows ? N - first_row : kRows;
   Pad<Real, Exec> pad_w(team.team_scratch(0), kColumns);
   Pad<Real, Exec> pad_dw(team.team_scratch(0), kColumns);
 
   for (int first = 0; first < D; first += kColumns) {
-    const int columns = D - first < kColumns ? D - first : kColumns;
+    const int columns = D - first < kColumns ? D - first : kColumns, packets = columns / kWidth;
 
-    // 1. stage the tile of w and clear its gradient
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int d) {
-      pad_w(d) = static_cast<Real>(w(first + d));
-      pad_dw(d) = Real(0);
+    const auto each_packet = [&](const auto& body) {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets), body);
+    };
+
+    // 1. stage the tile of w, laid out as in forward, and clear its gradient
+    each_packet([&](int p) {
+      const auto w_p = load<kWidth>(&w(first + p * kWidth));
+      for (int i = 0; i < kWidth; ++i) {
+        pad_w(detail::place<kWidth>(packets, p, i)) = w_p[i];
+        pad_dw(detail::place<kWidth>(packets, p, i)) = Real(0);
+      }
     });
 
     // 2. row by row: collect d_w, write d_x; two loops with one output each, which vectorise better than one with two
     for (int row = first_row; row < first_row + rows; ++row) {
       const Real dy = static_cast<Real>(d_y(row));
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                           [&](int d) { pad_dw(d) += dy * static_cast<Real>(x(row, first + d)); });
-      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns),
-                           [&](int d) { d_x(row, first + d) = static_cast<Scalar>(dy * pad_w(d)); });
+      const Scalar* x_row = &x(row, first);
+      Scalar* d_x_row = &d_x(row, first);
+      each_packet([&](int p) {
+        const auto x_p = load<kWidth>(x_row + p * kWidth);
+        for (int i = 0; i < kWidth; ++i) pad_dw(detail::place<kWidth>(packets, p, i)) += dy * x_p[i];
+      });
+      each_packet([&](int p) {
+        Packet<Scalar, kWidth> d_x_p;
+        for (int i = 0; i < kWidth; ++i) d_x_p.set(i, dy * pad_w(detail::place<kWidth>(packets, p, i)));
+        store(d_x_row + p * kWidth, d_x_p);
+      });
     }
 
     // 3. hand over this team's share of d_w
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int d) { partial(tile, first + d) = pad_dw(d); });
+    each_packet([&](int p) {
+      Packet<Real, kWidth> dw_p;
+      for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kWidth>(packets, p, i)));
+      store(&partial(tile, first + p * kWidth), dw_p);
+    });
   }
 }
 

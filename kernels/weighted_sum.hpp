@@ -26,6 +26,7 @@
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -43,9 +44,9 @@ struct WeightedSumForward {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 template <class Exec, class Scalar>
@@ -65,9 +66,9 @@ struct WeightedSumBackward {
 
   void launch(const Exec& exec) const;
 
-  using Policy = Kokkos::TeamPolicy<Exec>;
-  using Member = typename Policy::member_type;
-  KOKKOS_FUNCTION void operator()(const Member& team) const;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
 }  // namespace tessera::kernels
