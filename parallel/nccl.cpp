@@ -23,7 +23,7 @@ namespace {
 using kernels::Device;
 
 void check_cuda(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) throw Failure(Exit::hang, std::string(call) + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess) throw std::runtime_error(std::string("nccl: ") + call + ": " + cudaGetErrorString(status));
 }
 
 #define CUDA_CHECK(call) check_cuda(call, #call)
@@ -78,14 +78,16 @@ void require_device_memory(const char* what, const Span& span) {
 /// The communicator and the stream it works on.
 class Communicator {
  public:
-  explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
+  Communicator(const World& world, int blocks) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
     ncclUniqueId id{};
     if (world.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
     std::memcpy(id.internal, text.data(), sizeof id.internal);
-    const ncclResult_t result = ncclCommInitRank(&comm_, world.size(), id, world.rank());
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (blocks > 0) config.maxCTAs = blocks;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, world.rank(), &config);
     if (result != ncclSuccess) {
-      throw Failure(Exit::environment, std::string("ncclCommInitRank: ") + ncclGetErrorString(result) + " (" +
+      throw Failure(Exit::environment, std::string("ncclCommInitRankConfig: ") + ncclGetErrorString(result) + " (" +
                                            ncclGetLastError(nullptr) +
                                            "): NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
     }

@@ -153,7 +153,10 @@ CollectivesChoice::CollectivesChoice(World& world, config::Collectives choice, c
   const bool takes_nccl =
       choice == config::Collectives::nccl || (choice == config::Collectives::automatic && can && world.size() > 1);
   if constexpr (kHasNccl) {
-    if (takes_nccl) world.use(make_nccl_collectives(world));
+    if (takes_nccl) {
+      const auto watch = world.watch("connecting the GPUs");
+      world.use(make_nccl_collectives(world));
+    }
   }
   static_cast<void>(takes_nccl);
 }
