@@ -357,7 +357,8 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_weight(const Exec& exec, C
                           .c = d_w,
                           .accumulate = accumulates,
                           .workspace = gemm_workspace_,
-                          .math = options_.math}
+                          .math = options_.math,
+                          .spared = spared_}
       .launch(exec);
 }
 
@@ -371,7 +372,8 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, co
                      .c = d_x,
                      .accumulate = false,
                      .workspace = gemm_workspace_,
-                     .math = options_.math}
+                     .math = options_.math,
+                     .spared = spared_}
       .launch(exec);
 }
 
