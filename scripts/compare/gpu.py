@@ -9,12 +9,14 @@ Sections, in this order (--only picks some, separated by commas):
     gpt2        the GPT-2-124M- and 1558M-class decks, against the tokens/s of llm.c
     steps       whole steps of the named sizes, against torch.compile: forward, forward+backward, step, peak memory
     scaling     the step of size large on 1, 2, 4 ... GPUs
+    parts       steps against the sum of their kernels alone, by ncu (only where --only names it)
 
 Each finished part is printed at once and kept in --output, so that a call that is cut short keeps what it has; the
 table of all promises comes last. Ratios are PyTorch's time over ours, above 1 we are faster: the median over the
 rounds, with the lowest and the highest.
 """
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -452,6 +454,24 @@ def scaling(ours, report, gpus, quick):
     report.keep("scaling", tokens)
 
 
+def parts(ours, report, sizes):
+    """A step as a graph against the sum of its kernels alone, as ncu measures them (scripts/profile_step)."""
+    data = {}
+    for size in sizes:
+        overrides = [f"bench.sizes={words(size)}", *ours.step_overrides]
+        profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu.toml"), *overrides], text=True, capture_output=True,
+                                 env={**os.environ, "TESSERA_PROGRAM": str(ours.program)})
+        if profile.returncode != 0:
+            raise Failed("profile_step: " + " | ".join((profile.stderr or profile.stdout).splitlines()[-3:]))
+        print(f"\nkernels of one step of {size}, alone:\n" + "\n".join(profile.stdout.splitlines()[-16:]), flush=True)
+        alone_ms = float(profile.stdout.splitlines()[-1].split()[0])
+        row = ours.run(deck("step_gpu.toml"), *overrides, 'bench.variants=["graph"]')[0]
+        data[size] = {"alone_ms": alone_ms, "step_ms": row["step_ms"], "profile": profile.stdout}
+        report.promise(f"step of {size} / its kernels alone", -row["step_ms"] / alone_ms, -1.15, -1.15,
+                       f"{row['step_ms']:.2f} ms, kernels {alone_ms:.2f}")
+    report.keep("parts", data)
+
+
 # --- plots
 
 def draw(report):
@@ -523,7 +543,8 @@ def main(arguments, program):
             "kernels": lambda: kernels(ours, torch, report, quick),
             "gpt2": lambda: gpt2(ours, torch, report, quick),
             "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(",")),
-            "scaling": lambda: scaling(ours, report, gpus, quick)}
+            "scaling": lambda: scaling(ours, report, gpus, quick),
+            "parts": lambda: parts(ours, report, arguments.sizes.split(","))}
     signal.signal(signal.SIGTERM, cut_short)
     for section in sections:
         if section not in ("attention", "error"):
