@@ -417,7 +417,11 @@ def print_size(size, mine, theirs):
     for kind, rounds in theirs.items():
         middle = sorted(rounds, key=lambda r: r["step"])[len(rounds) // 2]
         print(f"{f'{size}, {kind}':<22}{middle['forward']:>9.2f}{middle['forward_backward']:>9.2f}{'':>8}{middle['step']:>9.2f}"
-              f"{1e3 * 2048 / middle['step']:>12,.0f}{'':>9}{'':>10}{middle['peak_mib']:>10.0f}", flush=True)
+              f"{1e3 * 2048 / middle['step']:>12,.0f}{'':>9}{'':>10}{middle['peak_mib']:>10.0f}")
+        if rows := mine.get("graph" if kind == "torch.compile" else "plain"):
+            ratio = lambda ours_, theirs_: ratio_text([t[theirs_] / m[ours_] for m, t in zip(rows, rounds)])
+            print(f"{f'  ours x {kind}':<22}forward {ratio('forward_ms', 'forward')}, forward+backward "
+                  f"{ratio('forward_backward_ms', 'forward_backward')}, step {ratio('step_ms', 'step')}", flush=True)
 
 
 def promise_size(size, mine, theirs, report):
