@@ -420,7 +420,7 @@ def print_size(size, mine, theirs):
               f"{1e3 * 2048 / middle['step']:>12,.0f}{'':>9}{'':>10}{middle['peak_mib']:>10.0f}")
         if rows := mine.get("graph" if kind == "torch.compile" else "plain"):
             ratio = lambda ours_, theirs_: ratio_text([t[theirs_] / m[ours_] for m, t in zip(rows, rounds)])
-            print(f"{f'  ours x {kind}':<22}forward {ratio('forward_ms', 'forward')}, forward+backward "
+            print(f"{f'  ours x {kind}':<22}  forward {ratio('forward_ms', 'forward')}, forward+backward "
                   f"{ratio('forward_backward_ms', 'forward_backward')}, step {ratio('step_ms', 'step')}", flush=True)
 
 
