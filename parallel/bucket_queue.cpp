@@ -10,9 +10,14 @@ namespace tessera::parallel {
 BucketQueue::BucketQueue(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& spans,
                          std::int64_t bucket_bytes, const Span& wire)
     : collectives_(collectives), exec_(exec), operation_("all_reduce[" + collectives.name() + "]") {
-  std::int64_t total = 0;
+  std::int64_t total = 0, left_bytes = 0;
+  for (const Span& span : spans) left_bytes += span.bytes();
+  const bool has_several = left_bytes > bucket_bytes;
+  const auto is_full = [&](const Span& bucket) {
+    return bucket.bytes() >= bucket_bytes || (has_several && bucket.bytes() >= left_bytes);
+  };
   for (const Span& span : spans) {
-    if (buckets_.empty() || buckets_.back().span.bytes() >= bucket_bytes) {
+    if (buckets_.empty() || is_full(buckets_.back().span)) {
       buckets_.push_back({});
       buckets_.back().span = span;
       buckets_.back().span.label = "grad.bucket." + std::to_string(buckets_.size() - 1);
@@ -27,6 +32,7 @@ BucketQueue::BucketQueue(Collectives& collectives, const kernels::Device& exec, 
     ++buckets_.back().spans;
     bucket_of_span_.push_back(buckets_.size() - 1);
     total += span.count;
+    left_bytes -= span.bytes();
   }
   if (wire.count != 0 && wire.count < total) {
     throw std::invalid_argument("bucket queue: '" + wire.label + "' has " + std::to_string(wire.count) +

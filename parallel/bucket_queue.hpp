@@ -1,8 +1,10 @@
 /// Averages gradients over the ranks in buckets that start while backward is still running.
 ///
 /// The spans come in the order in which backward completes them; neighbours in memory are joined until a bucket has
-/// `bucket_bytes`. A bucket's reduction starts when its last span is ready; finish() makes what is enqueued on the
-/// compute instance from there on see all sums. Sums, not means: whoever weights by tokens scales before.
+/// `bucket_bytes`, or as much as is left: large messages travel faster, but nothing is computed under the last one, so
+/// buckets become smaller towards the end. A bucket's reduction starts when its last span is ready; finish() makes what
+/// is enqueued on the compute instance from there on see all sums. Sums, not means: whoever weights by tokens scales
+/// before.
 ///
 /// Over MPI, progress() moves what is under way, because a library without a progress thread moves nothing by itself,
 /// and finish() waits on the host. Over NCCL the buckets run on the communication stream, finish() only orders the

@@ -84,6 +84,22 @@ TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
   EXPECT_EQ(buckets(1 << 30), 1u);
 }
 
+TEST(BucketQueue, buckets_become_smaller_towards_the_end) {
+  TestWorld world;
+  Gradients g(std::vector<std::int64_t>(10, 100), world.rank());  // 10 spans of 400 bytes
+  BucketQueue queue(world.collectives(), {}, g.spans, 1500);
+  Listener listener;
+  run_all(queue, 10);
+  std::vector<std::int64_t> bytes;
+  for (std::size_t i = 0; i < queue.buckets(); ++i) {
+    for (const Listener::Entry& entry : listener.entries) {
+      if (entry.label == "grad.bucket." + std::to_string(i)) bytes.push_back(entry.bytes);
+    }
+  }
+  EXPECT_EQ(bytes, (std::vector<std::int64_t>{1600, 1200, 800, 400}));
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
+}
+
 TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
   TestWorld world;
   Gradients g({10, 20, 30, 5}, world.rank());
