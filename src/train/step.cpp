@@ -99,6 +99,7 @@ class TrainerOf final : public Trainer {
       if (!slot.graph.is_recorded()) slot.graph.record(exec_, [&] { enqueue(slot); });
       slot.graph.launch(exec_);
     }
+    slot.done.mark(exec_, 0);
     slot.has_run = true;
     ++started_;
   }
@@ -233,7 +234,8 @@ class TrainerOf final : public Trainer {
         : micro_steps(plan.batch.micro_steps),
           tokens(plan, micro_steps),
           state("tessera::train::state"),
-          marks(2 * micro_steps + 4) {}
+          marks(2 * micro_steps + 4),
+          done(1) {}
     int begin() const { return 0; }
     int forward(int micro) const { return 1 + 2 * micro; }
     int backward(int micro) const { return 2 + 2 * micro; }
@@ -243,7 +245,8 @@ class TrainerOf final : public Trainer {
     int micro_steps;
     Tokens tokens;
     Kokkos::View<optim::StepState, kernels::PinnedSpace> state;  // as the step left it
-    kernels::StreamTimer<Exec> marks;
+    kernels::StreamTimer<Exec> marks;  // part of the graph: valid once the step is done
+    kernels::StreamTimer<Exec> done;   // behind the graph: a mark inside may still show the replay before
     StepGraph graph;
     bool has_run = false, is_by_launch = true;
   };
@@ -307,7 +310,7 @@ class TrainerOf final : public Trainer {
 
   /// Until the step in `slot` has ended; says so instead when another rank is lost.
   void wait_for(const Slot& slot) {
-    for (int polls = 0; !slot.marks.has_passed(slot.end()); ++polls) {
+    for (int polls = 0; !slot.done.has_passed(0); ++polls) {
       if (polls % 1024 != 0 || world_.size() == 1) continue;
       if (const std::string fault = world_.collectives().fault(); !fault.empty()) throw Failure(Exit::hang, fault);
     }
