@@ -89,7 +89,7 @@ def check(build, headers):
 
 def is_of_device_code(header):
     """Headers of device code: only a CUDA compiler can read them, and only with CUDA's Kokkos."""
-    return "kernels/cuda" in header.parent.as_posix() or header.name.startswith("tuned_cuda")
+    return "kernels/cuda" in header.parent.as_posix() or header.name.startswith(("tuned_cuda", "cublaslt"))
 
 
 def all_headers():
