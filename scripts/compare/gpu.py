@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
          "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
+VANILLA_SIZES = ("small", "medium", "large")  # where what graphs and compilers save is more than a few percent
 
 
 class Failed(Exception):
@@ -170,7 +171,7 @@ def ours_attention(ours, cases, quick, **sweep):
     for lengths, group in merged.items():
         rows = ours.run(deck("attention_gpu.toml"), 'bench.implementations=["flash2"]', "bench.tuned=[true]",
                         f"bench.lengths={numbers(lengths)}", f"bench.head_widths={numbers(group)}",
-                        f"bench.repeats={10 if quick else 15}", "bench.warmup_ms=25",
+                        f"bench.repeats={8 if quick else 12}", "bench.warmup_ms=20",
                         *(f"bench.{key}={value}" for key, value in sweep.items()))
         for row in rows:
             key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
@@ -187,7 +188,7 @@ def attention(ours, torch, report, rounds, quick):
 
         def their_turn():
             theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"],
-                                    repeats=10 if quick else 15, warmup_ms=25))
+                                    repeats=8 if quick else 12, warmup_ms=20))
 
         for turn in (our_turn, their_turn) if number % 2 == 0 else (their_turn, our_turn):
             turn()
@@ -395,10 +396,11 @@ def steps(ours, report, rounds, quick, sizes):
                 turns = [lambda: our_turn(["graph"])] + ([lambda: their_turn(True)] if torch else [])
                 for turn in turns if number % 2 == 0 else reversed(turns):
                     turn()
-            our_turn(["plain"])  # the vanilla forms, once
-            our_turn(["fused"])
-            if torch:
-                their_turn(False)
+            if size in VANILLA_SIZES and not quick:  # the vanilla forms, once
+                our_turn(["plain"])
+                our_turn(["fused"])
+                if torch:
+                    their_turn(False)
         except Failed as reason:
             print(f"{size}: {reason}", flush=True)
         finally:
