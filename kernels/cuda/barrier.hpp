@@ -51,6 +51,21 @@ TESSERA_DEVICE bool barrier_try_wait(SharedAddress barrier, int parity) {
   return is_complete != 0;
 }
 
+/// The same without a pause: looks and goes on.
+TESSERA_DEVICE bool barrier_test(SharedAddress barrier, int parity) {
+  std::uint32_t is_complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(is_complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_complete != 0;
+}
+
 /// Attempts before a wait gives up: seconds, where a step of a kernel takes microseconds.
 inline constexpr int kMaxWaits = 4'000'000;
 

@@ -76,6 +76,22 @@ TESSERA_DEVICE void warpgroup_wait(float (&d)[kCount]) {
   touch(d);
 }
 
+/// warpgroup_wait<0>(d), but not before `number`, which is not negative (or is NaN), has been computed.
+///
+/// ptxas moves a wait as far up as it can, in front of arithmetic that was meant to run beside the product. A condition
+/// that always holds, and that it cannot see through, keeps the wait where it stands.
+template <int kCount>
+TESSERA_DEVICE void warpgroup_wait_after(float number, float (&d)[kCount]) {
+  asm volatile(
+      "{\n"
+      ".reg .pred holds;\n"
+      "setp.gtu.f32 holds, %0, 0fbf800000;\n"  // > -1, or unordered
+      "@holds wgmma.wait_group.sync.aligned 0;\n"
+      "}" ::"f"(number)
+      : "memory");
+  touch(d);
+}
+
 /// The products for N columns, a multiple of 16 up to 256. `accumulate` false overwrites d. The `_fresh` forms
 /// overwrite and take no old value at all, which frees the registers of `d` until then.
 template <class Scalar, int N>

@@ -59,9 +59,10 @@ struct TileKernel {
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr bool kHalvesTiles = kKeyTile % 32 == 0;
+  static constexpr int kTileBytes = 16;
   static constexpr int kBarriers = 2 * kQueryStages + 4 * kKeyStages;
   static constexpr int kPadBytes =
-      kQueryStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + kBarriers * kBarrierBytes + 4 * kQueryStages;
+      kQueryStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + kBarriers * kBarrierBytes + kTileBytes * kQueryStages;
   static constexpr int kPadAlignment = 1024;  // of a swizzled tile
 
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, 1>>;
@@ -98,14 +99,22 @@ struct TileKernel {
     TESSERA_DEVICE SharedAddress k_empty(int stage) const { return k_full(kKeyStages + stage); }
     TESSERA_DEVICE SharedAddress v_full(int stage) const { return k_empty(kKeyStages + stage); }
     TESSERA_DEVICE SharedAddress v_empty(int stage) const { return v_full(kKeyStages + stage); }
-    /// The number of the tile whose queries lie in a stage; -1 after the last.
-    TESSERA_DEVICE SharedAddress tile(int stage) const { return v_empty(kKeyStages) + 4 * stage; }
+    /// Which tile's queries lie in a stage.
+    TESSERA_DEVICE SharedAddress tile(int stage) const { return v_empty(kKeyStages) + kTileBytes * stage; }
   };
 
   struct Tile {
     int first_query;  // negative in an incomplete tile
     int b, h;
-    int key_tiles;
+    int key_tiles;  // 0: there are no more tiles
+
+    TESSERA_DEVICE void store(SharedAddress to) const {
+      shared_store(to, __int_as_float(first_query), __int_as_float(b), __int_as_float(h), __int_as_float(key_tiles));
+    }
+    TESSERA_DEVICE static Tile load(SharedAddress from) {
+      const uint4 word = shared_load_words(from);
+      return {static_cast<int>(word.x), static_cast<int>(word.y), static_cast<int>(word.z), static_cast<int>(word.w)};
+    }
   };
   TESSERA_DEVICE Tile tile_at(int number) const {
     const TileOrder::Place place = order(number);
@@ -164,7 +173,7 @@ struct TileKernel {
         load_head_tile(pad.k(key.stage), k_map, pad.k_full(key.stage), j * kKeyTile, now.h, now.b);
         if (j == 0) {
           barrier_wait(pad.q_empty(query.stage), query.parity ^ 1);
-          shared_store(pad.tile(query.stage), tile);
+          now.store(pad.tile(query.stage));
           barrier_arrive_expecting(pad.q_full(query.stage), kQueryBytes);
           load_head_tile(pad.q(query.stage), q_map, pad.q_full(query.stage), now.first_query, now.h, now.b);
         }
@@ -178,7 +187,7 @@ struct TileKernel {
     }
     const QueryUse query(round);
     barrier_wait(pad.q_empty(query.stage), query.parity ^ 1);
-    shared_store(pad.tile(query.stage), -1);
+    Tile{0, 0, 0, 0}.store(pad.tile(query.stage));
     barrier_arrive(pad.q_full(query.stage));
   }
 
@@ -201,9 +210,8 @@ struct TileKernel {
     for (unsigned round = 0;; ++round) {
       const QueryUse query(round);
       barrier_wait(pad.q_full(query.stage), query.parity);
-      int number = shared_load_int(pad.tile(query.stage));
-      if (number < 0) break;
-      Tile tile = tile_at(number);
+      Tile tile = Tile::load(pad.tile(query.stage));
+      if (tile.key_tiles == 0) break;
       const Descriptor q_rows(pad.q(query.stage) + consumer * 64 * Panels::kBytes);
       const int first = tile.first_query + consumer * 64;
       const int mine = first + 64 <= 0 ? 0 : min(tile.key_tiles, key_tiles_before(first + 64));
@@ -249,7 +257,7 @@ struct TileKernel {
           warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
           if (leads) barrier_arrive(pad.k_empty(key.stage));
           find_tops(tile_scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
-          warpgroup_wait<0>(output);
+          warpgroup_wait_after(rows.shrink[0] + rows.shrink[1], output);
           if (leads) barrier_arrive(pad.v_empty(value.stage));
           // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
           has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
@@ -262,6 +270,8 @@ struct TileKernel {
         };
         /// Output of the last tile, of which the first 16 * kSteps keys count.
         const auto finish = [&]<int kSteps>() {
+          tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
+          __syncwarp();                              // all lanes have it before the stage is given back
           if (leads) barrier_arrive(pad.q_empty(query.stage));
           const KeyUse value(n - 1);
           if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
@@ -286,11 +296,10 @@ struct TileKernel {
         } else {
           finish.template operator()<kKeyTile / 16>();
         }
-      } else if (leads) {
-        barrier_arrive(pad.q_empty(query.stage));
+      } else {
+        __syncwarp();
+        if (leads) barrier_arrive(pad.q_empty(query.stage));
       }
-      asm volatile("" : "+r"(number));  // decode the tile again instead of keeping it in registers through the loop
-      tile = tile_at(number);
       for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
         const KeyUse key(n);
         barrier_wait(pad.k_full(key.stage), key.parity);
@@ -306,12 +315,12 @@ struct TileKernel {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(rows.sum[r]);
-        const float inverse = sum == 0 ? 0 : 1 / sum;  // 0: no key was seen; NaN stays NaN
+        const float inverse = sum == 0 ? 0 : __fdividef(1, sum);  // 0: no key was seen; NaN stays NaN
         const int t = row + 8 * r;
         const bool is_row = t >= 0 && t < Tq;
         if (is_row && lane % 4 == 0) {
           lse[(static_cast<long>(tile.b) * H + tile.h) * Tq + t] =
-              sum == 0 ? -INFINITY : rows.top[r] * scale + logf(sum);
+              sum == 0 ? -INFINITY : rows.top[r] * scale + __logf(sum);
         }
         write_row(output, r, inverse, out + tile.b * out_b + tile.h * out_h + t * out_t, is_row, lane % 4);
       }
