@@ -70,7 +70,8 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
   }
 }
 
-/// Elements i .. i + kWidth - 1; all but their working copy where that is rounded afterwards.
+/// Elements i .. i + kWidth - 1, with every fused multiply-add written out: what a compiler may fuse as it likes differs
+/// from width to width, and a span's bits must not depend on how it was cut. All but their working copy where that is rounded afterwards.
 template <class Exec, class Scalar, class Grad>
 template <int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, std::int64_t i) const {
@@ -81,17 +82,17 @@ KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const F
   if constexpr (kHasHalves) param_p = load<kWidth>(&param(i));
   for (int j = 0; j < kWidth; ++j) {
     const Real g = by.grad_scale * grad_p[j];
-    const Real new_m = beta1 * m_p[j] + (Real(1) - beta1) * g;
-    const Real new_v = beta2 * v_p[j] + (Real(1) - beta2) * g * g;
-    const Real update = by.step * new_m / (kernels::sqrt(new_v) * by.root_scale + eps);
+    const Real new_m = kernels::fma(beta1, m_p[j], (Real(1) - beta1) * g);
+    const Real new_v = kernels::fma(beta2, v_p[j], (Real(1) - beta2) * g * g);
+    const Real update = by.step * new_m / kernels::fma(kernels::sqrt(new_v), by.root_scale, eps);
     m_p.set(j, new_m);
     v_p.set(j, new_v);
     if constexpr (kHasHalves) {
-      const FloatHalves halves = cut(by.keep * join(stored(param_p, j), stored(master_p, j)) - update);
+      const FloatHalves halves = cut(kernels::fma(by.keep, join(stored(param_p, j), stored(master_p, j)), -update));
       set_stored(param_p, j, halves.upper);
       set_stored(master_p, j, halves.lower);
     } else {
-      const Real moved = by.keep * master_p[j] - update;
+      const Real moved = kernels::fma(by.keep, master_p[j], -update);
       master_p.set(j, moved);
       param_p.set(j, moved);
     }

@@ -8,10 +8,11 @@
 namespace tessera::kernels {
 
 namespace detail {
-/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side.
-template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int packets, int p, int i) {
-  return kWidth == 1 ? p : i * packets + p;
+/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side, and a narrow
+/// last tile the places of a full one, so that a place stays with its lane.
+template <int kColumns, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int p, int i) {
+  return kWidth == 1 ? p : i * (kColumns / kWidth) + p;
 }
 }  // namespace detail
 
@@ -51,7 +52,7 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWid
     // 1. stage the tile of w: read and converted once, used by every row
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets), [&](int p) {
       const auto w_p = load<kWidth>(&w(first + p * kWidth));
-      for (int i = 0; i < kWidth; ++i) pad_w(detail::place<kWidth>(packets, p, i)) = w_p[i];
+      for (int i = 0; i < kWidth; ++i) pad_w(detail::place<kColumns, kWidth>(p, i)) = w_p[i];
     });
     team.team_barrier();  // the pad is complete before any thread reads it
 
@@ -63,7 +64,7 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWid
           Kokkos::ThreadVectorRange(team, packets),
           [&](int p, Real& sum) {
             const auto x_p = load<kWidth>(x_row + p * kWidth);
-            for (int i = 0; i < kWidth; ++i) sum += pad_w(detail::place<kWidth>(packets, p, i)) * x_p[i];
+            for (int i = 0; i < kWidth; ++i) sum += pad_w(detail::place<kColumns, kWidth>(p, i)) * x_p[i];
           },
           dot);
       Kokkos::single(Kokkos::PerThread(team), [&] { pad_sum(row) += dot; });
@@ -103,8 +104,8 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
       exec, "tessera::weighted_sum::backward::d_w");
 }
 
-// Here the lanes lie along the columns only: a column stays with one thread through all loops and rows of a tile, so
-// the sums in the pad need neither barriers nor atomics.
+// Here the lanes lie along the columns only: a place of the pad stays with one thread through all loops, rows and
+// tiles, so the sums there need neither barriers nor atomics.
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
@@ -124,8 +125,8 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
     each_packet([&](int p) {
       const auto w_p = load<kWidth>(&w(first + p * kWidth));
       for (int i = 0; i < kWidth; ++i) {
-        pad_w(detail::place<kWidth>(packets, p, i)) = w_p[i];
-        pad_dw(detail::place<kWidth>(packets, p, i)) = Real(0);
+        pad_w(detail::place<kColumns, kWidth>(p, i)) = w_p[i];
+        pad_dw(detail::place<kColumns, kWidth>(p, i)) = Real(0);
       }
     });
 
@@ -136,11 +137,11 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
       Scalar* d_x_row = &d_x(row, first);
       each_packet([&](int p) {
         const auto x_p = load<kWidth>(x_row + p * kWidth);
-        for (int i = 0; i < kWidth; ++i) pad_dw(detail::place<kWidth>(packets, p, i)) += dy * x_p[i];
+        for (int i = 0; i < kWidth; ++i) pad_dw(detail::place<kColumns, kWidth>(p, i)) += dy * x_p[i];
       });
       each_packet([&](int p) {
         Packet<Scalar, kWidth> d_x_p;
-        for (int i = 0; i < kWidth; ++i) d_x_p.set(i, dy * pad_w(detail::place<kWidth>(packets, p, i)));
+        for (int i = 0; i < kWidth; ++i) d_x_p.set(i, dy * pad_w(detail::place<kColumns, kWidth>(p, i)));
         store(d_x_row + p * kWidth, d_x_p);
       });
     }
@@ -148,7 +149,7 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
     // 3. hand over this team's share of d_w
     each_packet([&](int p) {
       Packet<Real, kWidth> dw_p;
-      for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kWidth>(packets, p, i)));
+      for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kColumns, kWidth>(p, i)));
       store(&partial(tile, first + p * kWidth), dw_p);
     });
   }

@@ -19,6 +19,16 @@
 
 namespace tessera::kernels {
 
+/// a * b + c, rounded once.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real fma(Real a, Real b, Real c) {
+  if constexpr (sizeof(Real) == 4) {
+    return __builtin_fmaf(a, b, c);
+  } else {
+    return __builtin_fma(a, b, c);
+  }
+}
+
 #if KOKKOS_VERSION >= 30700
 using Kokkos::cos;
 using Kokkos::exp;
