@@ -267,11 +267,15 @@ TEST(Activations, sixteen_bit_types_halve_the_activations_and_bring_panels) {
 }
 
 TEST(Activations, logits_are_never_all_there_when_there_are_many) {
-  const model::Shape shape{151936, 1024, 64, 1, 4, 128, 1e4, 1e-5};
+  const model::Shape shape{151936, 8192, 64, 1, 4, 128, 1e4, 1e-5};
   memory::Layout layout;
   const auto t = model::declare_activations(shape, {4, Dtype::fp32, true, 0, AttentionKind::flash2}, layout);
-  EXPECT_EQ(t.chunk_rows, 64);
-  EXPECT_EQ(layout[t.logits].shape, (std::vector<std::int64_t>{64, 151936}));
+  if (kernels::kIsHost<Device>) {
+    EXPECT_EQ(t.chunk_rows, 64);
+  } else {  // 2^29 logits at most: 3520 rows of 32768, in ten chunks of the same size
+    EXPECT_EQ(t.chunk_rows, 3328);
+  }
+  EXPECT_EQ(layout[t.logits].shape, (std::vector<std::int64_t>{t.chunk_rows, 151936}));
 }
 
 }  // namespace
