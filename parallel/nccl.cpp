@@ -257,8 +257,7 @@ class NcclAllReduce final : public AllReduce {
 
 class NcclCollectives final : public Collectives {
  public:
-  NcclCollectives(const World& world, int blocks, bool has_pinned_ring)
-      : comm_(world, blocks), has_pinned_ring_(has_pinned_ring) {}
+  NcclCollectives(const World& world, bool has_pinned_ring) : comm_(world), has_pinned_ring_(has_pinned_ring) {}
 
   std::string name() const override { return "nccl"; }
 
@@ -302,11 +301,11 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, int blocks) {
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world) {
   // NCCL reads its environment when the first communicator is made.
   const bool is_pinned = std::getenv("NCCL_ALGO") == nullptr;
   if (is_pinned) setenv("NCCL_ALGO", "Ring", 0);
-  return std::make_unique<NcclCollectives>(world, blocks, is_pinned);
+  return std::make_unique<NcclCollectives>(world, is_pinned);
 }
 
 }  // namespace tessera::parallel

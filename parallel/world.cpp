@@ -141,8 +141,7 @@ void check_launcher(int ranks, const char* slurm_ntasks) {
           std::to_string(ranks));
 }
 
-CollectivesChoice::CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device,
-                                     [[maybe_unused]] int blocks)
+CollectivesChoice::CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device)
     : world_(world) {
   const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
   if (choice == config::Collectives::nccl && !can) {
@@ -156,7 +155,7 @@ CollectivesChoice::CollectivesChoice(World& world, config::Collectives choice, c
   if constexpr (kHasNccl) {
     if (takes_nccl) {
       const auto watch = world.watch("connecting the GPUs");
-      world.use(make_nccl_collectives(world, blocks));
+      world.use(make_nccl_collectives(world));
     }
   }
   static_cast<void>(takes_nccl);

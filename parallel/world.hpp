@@ -83,9 +83,8 @@ class World {
 /// end. automatic: NCCL where the build has it and each of several ranks has a GPU of its own, else MPI.
 class CollectivesChoice {
  public:
-  /// Collective. `blocks`: see make_nccl_collectives. Throws Failure(Exit::environment) where NCCL is asked for and
-  /// cannot be.
-  CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device, int blocks = 0);
+  /// Collective. Throws Failure(Exit::environment) where NCCL is asked for and cannot be.
+  CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device);
   ~CollectivesChoice();
   CollectivesChoice(const CollectivesChoice&) = delete;
   CollectivesChoice& operator=(const CollectivesChoice&) = delete;

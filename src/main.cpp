@@ -98,8 +98,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     kokkos_argv.push_back(nullptr);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(ranks.timeout_s);
-    const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device,
-                                                   static_cast<int>(ranks.communication_blocks));
+    const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device);
     if (deck.settings.train.graph && deck.settings.job.kind == config::JobKind::train && world->size() > 1 &&
         !world->collectives().is_asynchronous()) {
       throw jobs::CollectiveFailure(

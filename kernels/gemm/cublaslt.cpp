@@ -59,12 +59,12 @@ constexpr const char* kMathNames[] = {"full", "tf32"};
 constexpr const char* kPlusNames[] = {"nothing", "itself", "addend"};
 constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
 
-/// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16 sparing 0"
+/// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
 std::string text_of(const Kind& kind) {
   std::ostringstream text;
   text << name_of(kind.in) << ' ' << name_of(kind.out) << ' ' << kMathNames[static_cast<int>(kind.math)] << ' '
        << detail::letters_of(kind.op_a, kind.op_b) << ' ' << kind.m << ' ' << kind.n << ' ' << kind.k << " + "
-       << kPlusNames[static_cast<int>(kind.plus)] << " aligned " << kind.alignment << " sparing " << kind.spared;
+       << kPlusNames[static_cast<int>(kind.plus)] << " aligned " << kind.alignment;
   return text.str();
 }
 
@@ -79,11 +79,10 @@ int position(const Names& names, const std::string& word) {
 Kind kind_of(std::istream& text) {
   std::array<std::string_view, kTypes.size()> types;
   std::transform(kTypes.begin(), kTypes.end(), types.begin(), name_of);
-  std::string in, out, math, letters, plus, sign, aligned, sparing;
+  std::string in, out, math, letters, plus, sign, aligned;
   Kind kind{};
-  text >> in >> out >> math >> letters >> kind.m >> kind.n >> kind.k >> sign >> plus >> aligned >> kind.alignment >> sparing >>
-      kind.spared;
-  if (!text || sign != "+" || aligned != "aligned" || sparing != "sparing") throw std::invalid_argument("not the words of a product");
+  text >> in >> out >> math >> letters >> kind.m >> kind.n >> kind.k >> sign >> plus >> aligned >> kind.alignment;
+  if (!text || sign != "+" || aligned != "aligned") throw std::invalid_argument("not the words of a product");
   kind.in = kTypes[position(types, in)];
   kind.out = kTypes[position(types, out)];
   kind.math = static_cast<GemmMath>(position(kMathNames, math));
@@ -114,8 +113,6 @@ cublasLtMatrixLayoutOpaque_t layout_of(Dtype dtype, Op op, std::int64_t rows, st
   return layout;
 }
 
-int multiprocessors();
-
 Plan describe(const Kind& kind) {
   Plan plan{};
   const cudaDataType_t scale_type = kind.in == Dtype::fp64 ? CUDA_R_64F : CUDA_R_32F;
@@ -124,11 +121,6 @@ Plan describe(const Kind& kind) {
     const cublasOperation_t value = op == Op::transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
     LIBRARY_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, which, &value, sizeof(value)));
   };
-  if (kind.spared > 0) {
-    const std::int32_t taken = std::max(1, multiprocessors() - kind.spared);
-    LIBRARY_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &taken,
-                                                 sizeof(taken)));
-  }
   set_op(CUBLASLT_MATMUL_DESC_TRANSA, kind.op_b);
   set_op(CUBLASLT_MATMUL_DESC_TRANSB, kind.op_a);
   plan.first = layout_of(kind.in, kind.op_b, kind.k, kind.n);
@@ -168,8 +160,6 @@ Library& library() {
   }
   return *open_library;
 }
-
-int multiprocessors() { return library().multiprocessors; }
 
 std::size_t workspace_bytes(const Kind& kind) {
   const bool is_served = bytes_of(kind.in) == 2 || kind.math == GemmMath::tf32;

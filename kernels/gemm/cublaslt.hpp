@@ -29,7 +29,6 @@ struct Kind {
   std::int64_t m, n, k;
   Plus plus;
   int alignment;  // bytes that every operand's address is a multiple of; 16 counts as the most
-  int spared;     // multiprocessors that the product does not take
 
   auto operator<=>(const Kind&) const = default;
 };

@@ -44,7 +44,7 @@ void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
 template <class Exec, class In, class Out>
 void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::int64_t m, std::int64_t n,
                      std::int64_t k) {
-  const auto& [a, op_a, b, op_b, c, accumulate, workspace, addend, math, spared] = product;
+  const auto& [a, op_a, b, op_b, c, accumulate, workspace, addend, math] = product;
   const Out* start = addend.data() != nullptr ? addend.data() : accumulate ? c.data() : nullptr;
   float* a_wide = workspace.data();
   float* b_wide = a_wide + m * k;
@@ -81,8 +81,7 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
                             .n = n,
                             .k = k,
                             .plus = plus,
-                            .alignment = static_cast<int>(addresses & -addresses),
-                            .spared = x.spared};
+                            .alignment = static_cast<int>(addresses & -addresses)};
   const std::uintptr_t workspace =
       (reinterpret_cast<std::uintptr_t>(x.workspace.data()) + cublaslt::kWorkspaceAlignment - 1) /
       cublaslt::kWorkspaceAlignment * cublaslt::kWorkspaceAlignment;

@@ -43,7 +43,6 @@ struct Gemm {
   Vector<float, Exec> workspace;
   Matrix<const Out, Exec> addend = {};  // [m,n]  added before the rounding; none where it has no memory
   GemmMath math = GemmMath::full;
-  int spared = 0;  // multiprocessors of a GPU that are left to others, for example to communication beside it
 
   void launch(const Exec& exec) const;
 };

@@ -225,9 +225,6 @@ std::vector<Key> make_table() {
        "Whether ranks may get different numbers of sequences. Gradients are then weighted by tokens."},
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
        "Whether two ranks may use one GPU. CPU builds have none to share."},
-      {"parallel.communication_blocks", at<&S::parallel, &Parallel::communication_blocks>(), between(0, 64), "blocks",
-       "Thread blocks that a reduction on a GPU may take, one to a multiprocessor. The matrix products that run beside "
-       "it leave as many multiprocessors alone. 0: as many as the library likes, and products everywhere."},
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
        "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
        "network "

@@ -117,7 +117,6 @@ struct Parallel {
   std::int64_t prefetch_blocks = 1;
   bool allow_uneven = false;
   bool allow_shared_device = false;
-  std::int64_t communication_blocks = 16;  // of a reduction on a GPU, one to a multiprocessor; 0: the library's choice
   double timeout_s = 30;   // of a step without progress; 0: wait for ever
   std::int64_t ranks = 1;  // --plan only: how many ranks to plan for
 

@@ -357,8 +357,7 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_weight(const Exec& exec, C
                           .c = d_w,
                           .accumulate = accumulates,
                           .workspace = gemm_workspace_,
-                          .math = options_.math,
-                          .spared = spared_}
+                          .math = options_.math}
       .launch(exec);
 }
 
@@ -372,8 +371,7 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, co
                      .c = d_x,
                      .accumulate = false,
                      .workspace = gemm_workspace_,
-                     .math = options_.math,
-                     .spared = spared_}
+                     .math = options_.math}
       .launch(exec);
 }
 

@@ -50,9 +50,6 @@ class Transformer {
   /// Whether backward adds to the gradients of the weight matrices (true at first) or overwrites them. It adds to those
   /// of the embedding and of the norms' gains either way: begin a step by clearing them, clear_list() names the spans.
   void accumulate(bool adds) { accumulates_ = adds; }
-
-  /// Multiprocessors that the products of backward leave to communication that runs beside them.
-  void spare(int multiprocessors) { spared_ = multiprocessors; }
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
 
@@ -121,7 +118,6 @@ class Transformer {
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
   bool accumulates_ = true;
-  int spared_ = 0;
 };
 
 /// The gradients that backward adds to in every micro-step.

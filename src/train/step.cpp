@@ -275,8 +275,6 @@ class TrainerOf final : public Trainer {
         continue;
       }
       transformer_.accumulate(micro > 0);
-      const bool shares_device = reduces && world_.collectives().is_asynchronous();
-      transformer_.spare(shares_device ? static_cast<int>(settings_.parallel.communication_blocks) : 0);
       phase("forward", [&] {
         load(slot.tokens, first, sequences);
         transformer_.forward(exec_, hooks_);

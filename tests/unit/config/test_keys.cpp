@@ -105,7 +105,6 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "parallel.prefetch_blocks",
                                       "parallel.allow_uneven",
                                       "parallel.allow_shared_device",
-                                      "parallel.communication_blocks",
                                       "parallel.timeout_s",
                                       "parallel.ranks",
                                       "checkpoint.every",
