@@ -27,6 +27,17 @@ TESSERA_DEVICE void give_registers() {
 /// The warp's number in the team, in a form that the compiler knows to be the same for the whole warp.
 TESSERA_DEVICE int warp_of_team() { return __shfl_sync(0xffffffffu, threadIdx.y, 0); }
 
+/// A number that all lanes hold, in a form that the compiler knows to be the same: what it computes from it then stays
+/// in the registers of the warp, where wgmma wants its descriptors.
+TESSERA_DEVICE std::uint32_t same_in_warp(std::uint32_t number) { return __shfl_sync(0xffffffffu, number, 0); }
+
+/// The lane's number, read once: what the compiler can get from a special register, it reads again at every use.
+TESSERA_DEVICE int lane_of_warp() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 /// 2^x, 2 ulp; subnormal results become 0, 2^-inf = 0. Half an instruction of the special-function unit per cycle.
 TESSERA_DEVICE float exp2_approx(float x) {
   float y;

@@ -1,0 +1,76 @@
+/// What the three kernels of HopperBackward share: how the work is cut into tiles and teams, and the sums that they
+/// hand to each other.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/device.hpp"
+#include "kernels/cuda/tma.hpp"
+
+namespace tessera::kernels::detail::hopper_backward {
+
+using namespace cuda;
+
+inline constexpr int kKeyTile = 128;       // keys of a team, 64 for each consumer
+inline constexpr int kConsumers = 2;       // warpgroups
+inline constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+/// How a head width is cut into tiles.
+template <int D>
+struct BackwardTiles {
+  static constexpr int kQueries = D <= 64 ? 128 : 64;           // rows of q and d_out in one step
+  static constexpr int kDsTiles = D == 64 || D == 128 ? 2 : 3;  // of ds: what fits beside the rest
+  static constexpr int kStages = D == 64 ? 1 : 2;               // shares of d_q that may wait to be added
+
+  // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: it takes 64 of the queries, or
+  // where there are only 64, some of the panels of k.
+  static constexpr bool kSplitsColumns = kQueries == 64;
+  static constexpr int kColumns0 = kSplitsColumns ? HeadPanels<D>::kWidth * ((HeadPanels<D>::kCount + 1) / 2) : D;
+  static constexpr int kColumns1 = kSplitsColumns ? D - kColumns0 : D;
+};
+
+/// Shapes of a launch, and who works on what.
+struct BackwardShape {
+  int heads, H, Tq, Tk;  // heads = B*H
+  int query_tiles, key_tiles;
+  int query_tile;       // rows
+  int diagonal;         // query i sees the keys j <= i + diagonal
+  int heads_per_group;  // heads that are worked on together, so that they share the level-2 cache
+  bool is_descending;   // key tiles are launched last one first
+
+  TESSERA_DEVICE int first_query_tile(int key_tile) const {
+    return max(key_tile * kKeyTile - diagonal, 0) / query_tile;
+  }
+  /// Last tile of keys that some query of the tile sees, -1 for none.
+  TESSERA_DEVICE int last_key_tile(int tile) const {
+    const int last_key = (tile + 1) * query_tile - 1 + diagonal;
+    return last_key < 0 ? -1 : min(last_key / kKeyTile, key_tiles - 1);
+  }
+
+  struct Place {
+    int key_tile, head;
+  };
+  TESSERA_DEVICE Place place(int team) const {
+    const int group = team / (heads_per_group * key_tiles);
+    const int first_head = group * heads_per_group;
+    const int rank = team - first_head * key_tiles;
+    const int members = min(heads_per_group, heads - first_head);
+    const int key_tile = rank / members;
+    return {is_descending ? key_tiles - 1 - key_tile : key_tile, first_head + rank % members};
+  }
+};
+
+/// What the three kernels hand to each other, cut out of the workspace. Rows are padded to whole tiles of queries.
+struct BackwardSums {
+  float* d_q;    // [heads, query_tiles, query_tile*D]  in the order of accumulators, consumer by consumer
+  float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
+  float* delta;  // [heads, query_tiles*query_tile]     both with every 16 permuted by fragment_position()
+  std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far
+};
+
+/// Where column c of 16 lies so that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.
+TESSERA_DEVICE int fragment_position(int c) { return 4 * ((c & 7) >> 1) + 2 * (c >> 3) + (c & 1); }
+
+}  // namespace tessera::kernels::detail::hopper_backward
