@@ -23,23 +23,28 @@
 
 namespace tessera::test {
 
-/// Ranks on GPUs have one each; where there are too few, every test is skipped and says so.
-class GpuPerRank : public ::testing::Environment {
-  void SetUp() override {
-    if (!parallel::has_gpu_backend()) return;
-    const int wanted = TestWorld().local_size(), found = parallel::visible_devices();
-    if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
-  }
-};
-inline const auto* const kGpuPerRank = ::testing::AddGlobalTestEnvironment(new GpuPerRank);
+/// The ranks of all tests, joined as those of a launch are: by NCCL where they compute on GPUs, one each. Where there
+/// are too few GPUs, every test is skipped and says so.
+class Ranks : public ::testing::Environment {
+ public:
+  TestWorld& world() const { return *world_; }
 
-/// Ranks that are joined as those of a launch are: by NCCL where they compute on GPUs.
-struct TrainingWorld : TestWorld {
-  TrainingWorld() {
-    if (parallel::kHasNccl && size() > 1) use(parallel::make_nccl_collectives(*this));
+ private:
+  void SetUp() override {
+    world_ = std::make_unique<TestWorld>();
+    if (!parallel::has_gpu_backend()) return;
+    const int wanted = world_->local_size(), found = parallel::visible_devices();
+    if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
+    if (parallel::kHasNccl && world_->size() > 1) world_->use(parallel::make_nccl_collectives(*world_, 0));
   }
-  ~TrainingWorld() { use(nullptr); }
+  void TearDown() override {
+    world_->use(nullptr);
+    world_.reset();
+  }
+
+  std::unique_ptr<TestWorld> world_;
 };
+inline const auto* const kRanks = static_cast<Ranks*>(::testing::AddGlobalTestEnvironment(new Ranks));
 
 /// A model of 30,000 parameters; eps is large because Adam's first step is otherwise the sign of a gradient.
 inline config::Settings small_settings() {
@@ -109,7 +114,7 @@ class Training {
     return true;
   }
 
-  TrainingWorld world;
+  parallel::World& world = kRanks->world();
   config::Settings settings;
   train::Plan plan;
   data::Corpus corpus;
