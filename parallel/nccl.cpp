@@ -78,16 +78,14 @@ void require_device_memory(const char* what, const Span& span) {
 /// The communicator and the stream it works on.
 class Communicator {
  public:
-  Communicator(const World& world, int blocks) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
+  explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
     ncclUniqueId id{};
     if (world.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
     std::memcpy(id.internal, text.data(), sizeof id.internal);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (blocks > 0) config.maxCTAs = blocks;
-    const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, world.rank(), &config);
+    const ncclResult_t result = ncclCommInitRank(&comm_, world.size(), id, world.rank());
     if (result != ncclSuccess) {
-      throw Failure(Exit::environment, std::string("ncclCommInitRankConfig: ") + ncclGetErrorString(result) + " (" +
+      throw Failure(Exit::environment, std::string("ncclCommInitRank: ") + ncclGetErrorString(result) + " (" +
                                            ncclGetLastError(nullptr) +
                                            "): NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
     }

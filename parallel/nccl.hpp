@@ -28,7 +28,6 @@ inline constexpr bool kHasNccl = false;
 
 /// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives.
 /// Throws Failure(Exit::environment) when the ranks cannot be connected.
-/// `blocks`: thread blocks that a collective may take at most; 0: NCCL's choice. NCCL_MAX_CTAS overrules it.
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, int blocks);
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world);
 
 }  // namespace tessera::parallel

@@ -148,8 +148,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   if (!kernels::kIsHost<kernels::Device> && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
-    const std::int64_t blocks = settings.parallel.communication_blocks;
-    plan.layout.add_outside("NCCL's buffers, about", (200 + 12 * (blocks == 0 ? 24 : blocks)) << 20);  // as 2.28 was seen
+    plan.layout.add_outside("NCCL's buffers, about", std::int64_t{490} << 20);  // as version 2.28 was seen on 2 and 4 GPUs
   }
   plan.layout.place();
   return plan;
