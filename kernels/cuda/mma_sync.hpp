@@ -67,6 +67,9 @@ TESSERA_DEVICE void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std
   }
 }
 
+/// Zero, but not before x >= 0 is known (its sign): whatever depends on it is scheduled after x.
+TESSERA_DEVICE int zero_after(float x) { return static_cast<int>(__float_as_uint(x) >> 31); }
+
 /// Adds four floats to four in global memory that lie side by side, aligned to 16 bytes; each is added on its own.
 TESSERA_DEVICE void add_to_global(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900

@@ -7,16 +7,26 @@
 namespace tessera::kernels {
 
 template <class Scalar>
+bool AmpereBackward<Scalar>::supports(int D) {
+  if (D < 8 || D > 256 || D % 8 != 0) return false;
+  bool has_room = false;
+  ampere::for_width<ampere::kLeastBackward>(D, [&]<int kWidth>() { has_room = ampere::kKeysFit<kWidth>; });
+  return has_room;
+}
+
+template <class Scalar>
 std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int, int D) {
   std::int64_t bytes = 0;
-  ampere::for_width(D, [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });
+  ampere::for_width<ampere::kLeastBackward>(
+      D, [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });
   return bytes;
 }
 
 template <class Scalar>
 void AmpereBackward<Scalar>::launch(const Exec& exec) const {
   detail::require_attention_shapes(q, k, 256);
-  TESSERA_REQUIRE(supports(q.extent_int(3)), "ampere attention backward: D must be a multiple of 8 up to 256",
+  TESSERA_REQUIRE(supports(q.extent_int(3)),
+                  "ampere attention backward: D must be a multiple of 8 up to 256 (less on chips with less scratch)",
                   q.extent(3));
   TESSERA_REQUIRE(scale > 0, "ampere attention backward: scale must be positive", scale);
   detail::require_same_heads("ampere attention backward: q must have a contiguous head width", q, q);
@@ -37,10 +47,11 @@ void AmpereBackward<Scalar>::launch(const Exec& exec) const {
   ampere::require_aligned_rows("ampere attention backward: rows of d_q must start at multiples of 16 bytes", d_q);
   ampere::require_aligned_rows("ampere attention backward: rows of d_k must start at multiples of 16 bytes", d_k);
   ampere::require_aligned_rows("ampere attention backward: rows of d_v must start at multiples of 16 bytes", d_v);
-  TESSERA_REQUIRE(workspace != nullptr && reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
+  TESSERA_REQUIRE(q.extent(2) == 0 || (workspace != nullptr && reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0),
                   "ampere attention backward: the workspace must be there and aligned to 16 bytes", workspace);
   if (q.extent(0) * q.extent(1) == 0) return;
-  ampere::for_width(q.extent_int(3), [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
+  ampere::for_width<ampere::kLeastBackward>(
+      q.extent_int(3), [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
 }
 
 template struct AmpereBackward<bfloat16>;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <string_view>
+#include <type_traits>
 
 #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
 #include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
@@ -118,27 +120,71 @@ struct KeysCut {
                        kTeams = kTeams_;
 };
 
-/// The cuts that measured best on an H200 (B*T = 16,384, T = 4096).
+/// Bytes of scratch of a team under such a cut: k, v; two stages of q and d_out; p, ds; log_sum, delta.
+template <int kWidth, class Cut>
+constexpr int keys_scratch_bytes() {
+  constexpr int kKeys = 32 * Cut::kKeyWarps, kQueries = Cut::kQueryTile;
+  return TileLayout<kWidth>::bytes(2 * kKeys + 4 * kQueries) + TileLayout<kQueries>::bytes(2 * kKeys) +
+         2 * kQueries * static_cast<int>(sizeof(float));
+}
+
+/// Best: what measured best on an H200 (B*T = 16,384, T = 4096). Lean: for chips with less shared memory.
 template <int kWidth>
-struct KeysCutOf;
+struct KeysCuts;
 template <>
-struct KeysCutOf<16> : KeysCut<2, 2, 64, 2, 3> {};
+struct KeysCuts<32> {
+  using Best = KeysCut<4, 2, 128, 4, 1>;
+  using Lean = KeysCut<2, 2, 64, 2, 3>;
+};
 template <>
-struct KeysCutOf<32> : KeysCut<2, 2, 64, 2, 3> {};
+struct KeysCuts<64> {
+  using Best = KeysCut<4, 2, 64, 2, 1>;
+  using Lean = KeysCut<2, 2, 64, 2, 2>;
+};
 template <>
-struct KeysCutOf<64> : KeysCut<2, 2, 64, 2, 2> {};
+struct KeysCuts<80> {
+  using Best = KeysCut<4, 2, 64, 4, 1>;
+  using Lean = KeysCut<2, 2, 64, 2, 2>;
+};
 template <>
-struct KeysCutOf<80> : KeysCut<2, 2, 64, 2, 2> {};
+struct KeysCuts<96> {
+  using Best = KeysCut<4, 2, 64, 4, 1>;
+  using Lean = KeysCut<2, 2, 64, 2, 2>;
+};
 template <>
-struct KeysCutOf<96> : KeysCut<2, 2, 64, 2, 2> {};
+struct KeysCuts<128> {
+  using Best = KeysCut<4, 2, 64, 2, 1>;
+  using Lean = Best;
+};
 template <>
-struct KeysCutOf<128> : KeysCut<4, 2, 64, 2, 1> {};
+struct KeysCuts<160> {
+  using Best = KeysCut<2, 4, 64, 2, 1>;
+  using Lean = Best;
+};
 template <>
-struct KeysCutOf<160> : KeysCut<2, 4, 64, 2, 1> {};
+struct KeysCuts<192> {
+  using Best = KeysCut<2, 4, 64, 2, 1>;
+  using Lean = Best;
+};
 template <>
-struct KeysCutOf<192> : KeysCut<2, 4, 64, 2, 1> {};
-template <>
-struct KeysCutOf<256> : KeysCut<2, 4, 64, 2, 1> {};
+struct KeysCuts<256> {
+  using Best = KeysCut<2, 4, 64, 2, 1>;
+  using Lean = Best;
+};
+
+/// Whether the architecture of this build has so much scratch (CUDA Programming Guide, technical specifications).
+constexpr bool fits(int bytes) {
+  constexpr std::string_view kArch = TESSERA_CUDA_ARCH;
+  constexpr bool kIsSmall = kArch == "86" || kArch == "89" || kArch.starts_with("12");
+  constexpr int kKiB = kArch == "80" || kArch == "87" ? 163 : kIsSmall ? 99 : 227;
+  return bytes + 512 <= kKiB * 1024;  // 512: alignment, and what Kokkos takes
+}
+
+template <int kWidth>
+using KeysCutOf = std::conditional_t<fits(keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>()),
+                                     typename KeysCuts<kWidth>::Best, typename KeysCuts<kWidth>::Lean>;
+template <int kWidth>
+inline constexpr bool kKeysFit = fits(keys_scratch_bytes<kWidth, KeysCutOf<kWidth>>());
 
 /// Where a warp's piece of d_q lies: of a tile of queries the rows of group `group`, and every kColumnWarps-th block of
 /// 16 columns from `column` on; what is left over is shared out by halves of a block.
@@ -160,13 +206,19 @@ struct QueryPiece {
   TESSERA_DEVICE int chunk(int n) const {
     return n < 2 * kBlocks ? (n / 2 * kColumnWarps + column) * 2 + n % 2 : kBlocks * kColumnWarps * 2 + column;
   }
-  /// Offset of a lane's four accumulators of row tile m, column tile n in a warp's piece.
-  static TESSERA_DEVICE int offset(int m, int n, int lane) {
-    return ((n * kRowTiles + m) * cuda::kWarpLanes + lane) * 4;
-  }
+  /// Offset of the accumulators of row tile m, column tile n in a warp's piece; lanes side by side, four floats each.
+  static TESSERA_DEVICE int offset(int m, int n) { return (n * kRowTiles + m) * cuda::kWarpLanes * 4; }
   /// Offset of a warp's piece in the sums of a head.
   static TESSERA_DEVICE std::int64_t offset_of(int tile, int warp) {
     return (static_cast<std::int64_t>(tile) * kWarps + warp) * kFloats;
+  }
+  template <class Visit>
+  static TESSERA_DEVICE void for_each(const Visit& visit) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kColumns / 8; ++n) {
+      TESSERA_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) visit(m, n);
+    }
   }
 };
 
@@ -194,8 +246,7 @@ struct BackwardKeysTeam {
   using Scores = TileLayout<kQueryTile>;  // [key, query]
   static constexpr int kKeyBytes = Layout::bytes(kKeyTile), kQueryBytes = Layout::bytes(kQueryTile),
                        kScoreBytes = Scores::bytes(kKeyTile), kRowBytes = kQueryTile * 4;
-  // k, v; two stages of q and d_out; p, ds; log_sum, delta
-  static constexpr int kScratchBytes = 2 * kKeyBytes + 4 * kQueryBytes + 2 * kScoreBytes + 2 * kRowBytes;
+  static constexpr int kScratchBytes = keys_scratch_bytes<kWidth, Cut>();
 
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
   using Member = typename Policy::member_type;
@@ -204,11 +255,14 @@ struct BackwardKeysTeam {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = (task.k.extent_int(2) + kKeyTile - 1) / kKeyTile;
     if (heads * tiles == 0) return;
+    // A tile of keys starts one step behind the one before: few tiles of a head at a time waste few steps.
+    constexpr int kLeastHeads = 16;
+    const int group = std::min(heads, std::max(kLeastHeads, heads_in_cache(task.q.extent(2), task.q.extent(3), heads)));
     cuda::enable_large_scratch<BackwardKeysTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::keys",
                          Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
                              .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
-                         BackwardKeysTeam{task, rows, heads_in_cache(task.q.extent(2), task.q.extent(3), heads)});
+                         BackwardKeysTeam{task, rows, group});
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
@@ -280,91 +334,98 @@ struct BackwardKeysTeam {
       if (task.deterministic && warp == tile % kWarps && lane == 0) cuda::pass_ticket(turns + tile);
     };
 
-    int here = 0;  // the stage in use
-    for (int tile = end_tile - 1; tile >= first_tile; --tile, here ^= 2 * kQueryBytes) {
+    const SharedAddress p_here = p_tile + lane % 4 * 4;
+    const auto place_of_scores = [&](int m, int half, int n) {
+      return p_here + Scores::offset(key_warp * 32 + m * 16 + half * 8 + lane / 4, part * (kPartQueries / 8) + n);
+    };
+
+    int odd = 0;  // which stage is in use
+    for (int tile = end_tile - 1; tile >= first_tile; --tile, odd ^= 1) {
+      const int here = odd * 2 * kQueryBytes;
       cuda::wait_for_copies<0>();
       team.team_barrier();  // this tile is there; what is overwritten from here on has been read
-      copy_queries(tile - 1, stages + (here ^ 2 * kQueryBytes));
+      copy_queries(tile - 1, stages + (2 * kQueryBytes - here));
 
-      // 3. scores and their gradients, transposed: keys down, this part's queries across
+      // 3. scores, transposed: keys down, this part's queries across
       float p[2][kPartQueries / 8][4], ds[2][kPartQueries / 8][4];
-      products(k_read, q_columns.of_tile(here), p);
+      products(k_read, q_columns.of_tile(here), p, [](int) { return 0; });
       const int first_query = tile * kQueryTile + part * kPartQueries;
-      const bool is_edge = keys < kKeyTile || first_query + before < first_warp_key + 31;
-      TESSERA_UNROLL
-      for (int n = 0; n < kPartQueries / 8; ++n) {
-        const float2 log_sum = cuda::shared_load_float2(numbers + n * 32);
-        TESSERA_UNROLL
-        for (int m = 0; m < 2; ++m) {
-          TESSERA_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            p[m][n][i] = cuda::exp2_approx(fmaf(p[m][n][i], factor, -(i % 2 == 0 ? log_sum.x : log_sum.y)));
-          }
-        }
+      if (keys < kKeyTile || first_query + before < first_warp_key + 31) {
+        hide(p, first_warp_key + lane / 4, Tk, before + first_query + lane % 4 * 2);
       }
-      products(v_read, q_columns.of_tile(here + kQueryBytes), ds);
-      if (is_edge) {  // keys that do not exist, or that a query must not see
+
+      // 4. their gradients before the softmax; under these products the scores become probabilities
+      const auto exponentials = [&](int k) {
+        constexpr int kTiles = kPartQueries / 8;
+        SharedAddress gate = 0;
         TESSERA_UNROLL
-        for (int m = 0; m < 2; ++m) {
+        for (int n = 0; n < kTiles; ++n) {
+          if (n * kBlocks / kTiles != k) continue;
+          const float2 log_sum = cuda::shared_load_float2(numbers + n * 32);
           TESSERA_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            const int key = first_warp_key + m * 16 + half * 8 + lane / 4;
-            const int seeing = key < Tk ? key - before - first_query - lane % 4 * 2 : kQueryTile;
+          for (int m = 0; m < 2; ++m) {
             TESSERA_UNROLL
-            for (int n = 0; n < kPartQueries / 8; ++n) {
-              if (n * 8 < seeing) p[m][n][2 * half] = 0;
-              if (n * 8 + 1 < seeing) p[m][n][2 * half + 1] = 0;
+            for (int i = 0; i < 4; ++i) {
+              p[m][n][i] = cuda::exp2_approx(fmaf(p[m][n][i], factor, -(i % 2 == 0 ? log_sum.x : log_sum.y)));
+            }
+            TESSERA_UNROLL
+            for (int half = 0; half < 2; ++half) {
+              cuda::shared_store_word(place_of_scores(m, half, n),
+                                      cuda::pack<Scalar>(p[m][n][2 * half], p[m][n][2 * half + 1]));
+            }
+          }
+          gate = cuda::zero_after(p[1][n][3]);
+        }
+        return gate;
+      };
+      products(v_read, q_columns.of_tile(here + kQueryBytes), ds, exponentials);
+      cuda::named_barrier_sync(1 + key_warp, kParts * cuda::kWarpLanes);  // all parts of these keys' p are there
+
+      // 5. this part's columns of d_v += p^T d_out; under these products the score gradients
+      const auto gradients = [&](int k) {
+        constexpr int kTiles = kPartQueries / 8, kSteps = kQueryTile / 16;
+        SharedAddress gate = 0;
+        TESSERA_UNROLL
+        for (int n = 0; n < kTiles; ++n) {
+          if (n * kSteps / kTiles != k) continue;
+          const float2 delta = cuda::shared_load_float2(numbers + kRowBytes + n * 32);
+          TESSERA_UNROLL
+          for (int m = 0; m < 2; ++m) {
+            TESSERA_UNROLL
+            for (int i = 0; i < 4; ++i) ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - (i % 2 == 0 ? delta.x : delta.y));
+            TESSERA_UNROLL
+            for (int half = 0; half < 2; ++half) {
+              cuda::shared_store_word(place_of_scores(m, half, n) + kScoreBytes,
+                                      cuda::pack<Scalar>(ds[m][n][2 * half], ds[m][n][2 * half + 1]));
             }
           }
         }
-      }
-      TESSERA_UNROLL
-      for (int n = 0; n < kPartQueries / 8; ++n) {
-        const float2 delta = cuda::shared_load_float2(numbers + kRowBytes + n * 32);
-        TESSERA_UNROLL
-        for (int m = 0; m < 2; ++m) {
-          TESSERA_UNROLL
-          for (int i = 0; i < 4; ++i) ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - (i % 2 == 0 ? delta.x : delta.y));
-          TESSERA_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            const SharedAddress at =
-                p_tile + Scores::offset(key_warp * 32 + m * 16 + half * 8 + lane / 4, part * (kPartQueries / 8) + n) +
-                lane % 4 * 4;
-            cuda::shared_store_word(at, cuda::pack<Scalar>(p[m][n][2 * half], p[m][n][2 * half + 1]));
-            cuda::shared_store_word(at + kScoreBytes, cuda::pack<Scalar>(ds[m][n][2 * half], ds[m][n][2 * half + 1]));
-          }
-        }
-      }
-      team.team_barrier();  // all parts of the scores are there; the numbers have been read
+        return gate;
+      };
+      accumulate(p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes), d_v, gradients);
+      team.team_barrier();  // all score gradients are there; the numbers have been read
       copy_numbers(tile - 1);
       cuda::commit_copies();
       if (tile + 1 < end_tile) pass_turn(tile + 1);
 
-      // 4. this part's columns of d_v += p^T d_out and d_k += ds^T q
-      accumulate(p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes), d_v);
-      accumulate(p_read.of_tile(kScoreBytes), q_rows.of_tile(here), q_half.of_tile(here), d_k);
-
-      // 5. this tile's share of d_q = ds k
+      // 6. d_k += ds^T q, and the tile's share of d_q = ds k
+      accumulate(p_read.of_tile(kScoreBytes), q_rows.of_tile(here), q_half.of_tile(here), d_k, [](int) { return 0; });
       const int early = task.deterministic ? cuda::peek_ticket(turns + tile) : 0;
       typename Piece::Sums d_q;
       query_gradient(ds_columns, k_rows, k_tile, piece, lane, d_q);
-      float* sums = d_q_sums + Piece::offset_of(tile, warp);
+      float* sums = d_q_sums + Piece::offset_of(tile, warp) + lane * 4;
       if (task.deterministic && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
-      TESSERA_UNROLL
-      for (int n = 0; n < Piece::kColumns / 8; ++n) {
-        TESSERA_UNROLL
-        for (int m = 0; m < Piece::kRowTiles; ++m) {
-          float* to = sums + Piece::offset(m, n, lane);
-          if (task.deterministic && place.tile == 0) {
-            *reinterpret_cast<float4*>(to) = make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
-          } else {
-            cuda::add_to_global(to, d_q[m][n]);
-          }
-        }
+      if (task.deterministic && place.tile == 0) {
+        Piece::for_each([&](int m, int n) {
+          *reinterpret_cast<float4*>(sums + Piece::offset(m, n)) =
+              make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
+        });
+      } else {
+        Piece::for_each([&](int m, int n) { cuda::add_to_global(sums + Piece::offset(m, n), d_q[m][n]); });
       }
     }
 
-    // 6. write, through what was the tiles of k and v
+    // 7. write, through what was the tiles of k and v
     cuda::wait_for_copies<0>();
     team.team_barrier();  // k and v have been read, the last share of d_q has been added
     if (first_tile < end_tile) pass_turn(first_tile);
@@ -378,15 +439,38 @@ struct BackwardKeysTeam {
   using PartScores = float[2][kPartQueries / 8][4];
   using PartSums = float[2][kPartColumns / 8][4];
 
-  /// 32 keys times this part's queries, over the width.
+  /// Scores of keys that do not exist, or that a query must not see, become -inf. `key` is the lane's first key; query
+  /// n of this part lies n queries after the lane's first, which sees the keys up to `seen`.
+  static TESSERA_DEVICE void hide(PartScores& p, int key, int Tk, int seen) {
+    TESSERA_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      TESSERA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int row = key + m * 16 + half * 8;
+        const int seeing = row < Tk ? row - seen : kQueryTile;  // the first query that sees the key
+        TESSERA_UNROLL
+        for (int n = 0; n < kPartQueries / 8; ++n) {
+          if (n * 8 < seeing) p[m][n][2 * half] = -HUGE_VALF;
+          if (n * 8 + 1 < seeing) p[m][n][2 * half + 1] = -HUGE_VALF;
+        }
+      }
+    }
+  }
+
+  /// 32 keys times this part's queries, over the width. After each step between(step) does other work, and returns a
+  /// zero that the loads of the next step but one wait for: left to itself the compiler would put all products first,
+  /// and the other work where no product is left to hide it.
+  template <class Between>
   static TESSERA_DEVICE void products(const typename Layout::Reader& keys, const typename Layout::Reader& queries,
-                                      PartScores& scores) {
+                                      PartScores& scores, const Between& between) {
     clear(scores);
+    int gates[2] = {0, 0};
     TESSERA_UNROLL
     for (int k = 0; k < kBlocks; ++k) {
       std::uint32_t a[2][4];
-      cuda::load_matrices(keys(0, k), a[0]);
-      cuda::load_matrices(keys(16, k), a[1]);
+      const auto keys_now = keys.of_tile(gates[k % 2]);
+      cuda::load_matrices(keys_now(0, k), a[0]);
+      cuda::load_matrices(keys_now(16, k), a[1]);
       TESSERA_UNROLL
       for (int n = 0; n < kPartQueries / 16; ++n) {
         std::uint32_t q_part[4];
@@ -397,17 +481,21 @@ struct BackwardKeysTeam {
           cuda::multiply_add<Scalar>(scores[m][2 * n + 1], a[m], q_part[2], q_part[3]);
         }
       }
+      gates[k % 2] = between(k);
     }
   }
 
-  /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries.
+  /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries; `between` as in products.
+  template <class Between>
   static TESSERA_DEVICE void accumulate(const typename Scores::Reader& scores, const typename Layout::Reader& queries,
-                                        const typename Layout::Reader& half, PartSums& sums) {
+                                        const typename Layout::Reader& half, PartSums& sums, const Between& between) {
+    int gates[2] = {0, 0};
     TESSERA_UNROLL
     for (int k = 0; k < kQueryTile / 16; ++k) {
       std::uint32_t a[2][4];
-      cuda::load_matrices(scores(0, k), a[0]);
-      cuda::load_matrices(scores(16, k), a[1]);
+      const auto scores_now = scores.of_tile(gates[k % 2]);
+      cuda::load_matrices(scores_now(0, k), a[0]);
+      cuda::load_matrices(scores_now(16, k), a[1]);
       TESSERA_UNROLL
       for (int n = 0; n < kPartBlocks; ++n) {
         std::uint32_t q_part[4];
@@ -424,6 +512,7 @@ struct BackwardKeysTeam {
         TESSERA_UNROLL
         for (int m = 0; m < 2; ++m) cuda::multiply_add<Scalar>(sums[m][2 * kPartBlocks], a[m], q_part[0], q_part[1]);
       }
+      gates[k % 2] = between(k);
     }
   }
 
@@ -524,7 +613,7 @@ struct BackwardSumsTeam {
       TESSERA_UNROLL
       for (int m = 0; m < Piece::kRowTiles; ++m) {
         float4 d_q = make_float4(0, 0, 0, 0);
-        if (is_seeing) d_q = *reinterpret_cast<const float4*>(sums + Piece::offset(m, n, lane));
+        if (is_seeing) d_q = *reinterpret_cast<const float4*>(sums + Piece::offset(m, n) + lane * 4);
         const int row = (piece.group * Piece::kRowTiles + m) * 16 + lane / 4;
         cuda::shared_store_word(staging + Layout::offset(row, piece.chunk(n)) + lane % 4 * 4,
                                 cuda::pack<Scalar>(task.scale * d_q.x, task.scale * d_q.y));

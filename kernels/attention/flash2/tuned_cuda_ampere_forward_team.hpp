@@ -21,19 +21,19 @@ struct ForwardCutOf;
 template <>
 struct ForwardCutOf<16> : ForwardCut<2, 4, 64, 1, 3, 1> {};
 template <>
-struct ForwardCutOf<32> : ForwardCut<2, 4, 64, 1, 3, 2> {};
+struct ForwardCutOf<32> : ForwardCut<2, 4, 128, 1, 2, 2> {};
 template <>
 struct ForwardCutOf<64> : ForwardCut<2, 4, 64, 1, 3> {};
 template <>
 struct ForwardCutOf<80> : ForwardCut<2, 4, 32, 3, 2, 5> {};
 template <>
-struct ForwardCutOf<96> : ForwardCut<2, 4, 64, 1, 2> {};
+struct ForwardCutOf<96> : ForwardCut<2, 4, 80, 1, 2> {};
 template <>
 struct ForwardCutOf<128> : ForwardCut<2, 4, 64, 1, 2> {};
 template <>
-struct ForwardCutOf<160> : ForwardCut<2, 4, 32, 1, 2> {};
+struct ForwardCutOf<160> : ForwardCut<2, 4, 48, 1, 2> {};
 template <>
-struct ForwardCutOf<192> : ForwardCut<1, 4, 64, 1, 2> {};
+struct ForwardCutOf<192> : ForwardCut<1, 4, 96, 1, 2> {};
 template <>
 struct ForwardCutOf<256> : ForwardCut<1, 4, 64, 1, 2, 4> {};
 

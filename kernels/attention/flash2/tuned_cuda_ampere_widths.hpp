@@ -5,7 +5,12 @@
 #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
 #include "kernels/core/require.hpp"
 
+/// The narrowest width of backward; it serves narrower rows as well.
+#define TESSERA_AMPERE_LEAST_BACKWARD 32
+
 namespace tessera::kernels::ampere {
+
+inline constexpr int kLeastForward = 16, kLeastBackward = TESSERA_AMPERE_LEAST_BACKWARD;
 
 /// Defined in tuned_cuda_ampere_width.cpp.in, once per width. The shapes have been checked and are not empty.
 template <class Scalar, int kWidth>
@@ -13,10 +18,12 @@ void launch_forward(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task)
 template <class Scalar, int kWidth>
 void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task);
 
-/// Calls launch.operator()<kWidth>() for the narrowest width that holds D.
-template <class Launch>
+/// Calls launch.operator()<kWidth>() for the narrowest width from kLeast on that holds D.
+template <int kLeast, class Launch>
 void for_width(int D, const Launch& launch) {
-  if (D <= 16) return launch.template operator()<16>();
+  if constexpr (kLeast <= 16) {
+    if (D <= 16) return launch.template operator()<16>();
+  }
   if (D <= 32) return launch.template operator()<32>();
   if (D <= 64) return launch.template operator()<64>();
   if (D <= 80) return launch.template operator()<80>();
