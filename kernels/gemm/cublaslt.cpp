@@ -284,7 +284,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// The proposal with the least median time, from operands that no cache holds. The results go to memory of its own.
+/// The proposal with the least median time, from memory that no cache holds. The results go to memory of its own, with
+/// what `itself` would add read from the caller's c.
 Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operands operands) {
   cudaStream_t stream = exec.cuda_stream();
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -297,9 +298,12 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   const std::vector<Algorithm> rivals = proposals(kind, plan);
   if (rivals.size() == 1) return rivals.front();
 
-  const std::size_t result_bytes = static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out);
-  const Temporary result(result_bytes), flush(kFlushBytes);
-  LIBRARY_CHECK(cudaMemsetAsync(result.data(), 0, result_bytes, stream));
+  const Temporary result(static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out)), flush(kFlushBytes);
+  Kind timed = kind;
+  if (kind.plus == Plus::itself) {
+    timed.plus = Plus::addend;
+    operands.addend = operands.c;
+  }
   operands.c = result.data();
   const Event begin, end;
   std::vector<std::vector<float>> times(rivals.size());
@@ -308,7 +312,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
       plan.algorithm = rivals[i];
       LIBRARY_CHECK(cudaMemsetAsync(flush.data(), 0, kFlushBytes, stream));
       begin.record(stream);
-      run(exec, kind, plan, operands);
+      run(exec, timed, plan, operands);
       end.record(stream);
       const float milliseconds = end.milliseconds_since(begin);
       if (round >= 0) times[i].push_back(milliseconds);
