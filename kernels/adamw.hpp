@@ -12,8 +12,7 @@
 ///
 /// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
 /// Numerics   master weights, moments and arithmetic in Real = Accum<Scalar>; only `param` is rounded to Scalar.
-/// Order      element-wise: bitwise repeatable. On a GPU the last bit of an element may depend on whether its block
-///            begins on a packet, for multiplications and additions contract differently there.
+/// Order      element-wise: bitwise repeatable, however the spans are cut.
 /// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients): the
 ///            speed is that of memory.
 /// Async      returns after enqueue on `exec`; never fences.

@@ -203,8 +203,7 @@ TYPED_TEST(Adamw, repeats_bit_for_bit) {
 
 TYPED_TEST(Adamw, cutting_a_span_changes_no_bit) {
   const AdamwRun<TypeParam> whole({{0, 10007, true}}, 10007);
-  const std::int64_t a = kernels::kIsHost<Device> ? 13 : 16, b = a + 4988 / a * a;  // on a GPU where packets begin
-  const AdamwRun<TypeParam> pieces({{b, 10007 - b, true}, {0, a, true}, {a, b - a, true}}, 10007);
+  const AdamwRun<TypeParam> pieces({{5001, 5006, true}, {0, 13, true}, {13, 4988, true}}, 10007);
   whole.step(scalars_at(1)), pieces.step(scalars_at(1));
   EXPECT_TRUE(same_bits(whole.master.elements(), pieces.master.elements()));
 }
