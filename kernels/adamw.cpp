@@ -5,6 +5,7 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
+#include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/team.hpp"
 
@@ -70,8 +71,9 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
   }
 }
 
-/// Elements i .. i + kWidth - 1, with every fused multiply-add written out: what a compiler may fuse as it likes differs
-/// from width to width, and a span's bits must not depend on how it was cut. All but their working copy where that is rounded afterwards.
+/// Elements i .. i + kWidth - 1, with every fused multiply-add written out: what a compiler may fuse as it likes
+/// differs from width to width, and a span's bits must not depend on how it was cut. All but their working copy where
+/// that is rounded afterwards.
 template <class Exec, class Scalar, class Grad>
 template <int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, std::int64_t i) const {

@@ -8,6 +8,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -53,21 +54,27 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {
-    const auto pads = Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad));
     const int width = kPacketWidth<Exec, Scalar>;
     const bool fits = packets_fit(width, columns, logits.data());
+    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(Scalar));
+    const auto launch = [&]<class How, int kMost>(How, std::integral_constant<int, kMost>, int lanes,
+                                                  std::int64_t kept) {
+      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMost, 1024 / kMost>>;
+      if (kept > 0) allow_large_scratch<CrossEntropy, Policy>();
+      const auto bytes = static_cast<int>(Pad<Real, Exec>::shmem_size(2 * kJoinPad) + kept);
+      Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, Kokkos::PerTeam(bytes)),
+                           *this);
+    };
     if (fits && columns / width <= kHeldPackets) {
-      in_registers<Exec, Scalar>("cross entropy", fits, columns, [&](auto how, int lanes) {
-        using How = decltype(how);
-        using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
-        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
+      in_registers<Exec, Scalar, 64>("cross entropy", fits, columns, [&](auto how, int lanes) {
+        launch(how, std::integral_constant<int, kMostLanes<decltype(how), 64>>{}, lanes, 0);
       });
+    } else if (fits && row_bytes <= kKeptBytes) {
+      launch(Walked<kPacketWidth<Exec, Scalar>, true>{}, std::integral_constant<int, 512>{}, 512, row_bytes + 16);
+    } else if (fits) {
+      launch(Walked<kPacketWidth<Exec, Scalar>, false>{}, std::integral_constant<int, 1024>{}, 1024, 0);
     } else {
-      in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
-        using Policy = Kokkos::TeamPolicy<Exec, Walked<kWidth>, Kokkos::LaunchBounds<1024, 1>>;
-        const int lanes = columns / kWidth >= 8 * 1024 ? 1024 : kTeamLanes;
-        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
-      });
+      launch(Walked<1, false>{}, std::integral_constant<int, 1024>{}, columns >= 8 * 1024 ? 1024 : kTeamLanes, 0);
     }
   }
 }
@@ -150,16 +157,13 @@ template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void CrossEntropy<Exec, Scalar>::store_gradient(Scalar* row, int column,
                                                                             const Packet<Scalar, kWidth>& logit,
-                                                                            Real row_max, Real softmax_scale,
-                                                                            int target) const {
+                                                                            const RowGradient& of) const {
   Packet<Scalar, kWidth> d;
-  for (int i = 0; i < kWidth; ++i) d.set(i, softmax_scale * exp_for<Scalar>(logit[i] - row_max));
-  if (column <= target && target < column + kWidth) {  // once more, for the one that differs
-    for (int i = 0; i < kWidth; ++i) {
-      if (column + i == target) d.set(i, softmax_scale * exp_for<Scalar>(logit[i] - row_max) - grad_scale());
-    }
-  }
+  for (int i = 0; i < kWidth; ++i) d.set(i, of.softmax_scale * of.exp(logit[i]));
   store(row + column, d);
+  if (column <= of.target && of.target < column + kWidth) {  // once more, the one that differs
+    row[of.target] = static_cast<Scalar>(of.softmax_scale * of.exp(of.target_logit) - of.scale);
+  }
 }
 
 template <class Exec, class Scalar>
@@ -171,42 +175,46 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(InRegisters<kWidth, 
   Packet<Scalar, kWidth> logit[kSlots];
   Scalar* row = &logits(i, 0);
 
-  // 1. the row, read before anything waits for the target; its maximum, then its sum; the most negative number stands
-  //    for "nothing yet"
+  // 1. the row, read before anything waits for the target; its maximum, then its sum; a very negative number
+  //    stands for "nothing yet"
   share.each([&](int slot, int column) { logit[slot] = load_masked<kWidth>(row, column); });
   if (is_ignored(team)) return;
-  const Real target_logit = static_cast<Real>(row[target]);
-  Real lane_max = Kokkos::reduction_identity<Real>::max(), lane_sum = 0;
+  const Real target_logit = static_cast<Real>(row[target]), scale = write_gradient ? grad_scale() : Real(0);
+  Real lane_max = kNothingYet, lane_sum = 0;
   share.each([&](int slot, int) {
     for (int j = 0; j < kWidth; ++j) lane_max = larger(lane_max, logit[slot][j]);
   });
   const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
+  const ShiftedExp<Scalar> exp{row_max};
   share.each([&](int slot, int) {
-    for (int j = 0; j < kWidth; ++j) lane_sum += exp_for<Scalar>(logit[slot][j] - row_max);
+    for (int j = 0; j < kWidth; ++j) lane_sum += exp(logit[slot][j]);
   });
   const Real row_sum = join_lanes<Kokkos::Sum<Real>>(team, lane_sum, pad.data() + kJoinPad);
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
   if (!write_gradient) return;
 
   // 2. the gradient, in place; the barriers above keep it behind every lane's look at the target's logit
-  const Real softmax_scale = grad_scale() / row_sum;
-  share.each(
-      [&](int slot, int column) { store_gradient<kWidth>(row, column, logit[slot], row_max, softmax_scale, target); });
+  const RowGradient of{exp, scale / row_sum, scale, target_logit, target};
+  share.each([&](int slot, int column) { store_gradient<kWidth>(row, column, logit[slot], of); });
 }
 
 template <class Exec, class Scalar>
-template <int kWidth>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, const Member& team) const {
+template <int kWidth, bool kKeeps>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth, kKeeps>, const Member& team) const {
   const int i = team.league_rank(), target = targets(i);
   if (is_ignored(team)) return;
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
   Scalar* row = &logits(i, 0);
-  const Real target_logit = static_cast<Real>(row[target]);
+  Scalar* kept = nullptr;  // the row in the pad
+  if constexpr (kKeeps) {
+    kept = static_cast<Scalar*>(team.team_scratch(0).get_shmem_aligned(logits.extent(1) * sizeof(Scalar), 16));
+  }
+  const Real target_logit = static_cast<Real>(row[target]), scale = write_gradient ? grad_scale() : Real(0);
   const int lane = lane_of(team), lanes = team.team_size() * kVectorLanes, packets = logits.extent_int(1) / kWidth;
 
   // 1. every lane's own running maximum and sum, brought to one maximum at the end; kAtOnce packets are under way
   constexpr int kAtOnce = 4;
-  Real lane_max = Kokkos::reduction_identity<Real>::max(), lane_sum = 0;
+  Real lane_max = kNothingYet, lane_sum = 0;
   for (int first = lane; first < packets; first += kAtOnce * lanes) {
     Packet<Scalar, kWidth> logit[kAtOnce];
     Real new_max = lane_max, sum = 0;
@@ -221,34 +229,42 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, cons
         for (int j = 0; j < kWidth; ++j) new_max = larger(new_max, logit[slot][j]);
       }
     }
+    if constexpr (kKeeps) {
+      TESSERA_UNROLL
+      for (int slot = 0; slot < kAtOnce; ++slot) {
+        const int p = first + slot * lanes;
+        if (p < packets) store(kept + p * kWidth, logit[slot]);
+      }
+    }
+    const ShiftedExp<Scalar> exp{new_max};
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       if (first + slot * lanes < packets) {
-        for (int j = 0; j < kWidth; ++j) sum += exp_for<Scalar>(logit[slot][j] - new_max);
+        for (int j = 0; j < kWidth; ++j) sum += exp(logit[slot][j]);
       }
     }
-    lane_sum = lane_sum * exp_for<Scalar>(lane_max - new_max) + sum;
+    lane_sum = lane_sum * fast_exp(lane_max - new_max) + sum;
     lane_max = new_max;
   }
   const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
   const Real row_sum =
-      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * exp_for<Scalar>(lane_max - row_max), pad.data() + kJoinPad);
+      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * fast_exp(lane_max - row_max), pad.data() + kJoinPad);
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
   if (!write_gradient) return;
 
-  // 2. the gradient, in place, of logits that are still in the second-level cache
-  const Real softmax_scale = grad_scale() / row_sum;
+  // 2. the gradient, in place; every lane reads again what it has read, from the pad or, with luck, from a cache
+  const RowGradient of{{row_max}, scale / row_sum, scale, target_logit, target};
   for (int first = lane; first < packets; first += kAtOnce * lanes) {
     Packet<Scalar, kWidth> logit[kAtOnce];
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       const int p = first + slot * lanes;
-      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
+      if (p < packets) logit[slot] = kKeeps ? load<kWidth>(kept + p * kWidth) : load_masked<kWidth>(row, p * kWidth);
     }
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       const int p = first + slot * lanes;
-      if (p < packets) store_gradient<kWidth>(row, p * kWidth, logit[slot], row_max, softmax_scale, target);
+      if (p < packets) store_gradient<kWidth>(row, p * kWidth, logit[slot], of);
     }
   }
 }

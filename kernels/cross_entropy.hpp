@@ -5,22 +5,24 @@
 ///
 /// One team per row. On hosts the row is walked in tiles of kTile columns staged in the pad, with a running maximum and
 /// a running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient over the
-/// logits. On GPUs a row that fits stays in the team's registers (kernels/core/team.hpp); a longer one, or one that
-/// is not made of packets, is walked twice, each lane with a maximum and a sum of its own.
-/// A target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
+/// logits. On GPUs a row stays in the team's registers (kernels/core/team.hpp) or, a longer one, in the pad; the
+/// longest, and rows that are not made of packets, are read twice. Each lane has a maximum and a sum of its own. A
+/// target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
 /// gradient 0, so that products over the padded matrix stay right.
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
-/// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN.
+/// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. On GPUs logits below
+///            -1.7e38 count as that.
 /// Order      fixed for given V: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread.
+/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread, and rows of up to kKeptBytes.
 /// Cost       reads the logits once for the loss; reads and writes them once more for the gradient (GPUs, rows of up
-///            to kHeldPackets packets of 16 bytes: reads and writes them once).
+///            to kKeptBytes: reads and writes them once).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
 /// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
 #pragma once
 
+#include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
 
@@ -37,28 +39,37 @@ struct CrossEntropy {
   bool write_gradient;
   int vocabulary = 0;  // V; 0: all columns of logits
 
-  static constexpr int kTile = 1024;                      // columns staged at a time
-  static constexpr std::int64_t kHeldPackets = 8 * 1024;  // longest row that stays in registers
+  static constexpr int kTile = 1024;  // columns staged at a time
+  // On GPUs: packets of the longest row that stays in registers, bytes of the longest that stays in the pad (of which a
+  // processor of an H100 or H200 holds two).
+  static constexpr std::int64_t kHeldPackets = 2048, kKeptBytes = 104 * 1024;
 
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   struct Staged {};
-  template <int kWidth>
+  template <int kWidth, bool kKeeps>
   struct Walked {};
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
   template <int kWidth, int kSlots>
   KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
-  template <int kWidth>
-  KOKKOS_FUNCTION void operator()(Walked<kWidth>, const Member& team) const;
+  template <int kWidth, bool kKeeps>
+  KOKKOS_FUNCTION void operator()(Walked<kWidth, kKeeps>, const Member& team) const;
 
  private:
   KOKKOS_FUNCTION bool is_ignored(const Member& team) const;
   template <int kWidth>
   KOKKOS_FUNCTION Packet<Scalar, kWidth> load_masked(const Scalar* row, int column) const;
+  struct RowGradient {  // what a row's gradient is made of
+    ShiftedExp<Scalar> exp;
+    Real softmax_scale, scale, target_logit;  // scale / sum of exponentials; grad_scale
+    int target;
+  };
   template <int kWidth>
-  KOKKOS_FUNCTION void store_gradient(Scalar* row, int column, const Packet<Scalar, kWidth>& logit, Real row_max,
-                                      Real softmax_scale, int target) const;
+  KOKKOS_FUNCTION void store_gradient(Scalar* row, int column, const Packet<Scalar, kWidth>& logit,
+                                      const RowGradient& of) const;
+  /// "No maximum yet": below every logit, and still finite when multiplied by log2(e).
+  static constexpr Real kNothingYet = -(sizeof(Real) == 4 ? Real(1.7e38) : Real(8e307));
   KOKKOS_FUNCTION int V() const { return vocabulary > 0 ? vocabulary : logits.extent_int(1); }
 };
 

@@ -100,9 +100,9 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, co
   const int chunk = team.league_rank(), first = chunk * kChunk, all_chunks = team.league_size();
   const int count = N() - first < kChunk ? N() - first : kChunk;
   const int part_size = (count + kParts - 1) / kParts;
-  Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);          // where a part's next position with a digit goes
-  Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);                // positions with a digit, in all chunks
-  Pad<int, Exec> digits(team.team_scratch(0), kParts * kVectorLanes);   // of a round, for each part
+  Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);         // where a part's next position with a digit goes
+  Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);               // positions with a digit, in all chunks
+  Pad<int, Exec> digits(team.team_scratch(0), kParts * kVectorLanes);  // of a round, for each part
   const auto each_digit = [&](const auto& body) {
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kDigits + 0), body);
   };
@@ -260,7 +260,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWid
   const int* token = sorted_tokens();
   if (end == N || token[end] != token[end - 1]) return;         // no run crosses this window's end
   if (begin > 0 && token[begin - 1] == token[end - 1]) return;  // it began before
-  constexpr int kAtOnce = kIsHost<Exec> ? 1 : 8;                // pieces under way
+  constexpr int kAtOnce = kIsHost<Exec> ? 1 : 16;               // pieces under way
   const int tile_packets = kIsHost<Exec> ? packets : team.team_size() * kVectorLanes;
   const int last_packet = (tile + 1) * tile_packets < packets ? (tile + 1) * tile_packets : packets;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, tile * tile_packets, last_packet), [&](int p) {
@@ -272,7 +272,8 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWid
       TESSERA_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {
         belongs[j] = u + j < windows(N) && token[(u + j) * window(N)] == token[end - 1];
-        if (belongs[j]) piece[j] = load<kWidth>(&partial(2 * (u + j), p * kWidth));
+        if (u + j < windows(N))
+          piece[j] = load<kWidth>(&partial(2 * (u + j), p * kWidth));  // whether it belongs or not
       }
       TESSERA_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {

@@ -31,13 +31,13 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   } else {
     const bool fits =
         packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
-    in_registers<Exec, Scalar>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
+    constexpr int kLanes = 128;
+    in_registers<Exec, Scalar, kLanes>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
       using How = decltype(how);
-      constexpr int kTeams = How::kSlotsOf <= 2 ? 4 : How::kSlotsOf == 4 ? 2 : 1;
-      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, kTeams>>;
+      using Bounds = Kokkos::LaunchBounds<kMostLanes<How, kLanes>, 1024 / kMostLanes<How, kLanes>>;
       Kokkos::parallel_for(kLabel,
-                           team_policy<Policy>(exec, even_league(N, teams_at_once<How, kTeams>(lanes)), lanes)
-                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
+                           team_policy<Kokkos::TeamPolicy<Exec, How, Bounds>>(exec, N, lanes)
+                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
                            *this);
     });
   }
@@ -83,40 +83,34 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Staged, const Memb
 template <class Exec, class Scalar>
 template <int kWidth, int kSlots>
 KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
-  const int N = x.extent_int(0), C = x.extent_int(1);
+  const int n = team.league_rank(), C = x.extent_int(1);
   const RowShare<kWidth, kSlots> share(team, C);
-  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
-  Packet<Scalar, kWidth> gain_c[kSlots], x_n[kSlots], delta_n[kSlots], h[kSlots];
+  Pad<Real, Exec> pad(team.team_scratch(0), kJoinPad);
+  Packet<Scalar, kWidth> h[kSlots], other[kSlots];  // the row; delta, then the gain
 
-  const auto read = [&](int n) {
-    share.load_row(&x(n, 0), x_n);
-    if (delta.data()) share.load_row(&delta(n, 0), delta_n);
-  };
-  share.load_row(&gain(0), gain_c);
-  read(team.league_rank());
-  int row = 0;
-  for (int n = team.league_rank(); n < N; n += team.league_size(), ++row) {
-    // 1. the sum as it will be stored, and its square
-    Real sum_sq = 0;
+  // 1. every load first, then the sum as it will be stored
+  share.load_row(&x(n, 0), h);
+  if (delta.data()) {
+    share.load_row(&delta(n, 0), other);
     share.each([&](int slot, int) {
-      h[slot] = x_n[slot];
-      for (int i = 0; i < kWidth; ++i) {
-        if (delta.data()) h[slot].set(i, x_n[slot][i] + delta_n[slot][i]);
-        sum_sq += h[slot][i] * h[slot][i];
-      }
+      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] + other[slot][i]);
     });
-    if (n + team.league_size() < N) read(n + team.league_size());  // under way while this row waits for its lanes
-    if (residual.data()) share.store_row(&residual(n, 0), h);
-    sum_sq = join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data() + row % 2 * kJoinPad);
-    const Real r = Real(1) / kernels::sqrt(sum_sq / static_cast<Real>(C) + eps);
-
-    // 2. scale and write
-    share.each([&](int slot, int) {
-      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * gain_c[slot][i]);
-    });
-    share.store_row(&y(n, 0), h);
-    Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
   }
+  if (residual.data()) share.store_row(&residual(n, 0), h);
+  share.load_row(&gain(0), other);
+  Real sum_sq = 0;
+  share.each([&](int slot, int) {
+    for (int i = 0; i < kWidth; ++i) sum_sq += h[slot][i] * h[slot][i];
+  });
+  const Real r =
+      Real(1) / kernels::sqrt(join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data()) / static_cast<Real>(C) + eps);
+
+  // 2. scale and write
+  share.each([&](int slot, int) {
+    for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * other[slot][i]);
+  });
+  share.store_row(&y(n, 0), h);
+  Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
 }
 
 template <class Exec, class Scalar, class Grad>
@@ -145,11 +139,12 @@ void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   } else {
     const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), gain.data(), d_y.data(), d_residual.data(),
                                   d_x.data(), partial.data());
-    in_registers<Exec, Scalar>("rmsnorm backward", fits, C, [&](auto how, int lanes) {
+    in_registers<Exec, Scalar, kTeamLanes>("rmsnorm backward", fits, C, [&](auto how, int lanes) {
       using How = decltype(how);
       constexpr int kTeams = How::kSlotsOf == 1 ? 4 : How::kSlotsOf == 2 ? 3 : How::kSlotsOf == 4 ? 2 : 1;
-      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, kTeams>>;
-      groups = std::min(groups, teams_at_once<How, kTeams>(lanes));
+      constexpr int kMost = kMostLanes<How, kTeamLanes>;
+      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMost, kTeams>>;
+      groups = std::min(groups, teams_at_once(lanes, kTeams * kMost));
       Kokkos::parallel_for(kLabel,
                            team_policy<Policy>(exec, groups, lanes)
                                .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),

@@ -7,7 +7,7 @@
 ///              d_x[n,c] = rrms[n] * (g[c] - z[c] * mean_c(g*z)) + d_residual[n,c]
 ///              d_gain[c] += sum_n d_y[n,c] * z[c]
 ///
-/// Forward: one team per row, on GPUs per several rows; a row is read once, so x, delta and residual may be one tensor.
+/// Forward: one team per row; the row is read once, so x, delta and residual may be one tensor.
 /// Backward: one team per group of rows; the group's share of d_gain grows on chip and goes to one row of `partial`,
 /// and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr). Hosts stage a row
 /// in the pad, GPUs hold it in registers (kernels/core/team.hpp): hence two bodies for each kernel.

@@ -8,9 +8,9 @@
 namespace tessera::kernels {
 
 namespace detail {
-/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side, and a narrow
-/// last tile the places of a full one, so that a place stays with its lane.
-template <int kColumns, int kWidth>
+/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side, and an address
+/// belongs to the same lane in every tile.
+template <int kWidth, int kColumns>
 KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int p, int i) {
   return kWidth == 1 ? p : i * (kColumns / kWidth) + p;
 }

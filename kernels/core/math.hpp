@@ -47,16 +47,32 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
   }
 }
 
-/// e^x for a result that ends in Scalar: where that has 16 bits, a GPU's own power of two will do. Its relative error
-/// grows with |x|: 2^-22 + |x| 2^-23, half a unit of a float16 at |x| = 4000.
+/// e^(x - offset) for results that end in Scalar. Where that has 16 bits a GPU's own power of two will do, of one fused
+/// multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset. There
+/// |offset| is at most 2e38.
 template <class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION Accum<Scalar> exp_for(Accum<Scalar> x) {
+struct ShiftedExp {
+  using Real = Accum<Scalar>;
+  Real offset;
+
+  KOKKOS_FORCEINLINE_FUNCTION Real operator()(Real x) const {
 #ifdef KOKKOS_ENABLE_CUDA
-  if constexpr (sizeof(Scalar) == 2) {
-    KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx(x * 1.44269504f);))
-  }
+    if constexpr (sizeof(Scalar) == 2) {
+      KOKKOS_IF_ON_DEVICE(
+          (constexpr float kLog2e = 1.44269504f; return cuda::exp2_approx(x * kLog2e - offset * kLog2e);))
+    }
 #endif
-  return fast_exp(x);
+    return fast_exp(x - offset);
+  }
+};
+
+/// a b + c: rounded once on a GPU; on a host as the compiler finds best.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real multiply_add(Real a, Real b, Real c) {
+#ifdef __CUDACC__
+  KOKKOS_IF_ON_DEVICE((return Kokkos::fma(a, b, c);))
+#endif
+  return a * b + c;
 }
 
 /// The larger of two numbers; a NaN loses.

@@ -39,35 +39,33 @@ inline int lanes_for(std::int64_t packets) {
 template <int kWidth, int kSlots>
 struct InRegisters {
   static constexpr int kSlotsOf = kSlots;
-  static constexpr int kMostLanes = kSlots == 8 ? 1024 : kTeamLanes;  // per team
 };
 
-/// Teams of `lanes` lanes that a GPU's processors hold at once, when each holds kTeams of the largest: a league of that
-/// size walks many rows without a second wave. 132 processors, as in an H100 or H200; elsewhere it is a fair guess.
-template <class How, int kTeams>
-int teams_at_once(int lanes) {
+/// Teams of `lanes` lanes that a GPU holds at once when each of its processors has room for `lanes_at_once`: a league
+/// of that size walks many rows without a second wave. 132 processors, as in an H100 or H200; elsewhere a fair guess.
+inline int teams_at_once(int lanes, int lanes_at_once) {
   constexpr int kProcessors = 132;
-  return kProcessors * (kTeams * How::kMostLanes / ((lanes + kVectorLanes - 1) / kVectorLanes * kVectorLanes));
+  return kProcessors * (lanes_at_once / ((lanes + kVectorLanes - 1) / kVectorLanes * kVectorLanes));
 }
 
-/// The largest league up to `most` whose teams have equally many of N rows, or one less.
-inline int even_league(int N, int most) {
-  const int rows = (N + most - 1) / most;
-  return (N + rows - 1) / rows;
-}
+/// Lanes of a team at most, when a lane has kSlots slots and kLanes are wanted.
+template <class How, int kLanes>
+inline constexpr int kMostLanes = How::kSlotsOf == 8 ? 1024 : kLanes;
 
-/// Calls launch(InRegisters<width, slots>{}, lanes) with the fewest slots that leave the team small, for rows of
-/// `columns` elements. Throws std::invalid_argument when the row is longer than 8 packets of 1024 lanes.
-template <class Exec, class Scalar, class Launch>
+/// Calls launch(InRegisters<width, slots>{}, lanes) with the fewest slots that need no more than kLanes lanes, or with
+/// eight, for rows of `columns` elements. Few lanes with many slots keep more bytes under way per team and wait less
+/// for each other; many lanes leave registers for other things. Throws std::invalid_argument when the row is longer
+/// than 8 packets of 1024 lanes.
+template <class Exec, class Scalar, int kLanes, class Launch>
 void in_registers(const char* kernel, bool fit, std::int64_t columns, const Launch& launch) {
   constexpr int kWidest = kPacketWidth<Exec, Scalar>;
   const auto lanes = [&](std::int64_t packets, int slots) { return static_cast<int>((packets + slots - 1) / slots); };
   const std::int64_t packets = fit ? columns / kWidest : columns;
   TESSERA_REQUIRE(packets <= 8 * 1024, "a row is too long for the registers of a team", kernel, columns);
   if (!fit) return launch(InRegisters<1, 8>{}, lanes(packets, 8));
-  if (packets <= kTeamLanes) return launch(InRegisters<kWidest, 1>{}, lanes(packets, 1));
-  if (packets <= 2 * kTeamLanes) return launch(InRegisters<kWidest, 2>{}, lanes(packets, 2));
-  if (packets <= 4 * kTeamLanes) return launch(InRegisters<kWidest, 4>{}, lanes(packets, 4));
+  if (packets <= kLanes) return launch(InRegisters<kWidest, 1>{}, lanes(packets, 1));
+  if (packets <= 2 * kLanes) return launch(InRegisters<kWidest, 2>{}, lanes(packets, 2));
+  if (packets <= 4 * kLanes) return launch(InRegisters<kWidest, 4>{}, lanes(packets, 4));
   launch(InRegisters<kWidest, 8>{}, lanes(packets, 8));
 }
 
