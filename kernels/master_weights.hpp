@@ -36,17 +36,18 @@ KOKKOS_INLINE_FUNCTION FloatHalves cut(float value) {
 }
 
 KOKKOS_INLINE_FUNCTION float join(bfloat16 upper, bfloat16 lower) {
-  const auto signed_lower = static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<std::int16_t>(lower.bits)));
+  const auto signed_lower =
+      static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<std::int16_t>(lower.bits)));
   return std::bit_cast<float>((static_cast<std::uint32_t>(upper.bits) << 16) + signed_lower);
 }
 
 template <class Exec, class Scalar>
 struct MasterWeights {
   using Real = Accum<Scalar>;
-  static constexpr bool kAreOne = std::is_same_v<Scalar, Real>;      // working copy and master are one array
+  static constexpr bool kAreOne = std::is_same_v<Scalar, Real>;  // working copy and master are one array
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
-  Vector<Scalar, Exec> working;              // [n]
+  Vector<Scalar, Exec> working;             // [n]
   Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same as working where they are one
 
   KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {

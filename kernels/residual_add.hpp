@@ -1,5 +1,5 @@
-/// out[i] = round(x[i] + delta[i]): the addition to the residual stream as a pass of its own, which the plain step takes
-/// (train.fused = false). RmsnormForward does the same on the way.
+/// out[i] = round(x[i] + delta[i]): the addition to the residual stream as a pass of its own, which the plain step
+/// takes (train.fused = false). RmsnormForward does the same on the way.
 ///
 /// Cost    moves 3 Scalar per element.
 /// Async   returns after enqueue on `exec`; never fences.

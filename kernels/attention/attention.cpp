@@ -108,15 +108,13 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (kHasTensorCores<Scalar>) {
     if (choice.backward == Engine::mma) {
-      return AmpereBackward<Scalar>{q,     k,     v,     out,    lse,
-                                    g.d_out, g.d_q, g.d_k, g.d_v,  scale,
-                                    causal, choice.deterministic, g.workspace.data()}
+      return AmpereBackward<Scalar>{
+          q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, choice.deterministic, g.workspace.data()}
           .launch(exec);
     }
     if (kIsHopper) {
       const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
-      return HopperBackward<Scalar>{q,     k,     v,     out,   lse,    g.d_out, g.d_q,
-                                    g.d_k, g.d_v, scale, causal, order, g.workspace}
+      return HopperBackward<Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, order, g.workspace}
           .launch(exec);
     }
   }

@@ -59,11 +59,11 @@ struct Attention {
   Value<std::int32_t, Exec> tile_counter = {};  // wgmma: 0 before the first launch, left 0 by every one
 
   struct Gradients {
-    HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]   in
-    HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]   out
-    HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]   out
-    HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]   out
-    HeadTensor<Scalar, Exec> d_scores;     // [B,H,Tq,Tk]  standard: workspace
+    HeadTensor<const Scalar, Exec> d_out;    // [B,H,Tq,D]   in
+    HeadTensor<Scalar, Exec> d_q;            // [B,H,Tq,D]   out
+    HeadTensor<Scalar, Exec> d_k;            // [B,H,Tk,D]   out
+    HeadTensor<Scalar, Exec> d_v;            // [B,H,Tk,D]   out
+    HeadTensor<Scalar, Exec> d_scores;       // [B,H,Tq,Tk]  standard: workspace
     Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], on a multiple of 128 bytes
   };
 

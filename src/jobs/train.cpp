@@ -225,7 +225,8 @@ class TrainingRun {
 
   // --- the loop ------------------------------------------------------------------------------------------------------
 
-  /// Every rank takes rank 0's choice of algorithms: a resumed run the checkpoint's, a fresh one that of its first step.
+  /// Every rank takes rank 0's choice of algorithms: a resumed run the checkpoint's, a fresh one that of its first
+  /// step.
   void agree_on_products() {
     std::string chosen = gemm_algorithms_;
     if (chosen.empty()) chosen = fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n"));
@@ -297,8 +298,8 @@ class TrainingRun {
       start_of_step_s_.push_back(events::now_s());
       trainer_->start(sample_ + trainer_->started() * settings_.train.batch_size, *sampler_, is_profiled);
     }
-    const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) ||
-                       saves_after(step) || step == settings_.train.steps;
+    const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) || saves_after(step) ||
+                       step == settings_.train.steps;
     while (trainer_->started() > (waits ? 0 : 1)) settle(is_profiled);
     if (is_profiled) add_profile();
     if (trace_) trace_->record_events(false);
@@ -420,18 +421,18 @@ class TrainingRun {
     on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
     const double begin_s = events::now_s();
     const train::StateScalars scalars = trainer_->scalars();
-    const io::CheckpointState state{.step = step_,
-                                    .sample_index = sample_,
-                                    .seed = settings_.job.seed,
-                                    .loss_scale = scalars.loss_scale,
-                                    .good_steps = scalars.good_steps,
-                                    .optimizer_steps = scalars.optimizer_steps,
-                                    .deck = context_.deck.resolved,
-                                    .tokenisation = corpus_->tokenisation(),
-                                    .corpus_tokens = corpus_->size(),
-                                    .gemm = kernels::gemm_library() + "\n" +
-                                            fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")),
-                                    .git_hash = build_info::git_hash()};
+    const io::CheckpointState state{
+        .step = step_,
+        .sample_index = sample_,
+        .seed = settings_.job.seed,
+        .loss_scale = scalars.loss_scale,
+        .good_steps = scalars.good_steps,
+        .optimizer_steps = scalars.optimizer_steps,
+        .deck = context_.deck.resolved,
+        .tokenisation = corpus_->tokenisation(),
+        .corpus_tokens = corpus_->size(),
+        .gemm = kernels::gemm_library() + "\n" + fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")),
+        .git_hash = build_info::git_hash()};
     std::vector<io::CheckpointTensor> tensors;
     trainer_->save_state(true, [&](const train::StateTensor& tensor) {
       tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, tensor.data});
@@ -521,8 +522,8 @@ class TrainingRun {
   std::deque<double> start_of_step_s_;  // of the steps under way
   double end_of_step_s_ = 0;            // of the last one that ended
   std::int64_t step_ = 0;               // optimizer steps done
-  std::int64_t sample_ = 0;            // next global sample
-  std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
+  std::int64_t sample_ = 0;             // next global sample
+  std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
   bool has_recorded_memory_ = false;
   bool continues_itself_ = false;          // resumes in its own directory, which then is not empty
   double validation_loss_ = kNotMeasured;  // the last one

@@ -72,13 +72,13 @@ struct ActivationTensors {
   std::vector<BlockGradients> gradients;
   memory::TensorId delta, recompute_delta;  // [N,C]  what a projection adds to the residual stream
   memory::TensorId x_final, rrms_final, normed_final;
-  memory::TensorId logits;          // [rows of a chunk, V]
-  memory::TensorId row_loss;        // [rows of a chunk]
-  memory::TensorId head_d_weight;   // [V,C]  fp32: the head's gradient while chunks add to it, where it is kept narrower
-  memory::TensorId d_x, d_normed;   // [N,C]
-  memory::TensorId norm_partial;    // [kPartials,C]
-  memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward
-  memory::TensorId gemm_workspace;  // floats, where the products need one
+  memory::TensorId logits;         // [rows of a chunk, V]
+  memory::TensorId row_loss;       // [rows of a chunk]
+  memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient while chunks add to it, where it is kept narrower
+  memory::TensorId d_x, d_normed;  // [N,C]
+  memory::TensorId norm_partial;   // [kPartials,C]
+  memory::TensorId embedding_order, embedding_partial;      // workspace of the embedding's backward
+  memory::TensorId gemm_workspace;                          // floats, where the products need one
   memory::TensorId attention_counter, attention_workspace;  // tuned engines only; bytes as int32
   std::int64_t chunk_rows;
 };

@@ -20,9 +20,9 @@ namespace tessera::model {
 using namespace kernels;
 
 template <class Exec, class Scalar, class Grad>
-Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
-                                       const ActivationOptions& options, const memory::Arena<Exec>& arena,
-                                       const Scalar* params, Grad* grads)
+Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table,
+                                             const ActivationTensors& tensors, const ActivationOptions& options,
+                                             const memory::Arena<Exec>& arena, const Scalar* params, Grad* grads)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
@@ -106,8 +106,8 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, KeyValueCache
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
-                                              Matrix delta_out, bool needs_delta, KeyValueCache<Exec, Scalar>* cache,
-                                              Hooks& hooks, bool announces) {
+                                                    Matrix delta_out, bool needs_delta,
+                                                    KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
     if (announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
@@ -167,8 +167,8 @@ kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::logits(cons
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss, Value<const Real, Exec> grad_scale,
-                                     bool with_gradients, Hooks& hooks) {
+void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss,
+                                           Value<const Real, Exec> grad_scale, bool with_gradients, Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
   const int unit = static_cast<int>(shape_.L) + 1, N = B_ * T_;
   const Param& param = table_["head.weight"];
@@ -297,7 +297,7 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
-                                     const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
+                                           const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
   if (delta.data() && !options_.is_fused) {
     const std::size_t n = x.size();
     ResidualAdd<Exec, Scalar>{Vector<const Scalar, Exec>(x.data(), n), Vector<const Scalar, Exec>(delta.data(), n),
@@ -340,8 +340,8 @@ void Transformer<Exec, Scalar, Grad>::linear(const Exec& exec, ConstMatrix x, co
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y,
-                                                Matrix d_x, bool accumulates) const {
+void Transformer<Exec, Scalar, Grad>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param,
+                                                      ConstMatrix d_y, Matrix d_x, bool accumulates) const {
   linear_backward_weight(exec, x, d_y, d_weight(param), accumulates);
   linear_backward_input(exec, param, d_y, d_x);
 }
@@ -363,7 +363,7 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_weight(const Exec& exec, C
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y,
-                                                      Matrix d_x) const {
+                                                            Matrix d_x) const {
   Gemm<Exec, Scalar>{.a = d_y,
                      .op_a = Op::none,
                      .b = weight(param),
@@ -378,17 +378,17 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, co
 /// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
-                                              Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
+                                                    Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
   const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
                                             RmsnormBackward<Exec, Scalar, Grad>::kPartials, shape_.C);
   RmsnormBackward<Exec, Scalar, Grad>{x,
-                                gain(param),
-                                rrms,
-                                rows(tensors_.d_normed, shape_.C),
-                                d_residual,
-                                rows(tensors_.d_x, shape_.C),
-                                d_gain(param),
-                                partial}
+                                      gain(param),
+                                      rrms,
+                                      rows(tensors_.d_normed, shape_.C),
+                                      d_residual,
+                                      rows(tensors_.d_x, shape_.C),
+                                      d_gain(param),
+                                      partial}
       .launch(exec);
 }
 

@@ -60,14 +60,15 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
   if (!is_there) {
     throw Failure(
         Exit::usage,
-        fmt::format("attention.tuned = true{}: this build has no such kernel for {} and heads of width {}. The mma kernels "
-                    "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
-                    "sm_90a and one of their widths. attention.engine = \"auto\" takes the fastest there is, "
-                    "attention.tuned = false none",
-                    choice.forward == fastest.forward && choice.backward == fastest.backward
-                        ? ""
-                        : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
-                    name_of(dtype), D));
+        fmt::format(
+            "attention.tuned = true{}: this build has no such kernel for {} and heads of width {}. The mma kernels "
+            "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
+            "sm_90a and one of their widths. attention.engine = \"auto\" takes the fastest there is, "
+            "attention.tuned = false none",
+            choice.forward == fastest.forward && choice.backward == fastest.backward
+                ? ""
+                : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
+            name_of(dtype), D));
   }
   return choice;
 }
@@ -104,8 +105,8 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, Dtype gr
   t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
   t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
   const auto cleared = static_cast<std::int64_t>(model::clear_list(table).size());
-  t.cleared = layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace,
-                         whole);
+  t.cleared =
+      layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace, whole);
   t.adamw_blocks =
       layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
   t.norm_partial =
@@ -123,10 +124,11 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
   const bool is_narrow = settings.precision.gradients == config::GradientPrecision::bf16;
   if (is_narrow && batch.micro_steps > 1) {
-    throw Failure(Exit::usage,
-                  fmt::format("precision.gradients = \"bf16\" would round sums over {} micro-steps again and again; make "
-                              "it one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
-                              batch.micro_steps, batch.sequences_of(0)));
+    throw Failure(
+        Exit::usage,
+        fmt::format("precision.gradients = \"bf16\" would round sums over {} micro-steps again and again; make "
+                    "it one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
+                    batch.micro_steps, batch.sequences_of(0)));
   }
   const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;
@@ -148,7 +150,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   if (!kernels::kIsHost<kernels::Device> && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
-    plan.layout.add_outside("NCCL's buffers, about", std::int64_t{490} << 20);  // as version 2.28 was seen on 2 and 4 GPUs
+    plan.layout.add_outside("NCCL's buffers, about",
+                            std::int64_t{490} << 20);  // as version 2.28 was seen on 2 and 4 GPUs
   }
   plan.layout.place();
   return plan;

@@ -72,8 +72,8 @@ class TrainerOf final : public Trainer {
     clear_state();
     if (world_.rank() == 0) {  // the others get theirs from rank 0
       for (const model::Param& param : plan_.table.params()) {
-        model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}.launch(
-            exec_);
+        model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}
+            .launch(exec_);
       }
     }
     exec_.fence();
@@ -85,7 +85,8 @@ class TrainerOf final : public Trainer {
   }
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
-    if (started_ - collected_ == kMostStarted) throw std::logic_error("trainer: collect a step before starting another");
+    if (started_ - collected_ == kMostStarted)
+      throw std::logic_error("trainer: collect a step before starting another");
     Slot& slot = *slots_[started_ % kMostStarted];
     const BatchPlan& batch = plan_.batch;
     std::int64_t sample = first_sample + batch.first_sample(world_.rank());
@@ -245,8 +246,8 @@ class TrainerOf final : public Trainer {
     int micro_steps;
     Tokens tokens;
     Kokkos::View<optim::StepState, kernels::PinnedSpace> state;  // as the step left it
-    kernels::StreamTimer<Exec> marks;  // part of the graph: valid once the step is done
-    kernels::StreamTimer<Exec> done;   // behind the graph: a mark inside may still show the replay before
+    kernels::StreamTimer<Exec> marks;                            // part of the graph: valid once the step is done
+    kernels::StreamTimer<Exec> done;  // behind the graph: a mark inside may still show the replay before
     StepGraph graph;
     bool has_run = false, is_by_launch = true;
   };
@@ -326,9 +327,7 @@ class TrainerOf final : public Trainer {
 
   /// All weights and moments zero, padding included.
   void clear_state() {
-    const auto clear = [&](auto* data) {
-      Kokkos::deep_copy(exec_, bytes_of(data), static_cast<unsigned char>(0));
-    };
+    const auto clear = [&](auto* data) { Kokkos::deep_copy(exec_, bytes_of(data), static_cast<unsigned char>(0)); };
     clear(params_);
     clear(weights_.master.data());
     clear(m_);
@@ -460,7 +459,8 @@ class TrainerOf final : public Trainer {
         o.clip_norm,  kDtype<Scalar> == Dtype::fp16}
         .launch(exec_);
     if (settings_.train.fused) return adamw(blocks_);
-    for (const auto& [first, last] : blocks_of_tensors_) adamw(Kokkos::subview(blocks_, Kokkos::make_pair(first, last)));
+    for (const auto& [first, last] : blocks_of_tensors_)
+      adamw(Kokkos::subview(blocks_, Kokkos::make_pair(first, last)));
   }
 
   void adamw(kernels::Vector<const kernels::AdamwBlock, Exec> blocks) {
