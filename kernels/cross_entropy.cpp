@@ -8,7 +8,6 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
-#include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -56,25 +55,21 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
   } else {
     const int width = kPacketWidth<Exec, Scalar>;
     const bool fits = packets_fit(width, columns, logits.data());
-    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(sizeof(Scalar));
-    const auto launch = [&]<class How, int kMost>(How, std::integral_constant<int, kMost>, int lanes,
-                                                  std::int64_t kept) {
-      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMost, 1024 / kMost>>;
-      if (kept > 0) allow_large_scratch<CrossEntropy, Policy>();
-      const auto bytes = static_cast<int>(Pad<Real, Exec>::shmem_size(2 * kJoinPad) + kept);
-      Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, Kokkos::PerTeam(bytes)),
-                           *this);
-    };
+    const auto pads = Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad));
     if (fits && columns / width <= kHeldPackets) {
-      in_registers<Exec, Scalar, 64>("cross entropy", fits, columns, [&](auto how, int lanes) {
-        launch(how, std::integral_constant<int, kMostLanes<decltype(how), 64>>{}, lanes, 0);
+      constexpr int kLanes = 64;
+      in_registers<Exec, Scalar, kLanes>("cross entropy", fits, columns, [&](auto how, int lanes) {
+        using How = decltype(how);
+        using Bounds = Kokkos::LaunchBounds<kMostLanes<How, kLanes>, 1024 / kMostLanes<How, kLanes>>;
+        using Policy = Kokkos::TeamPolicy<Exec, How, Bounds>;
+        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
       });
-    } else if (fits && row_bytes <= kKeptBytes) {
-      launch(Walked<kPacketWidth<Exec, Scalar>, true>{}, std::integral_constant<int, 512>{}, 512, row_bytes + 16);
-    } else if (fits) {
-      launch(Walked<kPacketWidth<Exec, Scalar>, false>{}, std::integral_constant<int, 1024>{}, 1024, 0);
     } else {
-      launch(Walked<1, false>{}, std::integral_constant<int, 1024>{}, columns >= 8 * 1024 ? 1024 : kTeamLanes, 0);
+      in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
+        using Policy = Kokkos::TeamPolicy<Exec, Walked<kWidth>, Kokkos::LaunchBounds<1024, 1>>;
+        const int packets = columns / kWidth, lanes = packets < 4096 ? kTeamLanes : packets < 8192 ? 512 : 1024;
+        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
+      });
     }
   }
 }
@@ -199,16 +194,12 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(InRegisters<kWidth, 
 }
 
 template <class Exec, class Scalar>
-template <int kWidth, bool kKeeps>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth, kKeeps>, const Member& team) const {
+template <int kWidth>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, const Member& team) const {
   const int i = team.league_rank(), target = targets(i);
   if (is_ignored(team)) return;
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
   Scalar* row = &logits(i, 0);
-  Scalar* kept = nullptr;  // the row in the pad
-  if constexpr (kKeeps) {
-    kept = static_cast<Scalar*>(team.team_scratch(0).get_shmem_aligned(logits.extent(1) * sizeof(Scalar), 16));
-  }
   const Real target_logit = static_cast<Real>(row[target]), scale = write_gradient ? grad_scale() : Real(0);
   const int lane = lane_of(team), lanes = team.team_size() * kVectorLanes, packets = logits.extent_int(1) / kWidth;
 
@@ -229,13 +220,6 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth, kKeep
         for (int j = 0; j < kWidth; ++j) new_max = larger(new_max, logit[slot][j]);
       }
     }
-    if constexpr (kKeeps) {
-      TESSERA_UNROLL
-      for (int slot = 0; slot < kAtOnce; ++slot) {
-        const int p = first + slot * lanes;
-        if (p < packets) store(kept + p * kWidth, logit[slot]);
-      }
-    }
     const ShiftedExp<Scalar> exp{new_max};
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
@@ -252,14 +236,14 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth, kKeep
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
   if (!write_gradient) return;
 
-  // 2. the gradient, in place; every lane reads again what it has read, from the pad or, with luck, from a cache
+  // 2. the gradient, in place; every lane reads again what it has read, with luck from a cache
   const RowGradient of{{row_max}, scale / row_sum, scale, target_logit, target};
   for (int first = lane; first < packets; first += kAtOnce * lanes) {
     Packet<Scalar, kWidth> logit[kAtOnce];
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {
       const int p = first + slot * lanes;
-      if (p < packets) logit[slot] = kKeeps ? load<kWidth>(kept + p * kWidth) : load_masked<kWidth>(row, p * kWidth);
+      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
     }
     TESSERA_UNROLL
     for (int slot = 0; slot < kAtOnce; ++slot) {

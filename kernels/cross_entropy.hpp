@@ -14,9 +14,9 @@
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. On GPUs logits below
 ///            -1.7e38 count as that.
 /// Order      fixed for given V: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread, and rows of up to kKeptBytes.
+/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread.
 /// Cost       reads the logits once for the loss; reads and writes them once more for the gradient (GPUs, rows of up
-///            to kKeptBytes: reads and writes them once).
+///            to kHeldPackets: reads and writes them once).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
 /// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
@@ -39,22 +39,20 @@ struct CrossEntropy {
   bool write_gradient;
   int vocabulary = 0;  // V; 0: all columns of logits
 
-  static constexpr int kTile = 1024;  // columns staged at a time
-  // On GPUs: packets of the longest row that stays in registers, bytes of the longest that stays in the pad (of which a
-  // processor of an H100 or H200 holds two).
-  static constexpr std::int64_t kHeldPackets = 2048, kKeptBytes = 104 * 1024;
+  static constexpr int kTile = 1024;                  // columns staged at a time
+  static constexpr std::int64_t kHeldPackets = 2048;  // of 16 bytes: the longest row that a GPU keeps in registers
 
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   struct Staged {};
-  template <int kWidth, bool kKeeps>
+  template <int kWidth>
   struct Walked {};
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
   template <int kWidth, int kSlots>
   KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
-  template <int kWidth, bool kKeeps>
-  KOKKOS_FUNCTION void operator()(Walked<kWidth, kKeeps>, const Member& team) const;
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(Walked<kWidth>, const Member& team) const;
 
  private:
   KOKKOS_FUNCTION bool is_ignored(const Member& team) const;

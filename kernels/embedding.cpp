@@ -260,7 +260,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWid
   const int* token = sorted_tokens();
   if (end == N || token[end] != token[end - 1]) return;         // no run crosses this window's end
   if (begin > 0 && token[begin - 1] == token[end - 1]) return;  // it began before
-  constexpr int kAtOnce = kIsHost<Exec> ? 1 : 16;               // pieces under way
+  constexpr int kAtOnce = kIsHost<Exec> ? 1 : 8;                // pieces under way
   const int tile_packets = kIsHost<Exec> ? packets : team.team_size() * kVectorLanes;
   const int last_packet = (tile + 1) * tile_packets < packets ? (tile + 1) * tile_packets : packets;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, tile * tile_packets, last_packet), [&](int p) {
@@ -272,8 +272,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWid
       TESSERA_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {
         belongs[j] = u + j < windows(N) && token[(u + j) * window(N)] == token[end - 1];
-        if (u + j < windows(N))
-          piece[j] = load<kWidth>(&partial(2 * (u + j), p * kWidth));  // whether it belongs or not
+        if (belongs[j]) piece[j] = load<kWidth>(&partial(2 * (u + j), p * kWidth));
       }
       TESSERA_UNROLL
       for (int j = 0; j < kAtOnce; ++j) {

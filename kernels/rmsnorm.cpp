@@ -31,7 +31,7 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   } else {
     const bool fits =
         packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
-    constexpr int kLanes = 128;
+    constexpr int kLanes = kTeamLanes;
     in_registers<Exec, Scalar, kLanes>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
       using How = decltype(how);
       using Bounds = Kokkos::LaunchBounds<kMostLanes<How, kLanes>, 1024 / kMostLanes<How, kLanes>>;
