@@ -31,7 +31,7 @@ struct Nccl : ::testing::Test {
     if (devices < world.local_size()) {
       GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << devices;
     }
-    world.use(make_nccl_collectives(world, 0));
+    world.use(make_nccl_collectives(world));
   }
   void TearDown() override { world.use(nullptr); }
   Collectives& nccl() { return world.collectives(); }
