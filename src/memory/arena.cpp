@@ -80,13 +80,9 @@ std::int64_t available_host_bytes(const fs::path& root) {
   return least;
 }
 
-bool fits_host_memory(const Layout& layout, int ranks_on_host) {
-  return layout.total_bytes() * ranks_on_host <= available_host_bytes();
-}
-
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice) {
-  if (fits_host_memory(layout, ranks_on_host)) return;
   const std::int64_t needed = layout.total_bytes() * ranks_on_host, available = available_host_bytes();
+  if (needed <= available) return;
   throw Failure(Exit::out_of_memory,
                 fmt::format("this deck needs {} of memory on this host ({} ranks x {}), and {} are available\n{}{}",
                             readable_bytes(needed), ranks_on_host, readable_bytes(layout.total_bytes()),

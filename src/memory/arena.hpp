@@ -23,7 +23,6 @@ std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 /// Throws Failure(Exit::out_of_memory) with the layout's table when `ranks_on_host` arenas exceed what the host has.
 /// `advice` says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
-bool fits_host_memory(const Layout& layout, int ranks_on_host);
 
 template <class Exec>
 class Arena {
