@@ -88,13 +88,25 @@ def wait_for_end(pids, limit_s=10):
 
 
 @functools.lru_cache(None)
+def configuration():
+    """What the program says of its build."""
+    return subprocess.run([PROGRAM, "--show-config"], capture_output=True, text=True, errors="replace").stdout
+
+
+@functools.lru_cache(None)
 def gpus():
     """How many GPUs the program has to compute on; None where it computes on the host."""
-    config = subprocess.run([PROGRAM, "--show-config"], capture_output=True, text=True, errors="replace").stdout
-    if not re.search(r"^Kokkos .*\bCUDA\b", config, re.M | re.I):
+    if not re.search(r"^Kokkos .*\bCUDA\b", configuration(), re.M | re.I):
         return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip()])
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace").stdout
     return len(re.findall(r"^GPU \d+", listed, re.M))
+
+
+def has_nccl():
+    return re.search(r"^NCCL +yes", configuration(), re.M) is not None
 
 
 class Job:

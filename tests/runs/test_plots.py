@@ -51,4 +51,4 @@ class RunFile(RunTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # so that a test that skips itself says so

@@ -48,4 +48,4 @@ class Quickstart(RunTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # so that a test that skips itself says so

@@ -48,7 +48,8 @@ class Results(RunTest):
                 refused = self.run_deck(deck, *arguments, code=FILES, says=["result.h5", "job.output", "job.overwrite"])
                 self.assertEqual(result.read_text(), "years of work")
                 self.assertEqual(refused.err.count("tessera:"), 1, str(refused))
-                self.run_deck(deck, *arguments, ranks=2, code=FILES, says="job.overwrite")
+                with self.subTest(ranks=2):
+                    self.run_deck(deck, *arguments, ranks=2, code=FILES, says="job.overwrite")
                 self.assertEqual(result.read_text(), "years of work")
 
                 self.run_deck(deck, *arguments, "job.overwrite=true")
@@ -78,4 +79,4 @@ class Results(RunTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # so that a test that skips itself says so

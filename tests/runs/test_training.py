@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from harness import (EPS32, FINISHED, LOSS_BOUND, NUMBERS, OUT_OF_MEMORY, SOURCE, STEADY, TINY, USAGE, WEIGHT_BOUND, RunTest,
-                     column, latest_step, tensors)
+                     column, gpus, latest_step, tensors)
 
 
 def gib(text):
@@ -36,7 +36,8 @@ class Training(RunTest):
         times = np.delete(column(directory, "step_time"), 2)  # step 3 is profiled: its times enter no average
         self.assertTrue((times > 0).all())
         parts = sum(np.delete(column(directory, name), 2) for name in ("forward", "backward", "exposed_comm", "optimizer"))
-        self.assertTrue((parts <= times * (1 + 1e-12)).all(), "the parts of a step exceed the step")  # sums of doubles
+        slack = 1e-12 * times if gpus() is None else 5e-6  # sums of doubles; five intervals between marks that are good to 0.5 us
+        self.assertTrue((parts <= times + slack).all(), f"the parts of a step exceed the step: {parts - times}")
         self.assertEqual(latest_step(directory), 30)
         with h5py.File(directory / "run.h5", "r") as file:
             self.assertIn("[model]", file["info"].attrs["deck"])
@@ -129,13 +130,15 @@ class Training(RunTest):
         self.assertIn("optimizer", result.out + result.err)
 
     def advice(self, *overrides, ranks=None):
-        """What the out-of-memory message says would fit, as overrides, and the GiB that were available."""
+        """What the out-of-memory message says would fit, as overrides, and the GiB that were available: to all ranks of
+        a host, or to each on its GPU."""
         result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *overrides, ranks=ranks, code=OUT_OF_MEMORY)
         available = gib(re.search(r"and ([\d.]+ \w*B) are available", result.err)[1])
         keys = re.findall(r"[a-z_]+\.[a-z_]+=\w+", result.err.partition("would fit:")[2])
         self.assertTrue(keys, str(result))
         plan = self.run_deck(TINY, *overrides, *keys, f"parallel.ranks={ranks or 1}", "--plan").out
-        planned = (ranks or 1) * gib(re.search(r"\n  arena +\d+ +([\d.]+ \w*B)", plan)[1])
+        sharing = 1 if gpus() is not None else ranks or 1
+        planned = sharing * gib(re.search(r"\n  arena +\d+ +([\d.]+ \w*B)", plan)[1])
         self.assertLess(planned, available + 0.1, plan)  # GiB are printed with one decimal
         return keys, available
 
@@ -183,4 +186,4 @@ class Training(RunTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # so that a test that skips itself says so
