@@ -1,5 +1,7 @@
 #include "kernels/swiglu.hpp"
 
+#include <type_traits>
+
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/team.hpp"
@@ -49,7 +51,7 @@ void SwigluBackward<Exec, Scalar>::launch(const Exec& exec) const {
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
                          Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
-                             .set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(kTile))),
+                             .set_scratch_size(0, Kokkos::PerTeam(2 * Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {
     const bool fits =
@@ -65,26 +67,35 @@ template <class Exec, class Scalar>
 KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Member& team) const {
   const int n = team.league_rank(), F = d_out.extent_int(1);
   Pad<Real, Exec> d_gate(team.team_scratch(0), kTile), d_up(team.team_scratch(0), kTile);
-  Pad<Real, Exec> act(team.team_scratch(0), kTile);
 
   // The pads stand between reading and writing. A column keeps its thread in all loops, so there is no barrier. A
   // compiler gives up on loops with many outputs: hence so many loops.
   for (int first = 0; first < F; first += kTile) {
     const int columns = F - first < kTile ? F - first : kTile;
     const auto each = [&](const auto& body) { Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), body); };
-    each([&](int f) {
-      const Real up = static_cast<Real>(gate_up(n, F + first + f)), d = static_cast<Real>(d_out(n, first + f));
-      const auto silu = silu_gradient(static_cast<Real>(gate_up(n, first + f)));
-      d_gate(f) = d * up * silu.derivative;
-      d_up(f) = silu.value;  // so far
-    });
-    if (out.data()) each([&](int f) { act(f) = d_up(f) * static_cast<Real>(gate_up(n, F + first + f)); });
+    const auto differentiate = [&](auto keeps_silu) {
+      each([&](int f) {
+        const Real up = static_cast<Real>(gate_up(n, F + first + f)), d = static_cast<Real>(d_out(n, first + f));
+        const auto silu = silu_gradient(static_cast<Real>(gate_up(n, first + f)));
+        d_gate(f) = d * up * silu.derivative;
+        d_up(f) = decltype(keeps_silu)::value ? silu.value : d * silu.value;
+      });
+    };
+    if (!out.data()) {
+      differentiate(std::false_type{});
+      each([&](int f) {
+        d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f));
+        d_gate_up(n, F + first + f) = static_cast<Scalar>(d_up(f));
+      });
+      continue;
+    }
+    differentiate(std::true_type{});
+    each([&](int f) { d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f)); });
+    const auto& act = d_gate;  // whose pad is free again
+    each([&](int f) { act(f) = d_up(f) * static_cast<Real>(gate_up(n, F + first + f)); });
     each([&](int f) { d_up(f) *= static_cast<Real>(d_out(n, first + f)); });
-    if (out.data()) each([&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });
-    each([&](int f) {
-      d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f));
-      d_gate_up(n, F + first + f) = static_cast<Scalar>(d_up(f));
-    });
+    each([&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });
+    each([&](int f) { d_gate_up(n, F + first + f) = static_cast<Scalar>(d_up(f)); });
   }
 }
 

@@ -12,7 +12,7 @@
 /// Source     Shazeer 2020, arXiv:2002.05202.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; exp by fast_exp (2 ulp).
 /// Order      element-wise: bitwise repeatable.
-/// Memory     backward on hosts: pad, level 0, Real 3*kTile.
+/// Memory     backward on hosts: pad, level 0, Real 2*kTile.
 /// Cost       moves 3*N*F elements forward, 5*N*F backward (6 with out).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
