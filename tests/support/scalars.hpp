@@ -13,6 +13,7 @@ namespace tessera::test {
 
 using AllScalars = ::testing::Types<double, float, bfloat16, float16>;
 using RealScalars = ::testing::Types<double, float>;
+using GradientScalars = ::testing::Types<double, float, bfloat16>;  // that gradients of parameters are kept in
 
 struct ScalarNames {  // "Rmsnorm/fp32" instead of "Rmsnorm/1"
   template <class Scalar>

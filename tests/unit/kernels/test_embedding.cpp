@@ -36,13 +36,13 @@ std::vector<Scalar> forward(Shape s, const std::vector<int>& tokens, const std::
   return out.elements();
 }
 
-template <class Scalar>
-std::vector<Accum<Scalar>> backward(Shape s, const std::vector<int>& tokens, const std::vector<double>& d_out,
-                                    const std::vector<double>& before) {
+template <class Scalar, class Grad = Accum<Scalar>>
+std::vector<Grad> backward(Shape s, const std::vector<int>& tokens, const std::vector<double>& d_out,
+                           const std::vector<double>& before) {
   const Buffer<int> tokens_in(tokens);
   const Buffer<Scalar> d_out_in(d_out);
-  const Buffer<Accum<Scalar>> d_weight(before);
-  using Kernel = EmbeddingBackward<Device, Scalar>;
+  const Buffer<Grad> d_weight(before);
+  using Kernel = EmbeddingBackward<Device, Scalar, Grad>;
   const auto order = Buffer<int>::unwritten(Kernel::order_size(s.N));
   const auto partial = Buffer<Accum<Scalar>>::unwritten(Kernel::partial_rows(s.N) * s.C);
   Kernel{.tokens = tokens_in.vector(),
@@ -82,6 +82,19 @@ TYPED_TEST(Embedding, backward_adds_to_what_is_there_and_sums_repeated_tokens) {
     const auto expected = reference::embedding_backward(tokens, d_out, s.C, before);
     EXPECT_TRUE(all_close<Real>(as_double(backward<TypeParam>(s, tokens, d_out, before)), expected,
                                 {.of_max = tolerance<Real>(s.N)}));
+  }
+}
+
+TEST(EmbeddingInNarrowGradients, sums_in_float_and_rounds_a_row_once) {
+  for (const Shape s : kShapes) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " V " << s.V << " C " << s.C);
+    const auto tokens = uniform_int(s.N, 1, 0, s.V);
+    const auto d_out = uniform_as<bfloat16>(s.N * s.C, 3), before = uniform_as<bfloat16>(s.V * s.C, 4);
+    const auto expected = reference::embedding_backward(tokens, d_out, s.C, before);
+    const auto made = backward<bfloat16, bfloat16>(s, tokens, d_out, before);
+    EXPECT_TRUE(all_close<bfloat16>(as_double(made), expected,
+                                    {.relative = kEpsilon<bfloat16> / 2, .of_max = tolerance<float>(s.N)}));
+    EXPECT_TRUE(same_bits(made, backward<bfloat16, bfloat16>(s, tokens, d_out, before)));
   }
 }
 

@@ -27,7 +27,7 @@ template <class Scalar>
 struct SquareNorm : ::testing::Test {
   static constexpr int kBlock = static_cast<int>(kernels::SquareNorm<Device, Scalar>::kBlock);
 };
-TYPED_TEST_SUITE(SquareNorm, RealScalars, ScalarNames);
+TYPED_TEST_SUITE(SquareNorm, GradientScalars, ScalarNames);
 
 TYPED_TEST(SquareNorm, matches_reference_for_ragged_lengths) {
   for (const int n : {1, 2, 31, 1009, this->kBlock - 1, this->kBlock, this->kBlock + 1, 5 * this->kBlock + 77}) {

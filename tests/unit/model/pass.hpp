@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "memory/arena.hpp"
@@ -42,7 +43,8 @@ std::vector<double> download(const From* from, std::int64_t count) {
   return values;
 }
 
-template <class Scalar>
+/// Grad is the type that gradients of the parameters are kept in.
+template <class Scalar, class Grad = Accum<Scalar>>
 class Pass {
  public:
   using Real = Accum<Scalar>;
@@ -50,16 +52,20 @@ class Pass {
   Pass(const model::Shape& model_shape, const PassOptions& pass_options)
       : shape(model_shape),
         table(model_shape),
-        options{pass_options.sequences, kDtype<Scalar>, pass_options.for_training, pass_options.checkpoint_blocks,
-                pass_options.attention},
+        options{.sequences = pass_options.sequences,
+                .dtype = kDtype<Scalar>,
+                .for_training = pass_options.for_training,
+                .checkpoint_blocks = pass_options.checkpoint_blocks,
+                .attention = pass_options.attention,
+                .has_narrow_gradients = kIsNarrow},
         params_id_(layout.add("params", {table.flat_count()}, kDtype<Scalar>, memory::Category::parameters, whole())),
-        grads_id_(layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole())),
+        grads_id_(layout.add("grads", {table.flat_count()}, kDtype<Grad>, memory::Category::gradients, whole())),
         scale_id_(layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole())),
         loss_id_(layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole())),
         tensors(declare(pass_options.chunk_rows)),
         arena(layout),
         transformer(shape, table, tensors, options, arena, arena.template data<Scalar>(params_id_),
-                    arena.template data<Real>(grads_id_)) {}
+                    arena.template data<Grad>(grads_id_)) {}
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
@@ -82,7 +88,7 @@ class Pass {
 
   /// Forward and, with gradients, backward, from gradients and a loss of zero. `grad_scale` 0: 1 / tokens.
   void run(bool with_gradients = true, model::Hooks* hooks = nullptr, double grad_scale = 0) {
-    upload(arena.template data<Real>(grads_id_), std::vector<double>(table.flat_count(), 0.0));
+    upload(arena.template data<Grad>(grads_id_), std::vector<double>(table.flat_count(), 0.0));
     upload(arena.template data<double>(loss_id_), std::vector<double>{0.0});
     add(with_gradients, hooks, grad_scale);
   }
@@ -102,7 +108,7 @@ class Pass {
     exec.fence();
     loss_sum = download(loss_on_device, 1)[0];
     loss = loss_sum / rows_;
-    if (with_gradients) grads = download(arena.template data<Real>(grads_id_), table.flat_count());
+    if (with_gradients) grads = download(arena.template data<Grad>(grads_id_), table.flat_count());
   }
   void run(const std::vector<int>& tokens, int B, int T) {
     set_tokens(tokens, B, T);
@@ -127,6 +133,7 @@ class Pass {
     return {flat.begin() + param.first, flat.begin() + param.first + param.count};
   }
 
+  static constexpr bool kIsNarrow = !std::is_same_v<Grad, Real>;
   static constexpr memory::Lifetime whole() { return memory::Lifetime::whole_run(); }
 
   model::Shape shape;
@@ -137,8 +144,12 @@ class Pass {
  private:
   model::ActivationTensors declare(std::int64_t chunk_rows) {
     model::ActivationTensors declared = model::declare_activations(shape, options, layout);
-    layout.place();
     if (chunk_rows != 0) declared.chunk_rows = std::min(chunk_rows, declared.chunk_rows);
+    if (kIsNarrow && declared.head_d_weight == memory::kAbsent && declared.chunk_rows < options.sequences * shape.T) {
+      declared.head_d_weight =
+          layout.add("head.d_weight", {shape.V, shape.C}, kDtype<Real>, memory::Category::gradients, whole());
+    }
+    layout.place();
     return declared;
   }
 
@@ -148,7 +159,7 @@ class Pass {
  public:
   model::ActivationTensors tensors;
   memory::Arena<Device> arena;
-  model::Transformer<Device, Scalar> transformer;
+  model::Transformer<Device, Scalar, Grad> transformer;
   double loss_sum = 0, loss = 0;  // over the tokens, per token (nats)
   std::vector<double> grads;      // flat
 };

@@ -132,6 +132,38 @@ TYPED_TEST(Transformer, loss_does_not_depend_on_how_the_logits_are_cut_into_chun
   }
 }
 
+/// Everything up to a parameter's gradient is the same arithmetic; the gradient is then rounded, once, also where
+/// chunks of logits or repeated tokens add to it. A product for 16 bits may sum in another order than one for 32.
+TEST(TransformerWithNarrowGradients, has_those_of_the_golden_and_of_full_gradients_rounded_once) {
+  const Golden golden;
+  const double bound = model_tolerance<bfloat16>(golden.shape) + kEpsilon<bfloat16> / 2;
+  for (const int rows : {0, 1, 7, 71}) {
+    const PassOptions options{.sequences = golden.B, .chunk_rows = rows};
+    Pass<bfloat16> full(golden.shape, options);
+    Pass<bfloat16, bfloat16> narrow(golden.shape, options);
+    EXPECT_EQ(narrow.tensors.head_d_weight == memory::kAbsent, rows == 0);
+    const auto run = [&](auto& pass) {
+      pass.set_params(golden.flat("params"));
+      pass.run(golden.tokens, golden.B, golden.T);
+    };
+    run(full);
+    run(narrow);
+    EXPECT_EQ(narrow.loss, full.loss);
+    for (const model::Param& param : golden.table.params()) {
+      const std::vector<double> grad = narrow.grad(param);
+      EXPECT_TRUE(all_close<bfloat16>(grad, golden.values("grads/" + param.label), {.of_max = bound}))
+          << param.label << ", " << rows << " rows";
+      EXPECT_TRUE(
+          all_close<bfloat16>(grad, full.grad(param),
+                              {.relative = kEpsilon<bfloat16> / 2, .of_max = tolerance<float>(golden.B * golden.T)}))
+          << param.label << ", " << rows << " rows";
+    }
+    const std::vector<double> once = narrow.grads;
+    narrow.run();
+    EXPECT_TRUE(same_bits(narrow.grads, once)) << rows << " rows";
+  }
+}
+
 TYPED_TEST(Transformer, launches_nothing_under_another_name) {
   Pass<TypeParam> pass(this->golden.shape, {.sequences = 1, .checkpoint_blocks = 1});
   pass.set_params(this->golden.flat("params"));
