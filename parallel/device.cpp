@@ -6,7 +6,11 @@
   #include <cuda_runtime.h>
 #endif
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 
@@ -138,8 +142,41 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   for (std::size_t rank = 0; rank < ids.size(); ++rank) {
     all += (rank > 0 ? "; " : "") + std::string("rank ") + std::to_string(rank) + " on " + ids[rank];
   }
-  world.set_devices(std::move(all));
+  world.set_devices(std::move(all), static_cast<int>(std::count(ids.begin(), ids.end(), ids[world.rank()])));
 }
+
+std::string device_fault() {
+  cudaGetLastError();  // forgets what a call could not do; a fault of the GPU comes back from every call
+  std::size_t free = 0, total = 0;
+  const cudaError_t status = cudaMemGetInfo(&free, &total);
+  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
+namespace {
+
+int speaker = 0;
+
+/// abort() raises the signal on the thread that calls it, outside of CUDA: it can be asked.
+void leave_after_fault(int signal) {
+  std::signal(signal, SIG_DFL);  // returning goes on with the abort
+  const std::string fault = device_fault();
+  if (fault.empty()) return;
+  char text[256];
+  const int length = std::snprintf(text, sizeof text,
+                                   "tessera: rank %d: its GPU is lost: %s\ntessera: rank %d leaves with exit code 7; "
+                                   "resume from the last checkpoint (--resume auto)\n",
+                                   speaker, fault.c_str(), speaker);
+  static_cast<void>(!::write(STDERR_FILENO, text, std::min<std::size_t>(length, sizeof text - 1)));
+  ::_exit(static_cast<int>(Exit::hang));
+}
+
+}  // namespace
+
+FaultExit::FaultExit(int rank) {
+  speaker = rank;
+  std::signal(SIGABRT, leave_after_fault);
+}
+FaultExit::~FaultExit() { std::signal(SIGABRT, SIG_DFL); }
 
 bool is_device_memory(const void* data) {
   cudaPointerAttributes attributes{};
@@ -154,6 +191,9 @@ std::string compiled_architecture() { return ""; }
 int visible_devices() { return 0; }
 DeviceChoice::DeviceChoice(World&, bool) {}
 bool is_device_memory(const void*) { return false; }
+std::string device_fault() { return ""; }
+FaultExit::FaultExit(int) {}
+FaultExit::~FaultExit() = default;
 
 #endif
 

@@ -44,6 +44,21 @@ class DeviceChoice {
   bool is_shared_ = false;
 };
 
+/// What the GPU reports after which this process can compute there no more ("an illegal memory access was
+/// encountered"); empty: nothing, or no GPU backend. Never waits.
+std::string device_fault();
+
+/// While it lives, a process that aborts after such a fault says so and leaves with exit code 7 (Exit::hang), which
+/// ends the launch. Kokkos aborts as soon as it meets one, and so does memory that is given back while an exception is
+/// on its way; every other abort stays one.
+class FaultExit {
+ public:
+  explicit FaultExit(int rank);  // who speaks; one at a time
+  ~FaultExit();
+  FaultExit(const FaultExit&) = delete;
+  FaultExit& operator=(const FaultExit&) = delete;
+};
+
 /// Why code compiled for `compiled` ("90a", "80") does not run on a GPU of compute capability major.minor, and what to
 /// do; empty where it does.
 std::string architecture_fault(const std::string& compiled, int major, int minor, const std::string& device);

@@ -37,15 +37,20 @@ void Watchdog::begin(std::string_view what, double patience) {
   const std::lock_guard lock(mutex_);
   what_ = what;
   patience_ = patience;
-  begin_s_ = progress_s_ = events::now_s();
+  progress_s_ = events::now_s();
 }
 
 void Watchdog::end() {
   const std::lock_guard lock(mutex_);
+  progress();
   what_.clear();
-  if (patience_ > 1) return;  // says nothing of steps
-  longest_s_ = std::max(longest_s_, events::now_s() - begin_s_);
-  ++watches_;
+  if (patience_ <= 1) ++watches_;
+}
+
+void Watchdog::progress() {
+  const double now_s = events::now_s();
+  if (!what_.empty() && patience_ <= 1) longest_s_ = std::max(longest_s_, now_s - progress_s_);
+  progress_s_ = now_s;
 }
 
 void Watchdog::on(const events::Region& region) {
@@ -66,8 +71,9 @@ void Watchdog::on(const events::Communication& done) {
 
 void Watchdog::hear(const char* format, ...) {
   const std::lock_guard lock(mutex_);
+  progress();
   Heard& heard = heard_[heard_count_++ % kKept];
-  heard.time_s = progress_s_ = events::now_s();
+  heard.time_s = progress_s_;
   va_list values;
   va_start(values, format);
   std::vsnprintf(heard.text, sizeof heard.text, format, values);

@@ -5,10 +5,12 @@
 /// the last that was heard, and leaves the process with exit code 7 (Exit::hang), which ends the launch. It also asks,
 /// several times a second, whether the communication library knows of a fault, and does the same.
 ///
-/// Steps differ: the first few watches (where libraries load and kernels are chosen) have ten times as long, and none
-/// is ever cut off before four times the longest that went well.
+/// Steps differ: the first few watches (where libraries load and kernels are chosen) have twice as long, and none is
+/// ever cut off before twice the longest time without a report that went well. So a loss is noticed within twice
+/// `limit_s`, unless steps that go well are silent for longer than that. A watch that is about files may ask for
+/// patience: for as many times the limit as it says, and what it took is no measure for others.
 ///
-/// Limits  a process that waits outside of a watch is not watched: validation, checkpoints, generation.
+/// Limits  a process that waits outside of a watch is not watched: generation, jobs that only rank 0 works at.
 #pragma once
 
 #include <array>
@@ -48,9 +50,9 @@ class Watchdog final : public events::Listener {
   void on(const events::CommunicationStart& start) override;
   void on(const events::Communication& communication) override;
 
-  static constexpr int kFirstWatches = 8;     // that may take longer
-  static constexpr double kFirstFactor = 10;  // by this much
-  static constexpr double kSlowFactor = 4;    // times the longest watch so far is never too long
+  static constexpr int kFirstWatches = 8;    // that may take longer
+  static constexpr double kFirstFactor = 2;  // by this much
+  static constexpr double kSlowFactor = 2;   // times the longest silence so far is never too long
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump
@@ -61,6 +63,7 @@ class Watchdog final : public events::Listener {
 
   void begin(std::string_view what, double patience);
   void end();
+  void progress();  // with mutex_ held
   void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
   double allowed_s() const;
@@ -75,8 +78,9 @@ class Watchdog final : public events::Listener {
   std::array<Heard, kKept> heard_;
   std::size_t heard_count_ = 0;
   std::string what_;  // is watched; empty: nothing is
-  double patience_ = 1, begin_s_ = 0, progress_s_ = 0, longest_s_ = 0;
-  int watches_ = 0;  // that went well
+  double patience_ = 1, progress_s_ = 0;
+  double longest_s_ = 0;  // without progress within a watch that had no patience
+  int watches_ = 0;       // that went well
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others
 };

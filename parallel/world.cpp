@@ -63,17 +63,24 @@ void World::start_watchdog(double limit_s) {
   if (limit_s <= 0 || size_ == 1) return;
   watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, [this] {
     const std::unique_lock lock(asking_, std::try_to_lock);
-    return lock && in_use_ ? in_use_->fault() : std::string();
+    return lock && in_use_ && !is_leaving_ ? in_use_->fault() : std::string();
   });
 }
 
 World::Watch::Watch(World& world, std::string_view what, double patience)
-    : world_(world), watch_(world.watchdog_.get(), what, patience), exceptions_(std::uncaught_exceptions()) {}
+    : world_(world), watch_(world.watchdog_.get(), what, patience), exceptions_(std::uncaught_exceptions()) {
+  world_.is_leaving_ = false;
+}
 
 World::Watch::~Watch() {
-  if (std::uncaught_exceptions() == exceptions_ || !world_.in_use_) return;
+  if (std::uncaught_exceptions() == exceptions_ || !world_.in_use_ || world_.is_leaving_) return;
   const std::lock_guard lock(world_.asking_);
   world_.in_use_->abandon();
+}
+
+void World::leave_together() {
+  is_leaving_ = true;  // before anyone can get past the barrier
+  barrier();
 }
 
 /// Exchanges are short, so only their start is told: one that has no successor is what a rank hangs in.

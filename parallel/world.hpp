@@ -4,6 +4,7 @@
 /// borrows it. MPI runs FUNNELED: only the main thread calls in.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,15 +32,19 @@ class World {
   const std::string& host() const { return host_; }    // this rank's
   const std::string& hosts() const { return hosts_; }  // "node1: 4 ranks, node2: 4 ranks"
 
-  const std::string& devices() const { return devices_; }  // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
-  void set_devices(std::string description) { devices_ = std::move(description); }
+  const std::string& devices() const { return devices_; }   // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
+  int ranks_on_device() const { return ranks_on_device_; }  // this one and those that share its GPU
+  void set_devices(std::string description, int ranks_on_this) {
+    devices_ = std::move(description);
+    ranks_on_device_ = ranks_on_this;
+  }
 
   /// MPI's, or those in use.
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
   /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
-  /// leaves the others: it abandons the collectives.
+  /// leaves the others: it abandons the collectives, unless all leave together.
   class Watch {
    public:
     Watch(World& world, std::string_view what, double patience);
@@ -57,6 +62,10 @@ class World {
   /// From here on watches are heeded. 0: they are not. One rank alone is never watched.
   void start_watchdog(double limit_s);
 
+  /// Collective: all ranks are about to give up what they are at, by the same exception. None takes for a loss what
+  /// the others do from here on, until the next watch begins.
+  void leave_together();
+
   // Small values, collective, blocking.
   bool any(bool mine) const;
   int max(int mine) const;
@@ -72,9 +81,10 @@ class World {
   static void tell(std::string_view exchange, std::int64_t bytes);
 
   bool owns_mpi_ = false;
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, ranks_on_device_ = 1;
   std::string host_, hosts_, devices_;
   std::unique_ptr<Collectives> mpi_, in_use_;
+  std::atomic<bool> is_leaving_ = false;
   std::mutex asking_;  // the watchdog asks the collectives from its own thread
   std::unique_ptr<Watchdog> watchdog_;
 };

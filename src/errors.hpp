@@ -1,6 +1,7 @@
-/// The exit codes of the program and the one exception type that carries them to main.
+/// The exit codes of the program, the one exception type that carries them to main, and what others' exceptions mean.
 #pragma once
 
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -26,5 +27,17 @@ class Failure : public std::runtime_error {
  private:
   Exit code_;
 };
+
+/// The exit code that an exception means. Kokkos, the GPU's libraries and ours say in words only that memory has run
+/// out.
+inline Exit exit_of(const std::exception& exception) {
+  if (const auto* failure = dynamic_cast<const Failure*>(&exception)) return failure->code();
+  if (dynamic_cast<const std::bad_alloc*>(&exception)) return Exit::out_of_memory;
+  const std::string text = exception.what();
+  for (const char* words : {"failed to allocate", "out of memory", "ALLOC_FAILED"}) {
+    if (text.find(words) != std::string::npos) return Exit::out_of_memory;
+  }
+  return Exit::environment;
+}
 
 }  // namespace tessera

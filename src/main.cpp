@@ -8,6 +8,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -17,6 +18,7 @@
 #include "config/availability.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
+#include "errors.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/device.hpp"
@@ -81,16 +83,28 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
   return true;
 }
 
+/// Whether the job captures steps as graphs.
+bool wants_graph(const config::Settings& settings) {
+  const auto is_graph = [&](const std::string& variant) {
+    return variant == "graph" || (variant == "deck" && settings.train.graph);
+  };
+  const std::vector<std::string>& variants = settings.bench.variants;
+  return settings.job.kind == config::JobKind::train        ? settings.train.graph
+         : settings.job.kind == config::JobKind::bench_step ? std::any_of(variants.begin(), variants.end(), is_graph)
+                                                            : false;
+}
+
 /// Steps 4 to 6. Views die before Kokkos is finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   const std::string command = joined(argc, argv);
   std::optional<parallel::World> world(std::in_place, argc, argv);
+  const parallel::FaultExit fault_exit(world->rank());
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
     const config::Parallel& ranks = deck.settings.parallel;
     std::optional<parallel::DeviceChoice> device;
     jobs::together(*world, [&] { device.emplace(*world, ranks.allow_shared_device); });
-    std::vector<std::string> arguments = device->kokkos_arguments();  // Kokkos heeds the last: the user's
+    std::vector<std::string> arguments = device->kokkos_arguments();
     arguments.insert(arguments.end(), line.kokkos_arguments.begin(), line.kokkos_arguments.end());
     std::vector<char*> kokkos_argv{argv[0]};
     for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());
@@ -99,21 +113,19 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(ranks.timeout_s);
     const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device);
-    if (deck.settings.train.graph && deck.settings.job.kind == config::JobKind::train && world->size() > 1 &&
-        !world->collectives().is_asynchronous()) {
-      throw jobs::CollectiveFailure(
-          Exit::environment,
-          "train.graph = true on several ranks wants NCCL and a GPU for each rank; these talk "
-          "through MPI, which cannot be part of a graph: set train.graph = false");
+    if (wants_graph(deck.settings) && world->size() > 1 && !world->collectives().is_asynchronous()) {
+      jobs::fail_together(*world, Exit::environment,
+                          "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through "
+                          "MPI, which cannot be part of a graph: set train.graph = false, and leave \"graph\" out of "
+                          "bench.variants");
     }
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // every rank is here: rank 0 speaks, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
     return static_cast<int>(failure.code());
   } catch (const std::exception& exception) {
-    const auto* failure = dynamic_cast<const Failure*>(&exception);
-    const bool is_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
-    const Exit code = failure ? failure->code() : is_memory ? Exit::out_of_memory : Exit::environment;
+    const bool is_lost = !parallel::device_fault().empty();
+    const Exit code = is_lost ? Exit::hang : exit_of(exception);
     fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), exception.what());
     std::fflush(nullptr);
     if (world->size() > 1) world->abort(static_cast<int>(code));

@@ -158,7 +158,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     row.flop = train::step_flop(*plan);
     row.planned_bytes = static_cast<double>(plan->layout.total_bytes());
     row.attention = attention_text(plan->options.attention);
-    require_memory(plan->layout, world.local_size(), "\nsmaller batches or models need less");
+    require_memory(plan->layout, sharers_of_memory(world), "\nsmaller batches or models need less");
     corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);

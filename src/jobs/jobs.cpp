@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 
 Exit run_job(const Context& context) {
   if (context.resume && context.settings().job.kind != config::JobKind::train) {
-    throw CollectiveFailure(Exit::usage,
-                            "--resume continues a training run; this deck's job.kind is another (generate takes a "
-                            "checkpoint as job.input)");
+    fail_together(context.world, Exit::usage,
+                  "--resume continues a training run; this deck's job.kind is another (generate takes a checkpoint as "
+                  "job.input)");
   }
   switch (context.settings().job.kind) {
     case config::JobKind::train: return train(context);
@@ -40,27 +40,30 @@ namespace {
 
 /// Runs `work`; "" when it went well, else exit code and message.
 std::string problem_of(const std::function<void()>& work) {
-  const auto text = [](Exit code, const char* what) { return fmt::format("{} {}", static_cast<int>(code), what); };
   try {
     work();
-  } catch (const Failure& failure) {
-    return text(failure.code(), failure.what());
-  } catch (const std::bad_alloc&) {
-    return text(Exit::out_of_memory, "an allocation failed; smaller batches or models need less");
   } catch (const std::exception& failure) {
-    return text(Exit::environment, failure.what());
+    const Exit code = exit_of(failure);
+    const bool is_bare = code == Exit::out_of_memory && dynamic_cast<const Failure*>(&failure) == nullptr;
+    return fmt::format("{} {}{}", static_cast<int>(code), failure.what(),
+                       is_bare ? ": an allocation failed; smaller batches or models need less" : "");
   }
   return "";
 }
 
-[[noreturn]] void throw_problem(const std::string& problem, const std::string& where) {
+[[noreturn]] void fail_with(parallel::World& world, const std::string& problem, const std::string& where) {
   const std::size_t space = problem.find(' ');
-  throw CollectiveFailure(static_cast<Exit>(std::stoi(problem.substr(0, space))), where + problem.substr(space + 1));
+  fail_together(world, static_cast<Exit>(std::stoi(problem.substr(0, space))), where + problem.substr(space + 1));
 }
 
 }  // namespace
 
-void together(const parallel::World& world, const std::function<void()>& work) {
+void fail_together(parallel::World& world, Exit code, const std::string& message) {
+  world.leave_together();
+  throw CollectiveFailure(code, message);
+}
+
+void together(parallel::World& world, const std::function<void()>& work) {
   const std::vector<std::string> problems = world.all_gather(problem_of(work));
   std::string ranks, first;
   int failed = 0;
@@ -69,12 +72,12 @@ void together(const parallel::World& world, const std::function<void()>& work) {
     if (failed++ == 0) first = problems[rank];
     ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
   }
-  if (failed > 0) throw_problem(first, failed == world.size() ? "" : fmt::format("rank {}: ", ranks));
+  if (failed > 0) fail_with(world, first, failed == world.size() ? "" : fmt::format("rank {}: ", ranks));
 }
 
-void on_root(const parallel::World& world, const std::function<void()>& work) {
+void on_root(parallel::World& world, const std::function<void()>& work) {
   const std::string problem = world.broadcast(world.rank() == 0 ? problem_of(work) : "");
-  if (!problem.empty()) throw_problem(problem, "");
+  if (!problem.empty()) fail_with(world, problem, "");
 }
 
 io::Peers peers_of(const parallel::World& world) {
@@ -184,14 +187,20 @@ std::int64_t available_bytes() {
   return kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
 }
 
-void require_memory(const memory::Layout& layout, int ranks_on_host, const std::string& advice) {
-  if (kComputesOnHost) return memory::require_host_memory(layout, ranks_on_host, advice);
-  const std::int64_t available = available_bytes();
+int sharers_of_memory(const parallel::World& world) {
+  return kComputesOnHost ? world.local_size() : world.ranks_on_device();
+}
+
+void require_memory(const memory::Layout& layout, int sharers, const std::string& advice) {
+  if (kComputesOnHost) return memory::require_host_memory(layout, sharers, advice);
+  const std::int64_t available = available_bytes() / sharers;
   if (layout.total_bytes() <= available) return;
   throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on its {}, and {} are available\n{}{}",
+                fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
                             memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
-                            memory::readable_bytes(available), layout.table(), advice));
+                            memory::readable_bytes(available),
+                            sharers > 1 ? fmt::format(" to each of the {} ranks that share it", sharers) : "",
+                            layout.table(), advice));
 }
 
 }  // namespace tessera::jobs

@@ -44,12 +44,15 @@ class CollectiveFailure : public Failure {
   using Failure::Failure;
 };
 
+/// Throws it. Waits for all ranks first, so that none takes another's leaving for a loss.
+[[noreturn]] void fail_together(parallel::World& world, Exit code, const std::string& message);
+
 /// Runs `work` on every rank and waits for all; if any rank failed, every rank throws the same CollectiveFailure,
 /// which names the ranks where not all failed.
-void together(const parallel::World& world, const std::function<void()>& work);
+void together(parallel::World& world, const std::function<void()>& work);
 
 /// The same with work for rank 0 only.
-void on_root(const parallel::World& world, const std::function<void()>& work);
+void on_root(parallel::World& world, const std::function<void()>& work);
 
 /// The ranks as io wants them.
 io::Peers peers_of(const parallel::World& world);
@@ -79,12 +82,15 @@ std::string result_path(const Context& context, const std::string& name);
 /// Writes a result beside `path` and renames it there: whole or not at all.
 void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
-/// Bytes that this process may still take where it computes: of the GPU's memory, or of what the host leaves it.
+/// Bytes that may still be taken where this process computes: of the GPU's memory, or of what the host leaves it.
 std::int64_t available_bytes();
 
-/// Throws Failure(Exit::out_of_memory) with the layout's table where the layout does not fit there. `ranks_on_host`
-/// share a host's memory, but not a GPU's. `advice` says what would fit.
-void require_memory(const memory::Layout& layout, int ranks_on_host, const std::string& advice);
+/// Ranks that take their memory from there: those of the host, or those on this rank's GPU.
+int sharers_of_memory(const parallel::World& world);
+
+/// Throws Failure(Exit::out_of_memory) with the layout's table where `sharers` such layouts do not fit there. `advice`
+/// says what would fit.
+void require_memory(const memory::Layout& layout, int sharers, const std::string& advice);
 
 /// Calls work.template operator()<Scalar>() with the storage type of a dtype of the deck.
 template <class Work>

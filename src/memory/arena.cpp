@@ -89,4 +89,11 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
                             readable_bytes(available), layout.table(), advice));
 }
 
+void refuse_arena(const Layout& layout, const std::exception& refusal) {
+  if (exit_of(refusal) != Exit::out_of_memory) throw;
+  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\nsomething else took the memory meanwhile: free it, or make "
+                                                 "train.micro_batch_size or the model smaller",
+                                                 refusal.what(), layout.table()));
+}
+
 }  // namespace tessera::memory

@@ -2,6 +2,8 @@
 ///
 /// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: a tensor that is read before it was
 /// written shows up as a NaN loss instead of a plausible number. After construction nothing is allocated.
+///
+/// Throws  Failure(Exit::out_of_memory) with the layout's table.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -24,14 +26,14 @@ std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 /// `advice` says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
 
+/// What an arena throws that could not be allocated: Failure(Exit::out_of_memory) with the layout's table where
+/// `refusal` means that (another process took the memory meanwhile), else `refusal` as it is. For a catch block.
+[[noreturn]] void refuse_arena(const Layout& layout, const std::exception& refusal);
+
 template <class Exec>
 class Arena {
  public:
-  explicit Arena(const Layout& layout)
-      : layout_(&layout),
-        bytes_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"),
-               layout.arena_bytes() + Layout::kAlignment),
-        base_(aligned(bytes_.data())) {
+  explicit Arena(const Layout& layout) : layout_(&layout), bytes_(allocated(layout)), base_(aligned(bytes_.data())) {
     Kokkos::deep_copy(bytes_, static_cast<unsigned char>(0xFF));
   }
 
@@ -47,6 +49,17 @@ class Arena {
   const Layout& layout() const { return *layout_; }
 
  private:
+  using Bytes = Kokkos::View<unsigned char*, typename Exec::memory_space>;
+
+  static Bytes allocated(const Layout& layout) {
+    try {
+      return Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"),
+                   layout.arena_bytes() + Layout::kAlignment);
+    } catch (const std::exception& refusal) {
+      refuse_arena(layout, refusal);
+    }
+  }
+
   /// A View begins behind a header of its own, so only half as aligned as the layout promises.
   static unsigned char* aligned(unsigned char* begin) {
     const auto address = reinterpret_cast<std::uintptr_t>(begin);
@@ -54,7 +67,7 @@ class Arena {
   }
 
   const Layout* layout_;
-  Kokkos::View<unsigned char*, typename Exec::memory_space> bytes_;
+  Bytes bytes_;
   unsigned char* base_;  // first byte on a multiple of the layout's alignment
 };
 

@@ -75,6 +75,29 @@ TEST_F(ArenaTest, is_one_allocation) {
   EXPECT_EQ(timer.counts().allocations, 1);
 }
 
+TEST(ArenaThatDoesNotFit, is_out_of_memory_with_the_table) {
+  Layout layout;
+  layout.add("a.giant", {std::int64_t{1} << 46}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
+  layout.place();
+  try {
+    const Arena<Device> arena(layout);
+    FAIL() << "2^48 bytes were allocated";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::out_of_memory);
+    EXPECT_THAT(failure.what(), HasSubstr("parameters"));
+  }
+}
+
+TEST(ExitCode, of_an_exception_is_its_own_or_what_its_words_mean) {
+  EXPECT_EQ(exit_of(Failure(Exit::files, "out of memory")), Exit::files);
+  EXPECT_EQ(exit_of(std::bad_alloc()), Exit::out_of_memory);
+  EXPECT_EQ(exit_of(std::runtime_error("Kokkos ERROR: Cuda memory space failed to allocate 1 TiB (label=\"x\").")),
+            Exit::out_of_memory);
+  EXPECT_EQ(exit_of(std::runtime_error("CUDA graph: instantiating: out of memory")), Exit::out_of_memory);
+  EXPECT_EQ(exit_of(std::runtime_error("gemm: cublasLtCreate: CUBLAS_STATUS_ALLOC_FAILED")), Exit::out_of_memory);
+  EXPECT_EQ(exit_of(std::runtime_error("no such device")), Exit::environment);
+}
+
 TEST(HostMemory, available_is_plausible) {
   const std::int64_t bytes = available_host_bytes();
   EXPECT_GT(bytes, std::int64_t{1} << 20);  // this test runs

@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <Kokkos_Core.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+
 #include "errors.hpp"
 #include "support/buffer.hpp"
 
@@ -57,6 +63,60 @@ TEST(Device, memory_is_told_from_the_hosts) {
   EXPECT_FALSE(is_device_memory(&on_host));
   EXPECT_FALSE(is_device_memory(nullptr));
 }
+
+void write_nowhere() {
+  double* volatile hidden = reinterpret_cast<double*>(0x10);  // the compiler would see through it
+  double* const nowhere = hidden;
+  Kokkos::parallel_for(
+      "tessera::test::write_nowhere", Kokkos::RangePolicy<kernels::Device>(0, 32),
+      KOKKOS_LAMBDA(int i) { nowhere[i] = 1; });
+}
+
+using Memory = Kokkos::View<double*, kernels::Device>;
+
+struct FaultExitDeath : ::testing::Test {
+  void SetUp() override {
+    if (kernels::kIsHost<kernels::Device>) GTEST_SKIP() << "this build computes on no GPU that could fail";
+    ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a process of its own, which may lose its GPU
+  }
+};
+
+TEST_F(FaultExitDeath, ends_with_7_where_kokkos_meets_the_fault) {
+  EXPECT_EXIT(
+      {
+        const FaultExit fault_exit(3);
+        write_nowhere();
+        Kokkos::fence();
+      },
+      ::testing::ExitedWithCode(7), "rank 3: its GPU is lost: an illegal memory access(.|\n)*--resume auto");
+}
+
+TEST_F(FaultExitDeath, ends_with_7_where_an_exception_gives_memory_back) {
+  EXPECT_EXIT(
+      {
+        const FaultExit fault_exit(3);
+        try {
+          const Memory memory("tessera::test::memory", 1000);
+          write_nowhere();
+          while (device_fault().empty()) continue;
+          throw std::runtime_error("what the code noticed");
+        } catch (const std::runtime_error&) {
+          std::_Exit(0);
+        }
+      },
+      ::testing::ExitedWithCode(7), "rank 3: its GPU is lost");
+}
+
+TEST_F(FaultExitDeath, leaves_every_other_abort_alone) {
+  EXPECT_EXIT(
+      {
+        const FaultExit fault_exit(3);
+        std::abort();
+      },
+      ::testing::KilledBySignal(SIGABRT), "");
+}
+
+TEST(Device, without_a_fault_says_so) { EXPECT_EQ(device_fault(), ""); }
 
 TEST(Device, is_there_where_the_build_has_a_backend) {
   EXPECT_EQ(visible_devices() > 0, has_gpu_backend());

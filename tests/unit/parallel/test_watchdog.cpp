@@ -54,7 +54,7 @@ TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
         Watchdog watchdog(0, kLimit_s, {});
         {
           const Watchdog::Watch watch(&watchdog, "step 1");
-          sleep_s(4 * kLimit_s);  // within ten times
+          sleep_s(1.5 * kLimit_s);  // within twice
         }
         const Watchdog::Watch watch(&watchdog, "step 2");
         sleep_s(kForever_s);
@@ -87,7 +87,40 @@ TEST(Watchdog, learns_from_slow_steps) {
   }
   pass_the_first(watchdog);
   const Watchdog::Watch watch(&watchdog, "step 12");
-  sleep_s(2.5 * kLimit_s);  // below four times the longest
+  sleep_s(1.5 * kLimit_s);  // below twice the longest silence
+}
+
+TEST_F(WatchdogDeath, learns_nothing_from_long_steps_that_report) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(0, kLimit_s, {});
+        {
+          const Watchdog::Watch watch(&watchdog, "step 1");
+          for (int i = 0; i < 20; ++i) {
+            sleep_s(kLimit_s / 4);
+            events::report(events::Region{"backward/block.01", "compute", 0, 1});
+          }
+        }
+        pass_the_first(watchdog);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "no progress for 0\\.[0-9] s.*under way: step 12");
+}
+
+TEST_F(WatchdogDeath, learns_nothing_from_patience) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(0, kLimit_s, {});
+        {
+          const Watchdog::Watch watch(&watchdog, "a checkpoint", 10);
+          sleep_s(5 * kLimit_s);
+        }
+        pass_the_first(watchdog);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "no progress for 0\\.[0-9] s.*under way: step 12");
 }
 
 TEST(Watchdog, has_patience_when_asked_to) {

@@ -135,6 +135,13 @@ TEST(World, abandons_the_collectives_when_an_exception_passes_a_watch) {
   } catch (const std::runtime_error&) {
   }
   EXPECT_EQ(times, 1);
+  try {
+    const auto watch = world.watch("a step that ends on every rank");
+    world.leave_together();
+    throw std::runtime_error("the disk is full");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(times, 1);
   world.use(nullptr);
 }
 
