@@ -8,12 +8,14 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include "errors.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/events.hpp"
+#include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/world.hpp"
 
@@ -92,8 +94,7 @@ class Communicator {
   }
 
   ~Communicator() {
-    // With ranks gone, or leaving, an orderly end would wait for them.
-    if (std::uncaught_exceptions() > 0 || !fault().empty()) abandon();
+    if (must_abandon()) abandon();
     if (abort_.joinable()) {
       abort_.join();
     } else {
@@ -113,6 +114,9 @@ class Communicator {
     throw Failure(Exit::hang, std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm_) +
                                   "); resume from the last checkpoint (--resume auto)");
   }
+
+  /// With ranks gone, or leaving, an orderly end would wait for them.
+  bool must_abandon() const { return std::uncaught_exceptions() > 0 || !fault().empty(); }
 
   /// The kernels under way end at once. The call itself returns only when the last graph that holds some is gone, which
   /// may be much later: hence the thread.
@@ -181,7 +185,7 @@ void stamp(const Event& event, cudaStream_t stream) {
 
 class NcclAllReduce final : public AllReduce {
  public:
-  NcclAllReduce(Communicator& comm, const Span& span, const Span& wire)
+  NcclAllReduce(Communicator& comm, CopyEngines* engines, const Span& span, const Span& wire)
       : comm_(comm), span_(span), wire_(wire), type_(type_of(has_wire() ? wire : span)) {
     require_device_memory("all-reduce", span);
     require_device_memory("all-reduce", wire);
@@ -189,6 +193,7 @@ class NcclAllReduce final : public AllReduce {
       throw std::invalid_argument("nccl all-reduce of " + span.label + ": crosses the network as fp32 in bf16 of the " +
                                   "same length only");
     }
+    if (engines && span.count > 0) copies_ = engines->make_sum(has_wire() ? wire : span);
   }
 
   void start(const Device& exec) override {
@@ -199,10 +204,14 @@ class NcclAllReduce final : public AllReduce {
       kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(
           comm_.instance());
     }
-    void* data = has_wire() ? wire_.data : span_.data;
-    comm_.check(
-        ncclAllReduce(data, data, static_cast<std::size_t>(span_.count), type_, ncclSum, comm_.get(), comm_.stream()),
-        "ncclAllReduce");
+    if (copies_) {
+      copies_->enqueue(comm_.instance());
+    } else {
+      void* data = has_wire() ? wire_.data : span_.data;
+      comm_.check(
+          ncclAllReduce(data, data, static_cast<std::size_t>(span_.count), type_, ncclSum, comm_.get(), comm_.stream()),
+          "ncclAllReduce");
+    }
     if (has_wire()) {
       kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(
           comm_.instance());
@@ -248,6 +257,7 @@ class NcclAllReduce final : public AllReduce {
   Communicator& comm_;
   Span span_, wire_;
   ncclDataType_t type_;
+  std::unique_ptr<CopyEngineSum> copies_;                                             // null: NCCL's ring
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};                // order the streams
   Event begin_{cudaEventDefault}, end_{cudaEventDefault}, joined_{cudaEventDefault};  // tell the time
   bool was_started_ = false, was_joined_ = false;
@@ -255,7 +265,24 @@ class NcclAllReduce final : public AllReduce {
 
 class NcclCollectives final : public Collectives {
  public:
-  NcclCollectives(const World& world, bool has_pinned_ring) : comm_(world), has_pinned_ring_(has_pinned_ring) {}
+  NcclCollectives(const World& world, config::AllReduceMethod method, bool has_pinned_ring)
+      : comm_(world), has_pinned_ring_(has_pinned_ring) {
+    using config::AllReduceMethod;
+    if (method == AllReduceMethod::ring) return;
+    engines_.emplace(world);
+    why_ring_ = engines_->fault();
+    if (why_ring_.empty()) return;
+    engines_.reset();
+    if (method == AllReduceMethod::automatic) return;
+    throw Failure(Exit::environment,
+                  "parallel.all_reduce = \"copy_engine\": " + why_ring_ + "; set parallel.all_reduce = \"ring\"");
+  }
+
+  ~NcclCollectives() override {
+    if (!engines_) return;
+    if (comm_.must_abandon()) abandon();
+    cudaStreamSynchronize(comm_.stream());  // what is under way uses the others' memory
+  }
 
   std::string name() const override { return "nccl"; }
 
@@ -265,13 +292,15 @@ class NcclCollectives final : public Collectives {
     const char* algorithm = std::getenv("NCCL_ALGO");
     return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
            std::to_string(version % 100) + ", NCCL_ALGO=" + (algorithm ? algorithm : "") +
-           (has_pinned_ring_ ? " (set here, so that sums repeat bit for bit)" : " (as the environment says)");
+           (has_pinned_ring_ ? " (set here, so that sums repeat bit for bit)" : " (as the environment says)") +
+           (engines_ ? ", sums by copy engines" : ", sums by the ring") +
+           (why_ring_.empty() ? "" : " (by copy engines they cannot be: " + why_ring_ + ")");
   }
 
   bool is_asynchronous() const override { return true; }
 
   std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<NcclAllReduce>(comm_, span, wire);
+    return std::make_unique<NcclAllReduce>(comm_, engines_ ? &*engines_ : nullptr, span, wire);
   }
 
   void broadcast(const Span& span) override {
@@ -289,21 +318,26 @@ class NcclCollectives final : public Collectives {
   }
 
   std::string fault() override { return comm_.fault(); }
-  void abandon() override { comm_.abandon(); }
+  void abandon() override {
+    if (engines_) engines_->abandon();
+    comm_.abandon();
+  }
 
  private:
   Communicator comm_;
+  std::optional<CopyEngines> engines_;  // none: NCCL's ring
+  std::string why_ring_;
   Event fence_{cudaEventDisableTiming};
   bool has_pinned_ring_;
 };
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world) {
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method) {
   // NCCL reads its environment when the first communicator is made.
   const bool is_pinned = std::getenv("NCCL_ALGO") == nullptr;
   if (is_pinned) setenv("NCCL_ALGO", "Ring", 0);
-  return std::make_unique<NcclCollectives>(world, is_pinned);
+  return std::make_unique<NcclCollectives>(world, method, is_pinned);
 }
 
 }  // namespace tessera::parallel

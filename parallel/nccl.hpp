@@ -6,13 +6,18 @@
 /// communication stream along. Elements that cross the network in bf16 are rounded and widened on the communication
 /// stream, too.
 ///
+/// Where the ranks share a host and reach each other's memory, sums go by copy engines (parallel/copy_engine.hpp), and
+/// NCCL is left with broadcasts and with finding out who is lost; else they go round NCCL's ring.
+///
 /// Order   the ring: NCCL_ALGO=Ring is set unless the user set it, so that sums repeat bit for bit.
 /// Limits  NCCL_NVLS_ENABLE and all the other variables of NCCL are the user's.
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics" and "Using NCCL with CUDA Graphs".
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
+#include "config/settings.hpp"
 #include "parallel/collective.hpp"
 
 namespace tessera::parallel {
@@ -26,8 +31,11 @@ inline constexpr bool kHasNccl = true;
 inline constexpr bool kHasNccl = false;
 #endif
 
+/// On each GPU, for sums by copy engines [bytes].
+inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
+
 /// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives.
-/// Throws Failure(Exit::environment) when the ranks cannot be connected.
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world);
+/// Throws Failure(Exit::environment) when the ranks cannot be connected, or not by the method that is asked for.
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method);
 
 }  // namespace tessera::parallel

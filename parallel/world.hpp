@@ -93,8 +93,8 @@ class World {
 /// end. automatic: NCCL where the build has it and each of several ranks has a GPU of its own, else MPI.
 class CollectivesChoice {
  public:
-  /// Collective. Throws Failure(Exit::environment) where NCCL is asked for and cannot be.
-  CollectivesChoice(World& world, config::Collectives choice, const DeviceChoice& device);
+  /// Collective. Throws Failure(Exit::environment) where NCCL, or a way of summing, is asked for and cannot be.
+  CollectivesChoice(World& world, const config::Parallel& choice, const DeviceChoice& device);
   ~CollectivesChoice();
   CollectivesChoice(const CollectivesChoice&) = delete;
   CollectivesChoice& operator=(const CollectivesChoice&) = delete;

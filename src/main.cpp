@@ -112,7 +112,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     kokkos_argv.push_back(nullptr);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(ranks.timeout_s);
-    const parallel::CollectivesChoice collectives(*world, ranks.collectives, *device);
+    const parallel::CollectivesChoice collectives(*world, ranks, *device);
     if (wants_graph(deck.settings) && world->size() > 1 && !world->collectives().is_asynchronous()) {
       jobs::fail_together(*world, Exit::environment,
                           "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through "

@@ -93,9 +93,12 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
     refuse(contains(bench.variants, "plain"), "\"plain\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
   }
-  if (!build.nccl)
+  if (!build.nccl) {
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",
            "parallel.collectives = \"mpi\"");
+    refuse(settings.parallel.all_reduce != AllReduceMethod::automatic, "parallel.all_reduce by name", "NCCL",
+           "parallel.all_reduce = \"auto\"");
+  }
   if (!lines.empty()) throw Failure(Exit::environment, lines + "Or run the deck with a build that has it.");
 }
 

@@ -68,6 +68,8 @@ constexpr Word kEngines[] = {word("auto", AttentionEngine::automatic), word("mma
                              word("wgmma", AttentionEngine::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
+constexpr Word kAllReduce[] = {word("auto", AllReduceMethod::automatic), word("ring", AllReduceMethod::ring),
+                               word("copy_engine", AllReduceMethod::copy_engine)};
 constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
                                   word("overlap", GradientSync::overlap), word("bucket", GradientSync::bucket)};
 constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::optimizer),
@@ -210,6 +212,10 @@ std::vector<Key> make_table() {
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
        "What moves data between ranks. auto: NCCL where the build has it and every rank a GPU of its own, else MPI."},
+      {"parallel.all_reduce", at<&S::parallel, &Parallel::all_reduce>(), words(kAllReduce), "-",
+       "How NCCL's collectives sum over GPUs. copy_engine: the GPUs' copy engines move the numbers and leave the "
+       "processors to the backward pass; ring: NCCL's own; auto: copy_engine where all ranks share a host and reach "
+       "each other's memory, else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
        "When gradients are averaged over ranks. bucket: in buckets that start while the backward still runs."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",

@@ -20,6 +20,7 @@ enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cr
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
 enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
 enum class Collectives { automatic, mpi, nccl };
+enum class AllReduceMethod { automatic, ring, copy_engine };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
@@ -110,6 +111,7 @@ struct Attention {
 
 struct Parallel {
   Collectives collectives = Collectives::automatic;
+  AllReduceMethod all_reduce = AllReduceMethod::automatic;
   GradientSync gradient_sync = GradientSync::bucket;
   double bucket_mbyte = 25;
   Shard shard = Shard::none;

@@ -8,6 +8,7 @@
 #include "kernels/norm2.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/nccl.hpp"
 
 namespace tessera::train {
 
@@ -152,6 +153,9 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   if (!kernels::kIsHost<kernels::Device> && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
     plan.layout.add_outside("NCCL's buffers, about",
                             std::int64_t{490} << 20);  // as version 2.28 was seen on 2 and 4 GPUs
+    if (settings.parallel.all_reduce != config::AllReduceMethod::ring) {
+      plan.layout.add_outside("the copy engines' receive buffer", parallel::kReceiveBytes);
+    }
   }
   plan.layout.place();
   return plan;

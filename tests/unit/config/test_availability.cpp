@@ -20,7 +20,9 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"attention.tuned=true", "attention.tuned = false"},
                                       {"bench.tuned=[false, true]", "bench.tuned = [false]"},
                                       {"bench.variants=['graph']", "bench.variants = [\"deck\"]"},
-                                      {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""}}) {
+                                      {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""},
+                                      {"parallel.all_reduce=ring", "parallel.all_reduce = \"auto\""},
+                                      {"parallel.all_reduce=copy_engine", "parallel.all_reduce = \"auto\""}}) {
     const bool is_tuned = std::string_view(text).starts_with("attention.tuned");  // takes 16 bits only
     const Settings settings = read(is_tuned ? "precision.compute = 'bf16'" : "train.steps = 1", {text});
     EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));

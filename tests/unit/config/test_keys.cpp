@@ -98,6 +98,7 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "attention.engine",
                                       "attention.deterministic",
                                       "parallel.collectives",
+                                      "parallel.all_reduce",
                                       "parallel.gradient_sync",
                                       "parallel.bucket_mbyte",
                                       "parallel.shard",

@@ -10,6 +10,7 @@
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/scalar.hpp"
+#include "kernels/core/sum_parts.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/launch_recorder.hpp"
@@ -135,6 +136,47 @@ TEST(CastCopy, converts_and_rounds) {
   EXPECT_TRUE(all_close<bfloat16>(to.values(), from.values(), {.relative = kEpsilon<bfloat16> / 2}));
   EXPECT_THROW((kernels::CastCopy<Device, float, bfloat16>{.from = from.first(3), .to = to.vector()}.launch(Device())),
                std::invalid_argument);
+}
+
+template <class Scalar>
+struct SumParts : ::testing::Test {};
+TYPED_TEST_SUITE(SumParts, AllScalars, ScalarNames);
+
+/// Against the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts begin one
+/// element behind a packet's place.
+template <class Scalar>
+void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
+  std::vector<Buffer<Scalar>> buffers;
+  std::vector<Accum<Scalar>> sums(n);
+  kernels::SumParts<Device, Scalar> sum;
+  sum.parts = parts;
+  for (int p = 0; p < parts; ++p) {
+    buffers.emplace_back(uniform(n + shift, 7 + p));
+    sum.part[p] = buffers.back().data() + shift;
+    const std::vector<Scalar> values = buffers.back().elements();
+    for (std::size_t i = 0; i < n; ++i) sums[i] += static_cast<Accum<Scalar>>(values[i + shift]);
+  }
+  std::vector<Scalar> expected(n);
+  for (std::size_t i = 0; i < n; ++i) expected[i] = static_cast<Scalar>(sums[i]);
+  const int own = parts / 2;
+  sum.out = kernels::Vector<Scalar, Device>(buffers[own].data() + shift, n);
+  sum.launch(Device());
+  const std::vector<Scalar> all = buffers[own].elements();
+  EXPECT_TRUE(same_bits(std::vector<Scalar>(all.begin() + shift, all.end()), expected))
+      << parts << " parts of " << n << ", from element " << shift;
+}
+
+TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
+  const LaunchRecorder recorder;
+  for (const int parts : {1, 2, 3, 4, 5, 8, 16}) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{4099}}) {
+      expect_sum_of_parts<TypeParam>(parts, n, 0);
+      expect_sum_of_parts<TypeParam>(parts, n, 1);
+    }
+  }
+  EXPECT_TRUE(launched_under(recorder, "tessera::core::", Device()));
+  kernels::SumParts<Device, TypeParam> none{.part = {}, .parts = 0, .out = {}};
+  EXPECT_THROW(none.launch(Device()), std::invalid_argument);
 }
 
 }  // namespace

@@ -149,20 +149,27 @@ TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
   TestWorld world;
   const DeviceChoice device(world, true);
   {
-    const CollectivesChoice choice(world, config::Collectives::mpi, device);
+    const CollectivesChoice choice(world, {.collectives = config::Collectives::mpi}, device);
     EXPECT_EQ(world.collectives().name(), "mpi");
   }
   const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
   {
-    const CollectivesChoice choice(world, config::Collectives::automatic, device);
+    const CollectivesChoice choice(world, {.collectives = config::Collectives::automatic}, device);
     EXPECT_EQ(world.collectives().name(), can && world.size() > 1 ? "nccl" : "mpi");
   }
   if (can) {
-    const CollectivesChoice choice(world, config::Collectives::nccl, device);
+    const CollectivesChoice choice(world, {.collectives = config::Collectives::nccl}, device);
     EXPECT_EQ(world.collectives().name(), "nccl");
   } else {
-    EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, config::Collectives::nccl, device); }),
-                HasSubstr("parallel.collectives = \"mpi\""));
+    EXPECT_THAT(
+        environment_failure_of([&] { CollectivesChoice(world, {.collectives = config::Collectives::nccl}, device); }),
+        HasSubstr("parallel.collectives = \"mpi\""));
+  }
+  if (world.size() > 1) {
+    const config::Parallel contradiction{.collectives = config::Collectives::mpi,
+                                         .all_reduce = config::AllReduceMethod::copy_engine};
+    EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
+                HasSubstr("parallel.all_reduce = \"auto\""));
   }
   EXPECT_EQ(world.collectives().name(), "mpi");
 }

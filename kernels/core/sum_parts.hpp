@@ -1,0 +1,63 @@
+/// out[i] = part[0][i] + part[1][i] + ..., in this order: what the ranks have of the same numbers, added up.
+///
+/// One of the parts may be `out` itself. One lane per packet, all of whose parts are read before it is written.
+///
+/// Numerics   added in Accum<Scalar> (16-bit numbers in fp32) and rounded once.
+/// Order      that of the parts: bitwise repeatable.
+/// Async      returns after enqueue on `exec`; never fences.
+#pragma once
+
+#include "kernels/core/packet.hpp"
+#include "kernels/core/require.hpp"
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct SumParts {
+  static constexpr int kMostParts = 16;
+  static constexpr int kTogether = 4;  // parts on their way to a lane at once
+
+  Kokkos::Array<const Scalar*, kMostParts> part;  // [parts] of [n]  in
+  int parts;
+  Vector<Scalar, Exec> out;  // [n]  out
+
+  void launch(const Exec& exec) const {
+    TESSERA_REQUIRE(parts >= 1 && parts <= kMostParts, "sum of parts: 1 to 16 of them", parts);
+    const auto n = static_cast<std::int64_t>(out.extent(0));
+    constexpr int kWidth = kPacketWidth<Exec, Scalar>;
+    bool fit = packets_fit(1, 1, out.data());
+    for (int p = 0; p < parts; ++p) fit = fit && packets_fit(1, 1, part[p]);
+    const std::int64_t packets = fit ? n / kWidth : 0;
+    run<InPackets<kWidth>>(exec, 0, packets);
+    run<InPackets<1>>(exec, packets * kWidth, n);
+  }
+
+  template <int kAtOnce>
+  KOKKOS_FUNCTION void operator()(InPackets<kAtOnce>, std::int64_t packet) const {
+    const std::int64_t first = packet * kAtOnce;
+    Accum<Scalar> sum[kAtOnce] = {};
+    for (int p = 0; p < parts; p += kTogether) {
+      Packet<Scalar, kAtOnce> read[kTogether];
+      for (int j = 0; j < kTogether; ++j) {
+        if (p + j < parts) read[j] = load<kAtOnce>(part[p + j] + first);
+      }
+      for (int j = 0; j < kTogether; ++j) {
+        for (int i = 0; i < kAtOnce && p + j < parts; ++i) sum[i] += read[j][i];
+      }
+    }
+    Packet<Scalar, kAtOnce> rounded;
+    for (int i = 0; i < kAtOnce; ++i) rounded.set(i, sum[i]);
+    store(out.data() + first, rounded);
+  }
+
+ private:
+  template <class How>
+  void run(const Exec& exec, std::int64_t first, std::int64_t last) const {
+    if (first == last) return;
+    using Policy = Kokkos::RangePolicy<Exec, How, Kokkos::IndexType<std::int64_t>>;
+    Kokkos::parallel_for("tessera::core::sum_parts", Policy(exec, first, last), *this);
+  }
+};
+
+}  // namespace tessera::kernels

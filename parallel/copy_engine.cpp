@@ -1,0 +1,223 @@
+#include "parallel/copy_engine.hpp"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "errors.hpp"
+#include "kernels/core/sum_parts.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using kernels::Device;
+
+constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
+constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
+
+void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(std::string("copy engines: ") + call + ": " + cudaGetErrorString(status));
+  }
+}
+
+#define CHECK(call) check(call, #call)
+
+/// Where an array is, for another process: its allocation and the place in it.
+struct Address {
+  cudaIpcMemHandle_t allocation;
+  std::int64_t offset;
+};
+
+/// Empty where its allocation cannot be handed to another process.
+std::string address_of(void* data) {
+  CUdeviceptr begin = 0;
+  Address address{};
+  if (cuMemGetAddressRange(&begin, nullptr, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) return "";
+  if (cudaIpcGetMemHandle(&address.allocation, reinterpret_cast<void*>(begin)) != cudaSuccess) {
+    cudaGetLastError();  // forgets it
+    return "";
+  }
+  address.offset = static_cast<std::int64_t>(reinterpret_cast<CUdeviceptr>(data) - begin);
+  return std::string(reinterpret_cast<const char*>(&address), sizeof address);
+}
+
+std::int64_t round_up(std::int64_t number, std::int64_t multiple) {
+  return (number + multiple - 1) / multiple * multiple;
+}
+
+constexpr int kMostRanks = kernels::SumParts<Device, float>::kMostParts;
+
+/// By other rank: its flag of this rank, and this rank's flag of it. Null for this rank itself.
+struct Flags {
+  std::uint32_t *there[kMostRanks], *here[kMostRanks];
+};
+
+/// A lane for each other rank: tells it that this rank has come, waits until it has, and takes its word back.
+__global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
+  const auto peer = threadIdx.x;
+  if (!flags.here[peer]) return;
+  volatile std::uint32_t* const here = flags.here[peer];
+  __threadfence_system();
+  *static_cast<volatile std::uint32_t*>(flags.there[peer]) = 1;
+  for (unsigned polls = 1; *here == 0; ++polls) {
+    if (polls % 64 == 0 && *is_abandoned) break;  // on the host: far away
+  }
+  *here = 0;
+  __threadfence_system();
+}
+
+}  // namespace
+
+PeerArray::PeerArray(const World& world, void* mine) : arrays_(world.size()) {
+  const std::vector<std::string> addresses = world.all_gather(address_of(mine));
+  std::string fault;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank == world.rank()) {
+      arrays_[rank] = static_cast<char*>(mine);
+      continue;
+    }
+    Address address{};
+    if (addresses[rank].size() != sizeof address) {
+      fault = "memory of rank " + std::to_string(rank) + " cannot be shared between processes";
+      break;
+    }
+    std::memcpy(&address, addresses[rank].data(), sizeof address);
+    void* begin = nullptr;
+    const cudaError_t status = cudaIpcOpenMemHandle(&begin, address.allocation, cudaIpcMemLazyEnablePeerAccess);
+    if (status != cudaSuccess) {
+      cudaGetLastError();  // forgets it
+      fault = "rank " + std::to_string(world.rank()) + " cannot reach the memory of rank " + std::to_string(rank) +
+              ": " + cudaGetErrorString(status);
+      break;
+    }
+    opened_.push_back(begin);
+    arrays_[rank] = static_cast<char*>(begin) + address.offset;
+  }
+  for (const std::string& text : world.all_gather(fault)) {
+    if (fault_.empty()) fault_ = text;
+  }
+}
+
+PeerArray::~PeerArray() {
+  for (void* begin : opened_) cudaIpcCloseMemHandle(begin);
+}
+
+CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()), ranks_(world.size()) {
+  if (world.any(world.local_size() != ranks_)) {
+    fault_ = "the ranks are on several hosts";
+  } else if (ranks_ > kMostRanks) {
+    fault_ = "there are more than " + std::to_string(kMostRanks) + " ranks";
+  }
+  if (!fault_.empty() || ranks_ == 1) return;
+  slot_bytes_ = kReceiveBytes / (ranks_ - 1) / kAlignment * kAlignment;
+  const std::size_t flag_bytes = 2 * ranks_ * sizeof(std::uint32_t);
+  memory_ = static_cast<char*>(
+      Kokkos::kokkos_malloc<Device::memory_space>("tessera::parallel::receive", kReceiveBytes + flag_bytes + kPage));
+  buffer_ = memory_ + (kPage - reinterpret_cast<std::uintptr_t>(memory_) % kPage) % kPage;
+  CHECK(cudaHostAlloc(&is_abandoned_, sizeof(int), cudaHostAllocMapped));
+  *is_abandoned_ = 0;
+  CHECK(cudaMemset(buffer_ + kReceiveBytes, 0, flag_bytes));
+  CHECK(cudaDeviceSynchronize());
+  buffers_ = std::make_unique<PeerArray>(world, buffer_);  // nobody has its address before its flags are zero
+  fault_ = buffers_->fault();
+}
+
+CopyEngines::~CopyEngines() {
+  buffers_.reset();
+  if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
+  if (is_abandoned_) cudaFreeHost(is_abandoned_);
+}
+
+std::unique_ptr<CopyEngineSum> CopyEngines::make_sum(const Span& span) {
+  std::unique_ptr<CopyEngineSum> sum(new CopyEngineSum(*this, span));
+  if (!sum->arrays_.fault().empty()) {
+    throw Failure(Exit::environment, "all-reduce of " + span.label + " by copy engines: " + sum->arrays_.fault() +
+                                         "; parallel.all_reduce=\"ring\" does without");
+  }
+  return sum;
+}
+
+void CopyEngines::abandon() {
+  if (is_abandoned_) *static_cast<volatile int*>(is_abandoned_) = 1;
+}
+
+/// What is enqueued from here on sees what every rank had enqueued before its meeting.
+void CopyEngines::meet(int set, cudaStream_t stream) const {
+  Flags flags{};
+  const auto flag = [&](int of_rank, int rank) {
+    return reinterpret_cast<std::uint32_t*>(buffers_->of(of_rank) + kReceiveBytes) + set * ranks_ + rank;
+  };
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    flags.there[peer] = flag(peer, rank_);
+    flags.here[peer] = flag(rank_, peer);
+  }
+  wait_for_all<<<1, kMostRanks, 0, stream>>>(flags, is_abandoned_);
+  CHECK(cudaGetLastError());
+}
+
+CopyEngineSum::CopyEngineSum(const CopyEngines& engines, const Span& span)
+    : engines_(engines), span_(span), arrays_(engines.world_, span.data) {}
+
+void CopyEngineSum::enqueue(const Device& exec) const {
+  const CopyEngines& e = engines_;
+  const int ranks = e.ranks_, me = e.rank_;
+  if (ranks == 1) return;
+  const cudaStream_t stream = exec.cuda_stream();
+  const auto copy = [&](char* to, const char* from, std::int64_t bytes) {
+    if (bytes == 0) return;
+    CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+  };
+  const std::int64_t most = e.slot_bytes_ * ranks;
+  for (std::int64_t first = 0; first < span_.bytes(); first += most) {
+    const std::int64_t piece = std::min(most, span_.bytes() - first);
+    const std::int64_t part = round_up((piece + ranks - 1) / ranks, kAlignment);
+    const auto begin_of = [&](int rank) { return first + std::min(rank * part, piece); };
+    const auto bytes_of_part = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
+    char* const own = arrays_.of(me) + begin_of(me);
+
+    for (int i = 1; i < ranks; ++i) {  // each begins with its successor, so that no two send to the same rank
+      const int peer = (me + i) % ranks, slot = me < peer ? me : me - 1;
+      copy(e.buffers_->of(peer) + slot * e.slot_bytes_, arrays_.of(me) + begin_of(peer), bytes_of_part(peer));
+    }
+    e.meet(0, stream);
+    add(exec, own, bytes_of_part(me));
+    for (int i = 1; i < ranks; ++i) {
+      const int peer = (me + i) % ranks;
+      copy(arrays_.of(peer) + begin_of(me), own, bytes_of_part(me));
+    }
+    e.meet(1, stream);
+  }
+}
+
+/// This rank's part: its own numbers and, from the receive buffer, those of the others, in the order of the ranks.
+void CopyEngineSum::add(const Device& exec, char* own, std::int64_t bytes) const {
+  if (bytes == 0) return;
+  switch (span_.dtype) {
+    case Dtype::fp64: return add_as<double>(exec, own, bytes);
+    case Dtype::fp32: return add_as<float>(exec, own, bytes);
+    case Dtype::bf16: return add_as<bfloat16>(exec, own, bytes);
+    case Dtype::fp16: return add_as<float16>(exec, own, bytes);
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("copy engines: " + span_.label + " is not summed here");
+}
+
+template <class Number>
+void CopyEngineSum::add_as(const Device& exec, char* own, std::int64_t bytes) const {
+  const CopyEngines& e = engines_;
+  kernels::SumParts<Device, Number> sum;
+  for (int rank = 0, slot = 0; rank < e.ranks_; ++rank) {
+    const char* from = rank == e.rank_ ? own : e.buffer_ + e.slot_bytes_ * slot++;
+    sum.part[rank] = reinterpret_cast<const Number*>(from);
+  }
+  sum.parts = e.ranks_;
+  sum.out = kernels::Vector<Number, Device>(reinterpret_cast<Number*>(own), bytes / std::int64_t{sizeof(Number)});
+  sum.launch(exec);
+}
+
+}  // namespace tessera::parallel
