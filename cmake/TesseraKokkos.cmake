@@ -75,6 +75,11 @@ if(TARGET Kokkos::kokkos)
   endif()
   add_library(tessera::kokkos ALIAS tessera_kokkos)
   if(TARGET Kokkos::kokkoskernels)
+    if(TESSERA_CUDA AND NOT TESSERA_FETCH_KOKKOS AND NOT TARGET Kokkos::CUBLAS AND NOT TARGET KokkosKernels::CUBLAS)
+      message(FATAL_ERROR "The Kokkos Kernels in ${KokkosKernels_DIR} is built without cuBLAS, and its own products of fp32 "
+        "and fp64 are many times slower: build it with KokkosKernels_ENABLE_TPL_CUBLAS=ON, or let it be fetched: "
+        "-DTESSERA_FETCH_KOKKOS=ON.")
+    endif()
     add_library(tessera_kokkos_kernels INTERFACE)
     target_link_libraries(tessera_kokkos_kernels INTERFACE Kokkos::kokkoskernels)
     add_library(tessera::kokkos_kernels ALIAS tessera_kokkos_kernels)

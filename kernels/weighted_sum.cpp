@@ -52,7 +52,7 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWid
     // 1. stage the tile of w: read and converted once, used by every row
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets), [&](int p) {
       const auto w_p = load<kWidth>(&w(first + p * kWidth));
-      for (int i = 0; i < kWidth; ++i) pad_w(detail::place<kColumns, kWidth>(p, i)) = w_p[i];
+      for (int i = 0; i < kWidth; ++i) pad_w(detail::place<kWidth, kColumns>(p, i)) = w_p[i];
     });
     team.team_barrier();  // the pad is complete before any thread reads it
 
@@ -64,7 +64,7 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWid
           Kokkos::ThreadVectorRange(team, packets),
           [&](int p, Real& sum) {
             const auto x_p = load<kWidth>(x_row + p * kWidth);
-            for (int i = 0; i < kWidth; ++i) sum += pad_w(detail::place<kColumns, kWidth>(p, i)) * x_p[i];
+            for (int i = 0; i < kWidth; ++i) sum += pad_w(detail::place<kWidth, kColumns>(p, i)) * x_p[i];
           },
           dot);
       Kokkos::single(Kokkos::PerThread(team), [&] { pad_sum(row) += dot; });
@@ -125,8 +125,8 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
     each_packet([&](int p) {
       const auto w_p = load<kWidth>(&w(first + p * kWidth));
       for (int i = 0; i < kWidth; ++i) {
-        pad_w(detail::place<kColumns, kWidth>(p, i)) = w_p[i];
-        pad_dw(detail::place<kColumns, kWidth>(p, i)) = Real(0);
+        pad_w(detail::place<kWidth, kColumns>(p, i)) = w_p[i];
+        pad_dw(detail::place<kWidth, kColumns>(p, i)) = Real(0);
       }
     });
 
@@ -137,11 +137,11 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
       Scalar* d_x_row = &d_x(row, first);
       each_packet([&](int p) {
         const auto x_p = load<kWidth>(x_row + p * kWidth);
-        for (int i = 0; i < kWidth; ++i) pad_dw(detail::place<kColumns, kWidth>(p, i)) += dy * x_p[i];
+        for (int i = 0; i < kWidth; ++i) pad_dw(detail::place<kWidth, kColumns>(p, i)) += dy * x_p[i];
       });
       each_packet([&](int p) {
         Packet<Scalar, kWidth> d_x_p;
-        for (int i = 0; i < kWidth; ++i) d_x_p.set(i, dy * pad_w(detail::place<kColumns, kWidth>(p, i)));
+        for (int i = 0; i < kWidth; ++i) d_x_p.set(i, dy * pad_w(detail::place<kWidth, kColumns>(p, i)));
         store(d_x_row + p * kWidth, d_x_p);
       });
     }
@@ -149,7 +149,7 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
     // 3. hand over this team's share of d_w
     each_packet([&](int p) {
       Packet<Real, kWidth> dw_p;
-      for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kColumns, kWidth>(p, i)));
+      for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kWidth, kColumns>(p, i)));
       store(&partial(tile, first + p * kWidth), dw_p);
     });
   }

@@ -3,9 +3,8 @@
 /// The library is column-major; our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, with the operands swapped
 /// and nothing moved. One table per process holds, for each kind of product, descriptors and the algorithm in use.
 ///
-/// Source     cuBLAS documentation, "cublasLtMatmul"; algorithms are serialised as the library allows for one version
-/// of
-///            it. Split sums are reduced in float and in a fixed order: no proposal that reduces in 16 bits is taken.
+/// Numerics   split sums are reduced in float and in a fixed order: no proposal that reduces in 16 bits is taken.
+/// Source     cuBLAS documentation, "cublasLtMatmul"; algorithms are written down as one version of it has them.
 #pragma once
 
 #include <Kokkos_Core.hpp>

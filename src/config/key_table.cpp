@@ -200,10 +200,13 @@ std::vector<Key> make_table() {
        "-", "First value of the dynamic loss scale. Used with precision.compute = fp16 only."},
 
       {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
-       "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2."},
+       "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2 in the "
+       "fastest version that this build has for the dtype and the head width, tensor cores included. The line "
+       "'attention' of --plan and of the log names what runs."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), any(), "-",
-       "Whether the tensor-core version of the kernel runs. Needs a CUDA build, and bf16 or fp16 in "
-       "precision.compute."},
+       "true: the tensor-core version of the kernel, or an error where this build has none for the dtype and the head "
+       "width (bf16 or fp16 in precision.compute, on GPUs). false: attention.implementation decides, and flash2 is the "
+       "portable version."},
       {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
        "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
        "best that this GPU and the head width have."},

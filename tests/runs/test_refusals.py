@@ -60,7 +60,7 @@ class Decks(RunTest):
         self.run_deck(TINY, "--check")
         for flag in ("--version", "--show-config"):
             self.run_deck(flag)
-        self.assertIn("OpenBLAS", self.run_deck("--show-config").out)
+        self.assertIn("OpenBLAS" if gpus() is None else "cuBLASLt", self.run_deck("--show-config").out)
         self.assertIn("job.kind", self.run_deck("--explain", "job.kind").out)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), [])
 
