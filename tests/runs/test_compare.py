@@ -4,13 +4,16 @@ import contextlib
 import io
 import json
 import math
+import re
+import subprocess
 import sys
 import unittest
+from argparse import Namespace
 
 from harness import PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import gpu  # noqa: E402  (after the path to it)
+from compare import gpu, plots  # noqa: E402  (after the path to it)
 
 
 class Compare(RunTest):
@@ -30,42 +33,113 @@ class Compare(RunTest):
         with self.assertRaisesRegex(gpu.Failed, "exit code 2.*bench.lengths"):
             gpu.Ours(PROGRAM).run(deck, "bench.lengths=[]")
 
-    def rows(self, wgmma, mma, any_order):
-        """As `attention` gathers them, CUDNN at 1 ms and FLASH at 2 ms everywhere."""
+    def attention(self, wgmma, mma, any_order):
+        """A report of what `attention` would have gathered, CUDNN at 1 ms and FLASH at 2 ms everywhere, and its rows."""
+        report = self.report()
+        gpu.promise_attention(report, None)
         sides = lambda ours: [1.0 / x for x in ours]
-        return [{**case, "direction": direction,
-                 "ratios": {"cudnn": wgmma, "flash": [2 * x for x in wgmma], "mma": mma, "any": any_order, "mma_cudnn": mma},
-                 "ms": {"wgmma": sides(wgmma)}} for case in gpu.ATTENTION_CASES for direction in ("forward", "backward")]
+        return report, [{**case, "direction": direction,
+                         "ratios": {"cudnn": wgmma, "flash": [2 * x for x in wgmma], "mma": mma, "any": any_order, "mma_cudnn": mma},
+                         "ms": {"wgmma": sides(wgmma)}} for case in gpu.ATTENTION_CASES for direction in ("forward", "backward")]
+
+    def verdicts(self, report):
+        return {line[:58].strip(): re.split(r"\s{2,}", line[58:].strip())[3] for line in report.table().splitlines()[2:]}
 
     def test_a_promise_takes_the_worst_case_by_the_median_of_its_rounds(self):
-        report, rows = self.report(), self.rows([1.1, 1.0, 9.0], [1.0], [1.2])
+        report, rows = self.attention([1.1, 1.0, 9.0], [1.0], [1.2])
         rows[2]["ratios"]["cudnn"] = [0.5, 0.93, 9.0]  # D=128, T=1024
-        gpu.promise_attention(rows, report)
-        found = {p["what"]: p["value"] for p in report.promises}
+        gpu.judge_attention(rows, report)
+        found = {what: promise["value"] for what, promise in report.promises.items()}
         self.assertEqual(found["forward D=128, T>=4096, x CUDNN"], 1.1)
         self.assertEqual(found["forward D=64 and 128, T=1024, x CUDNN"], 0.93)
         self.assertEqual(found["backward D=64 and 128, T>=4096, any order, x CUDNN"], 1.2)
-        self.assertEqual(found["forward D=80 and 256, T=4096, x FLASH (best engine)"], 2.2)
+        self.assertEqual(found["forward D=80 and 256, T=4096, best engine, x FLASH"], 2.2)
+        self.assertEqual(found["forward D=80 and 256, T=4096, best engine, x CUDNN"], 1.1)
 
     def test_a_case_that_was_not_measured_never_passes(self):
-        report, rows = self.report(), self.rows([1.5], [1.5], [1.5])
-        for row in rows:
-            if row["D"] == 64:
+        for missing in (0, -1):  # first or last: a minimum over NaN would depend on it
+            report, rows = self.attention([1.5], [1.5], [1.5])
+            for D in (64, 80):
+                row = [row for row in rows if row["D"] == D and row["T"] == 4096][missing]
                 row["ratios"] = dict.fromkeys(row["ratios"])
-        gpu.promise_attention(rows, report)
-        found = {p["what"]: p["value"] for p in report.promises}
-        self.assertTrue(math.isnan(found["forward D=64, T>=4096, x CUDNN"]))
-        self.assertIn("MISSED", next(line for line in report.table().splitlines() if line.startswith("forward D=64, T>=4096")))
+            gpu.judge_attention(rows, report)
+            direction = ("forward", "backward")[missing]
+            verdicts = self.verdicts(report)
+            self.assertEqual(verdicts["forward D=128, T>=4096, x CUDNN"], "aim reached")
+            for what in ("mma {} D=64 and 128, T>=4096, x FLASH", "{} D=80 and 256, T=4096, best engine, x FLASH",
+                         "{} D=80 and 256, T=4096, best engine, x CUDNN"):
+                self.assertEqual(verdicts[what.format(direction)], "NOT MEASURED", what)
+
+    def test_what_fails_everywhere_or_never_begins_is_in_the_table(self):
+        class Failing:
+            step_overrides = ()
+
+            def run(self, *_, **__):
+                raise gpu.Failed("exit code 3: no GPU")
+
+        class Torch:
+            def ask(self, **_):
+                return {"FLASH": dict.fromkeys(("out", "d_q", "d_k", "d_v"), 1e-3)}
+
+        report, arguments = self.report(), Namespace(sizes="small,2.7b")
+        for promise in gpu.PROMISES.values():
+            promise(report, arguments)
+        with contextlib.redirect_stdout(io.StringIO()):
+            gpu.error(Failing(), Torch(), report, quick=True)
+            gpu.gpt2(Failing(), None, report, quick=True)
+        verdicts = self.verdicts(report)
+        self.assertEqual(set(verdicts.values()), {"NOT MEASURED"})
+        for what in (gpu.WORST_ERROR, "gpt2_124m [tokens/s]", "peak memory of 2.7b / torch.compile's tensors",
+                     "size large on 4 GPUs, fraction of linear", "adamw bf16, fraction of the copy rate", gpu.COURSE):
+            self.assertIn(what, verdicts)
 
     def test_verdicts_and_the_file_of_what_was_found(self):
         report = self.report()
-        for what, value in (("a", 1.0), ("b", 0.95), ("c", 0.9), ("d", float("nan"))):
-            report.promise(what, value, 0.95, 1.0)
-        report.promise("time [ms]", -4.2, -4.5, -3.9)  # smaller is better: negated
-        verdicts = [line.split("  ")[-1].strip() for line in report.table().splitlines()[2:]]
-        self.assertEqual(verdicts, ["aim reached", "reached", "MISSED", "MISSED", "reached"])
-        report.keep("a section", [1, 2])
-        self.assertEqual(json.loads((self.folder / "report/compare.json").read_text())["data"], {"a section": [1, 2]})
+        for what, value in (("a", 1.0), ("b", 0.95), ("c", 0.9), ("d", math.nan)):
+            report.promise(what, 0.95, 1.0)
+            report.found(what, value)
+        report.promise("time [ms]", -4.5, -3.9)  # smaller is better: negated
+        report.found("time [ms]", -4.2, "of three")
+        report.promise("only an aim", None, 1.0)
+        report.found("only an aim", 0.99)
+        with self.assertRaises(KeyError):
+            report.found("never promised", 1.0)
+        self.assertEqual(list(self.verdicts(report).values()),
+                         ["aim reached", "reached", "MISSED", "NOT MEASURED", "reached", "below the aim"])
+        report.keep("a section", [1, math.nan, {"b": (2, math.inf)}])
+        self.assertEqual(json.loads((self.folder / "report/compare.json").read_text())["data"], {"a section": [1, None, {"b": [2, None]}]})
+
+    def test_every_section_has_a_picture(self):
+        report, rows = self.attention([1.5], [1.5], [1.5])
+        for row in rows:
+            row["ms"] = {side: None if side == "MATH" and row["T"] > 4096 else [1.0] for side in plots.COLOURS}
+        step = {"step_ms": 5.0, "tokens_per_s": 4e5}
+        report.data = {"attention": rows, "error": [{**case, "tensor": "out", "FLASH": 1e-3, "mma": 1e-3} for case in gpu.ERROR_CASES],
+                       "kernels": [{"kernel": "rope", "dtype": "bf16", "of_copy": 0.9}],
+                       "gpt2": [{"deck": "gpt2_124m", "llm_c_tokens_per_s": 530_000, **step}],
+                       "steps": {"small": {"ours": {"graph": [step]}, "torch": {}}}, "scaling": {1: 10.0, 2: 19.0},
+                       "parts": {"small": {"products": 2.0, "attention": 1.0, "bytes": 1.0, **step}}}
+        self.assertEqual(list(report.data), list(gpu.PROMISES))
+        with contextlib.redirect_stdout(io.StringIO()):
+            plots.draw(report)
+        for section in gpu.PROMISES:
+            self.assertEqual((report.folder / f"{section}.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n", section)
+
+    def test_a_profile_is_summed_by_kind(self):
+        table = self.folder / "ncu.csv"
+        kernels = [("tessera::kernels::AdamwUpdate<bfloat16>", 9), ("nvjet_sm90_tst_128x256_64x4", 100),
+                   ("void parallel<tessera::kernels::detail::hopper_forward::Forward<bfloat16, 64>>", 30),
+                   ("void parallel<tessera::kernels::ampere::BackwardRowsTeam<bfloat16, 8>>", 20),
+                   ("void parallel<tessera::kernels::RmsnormForward<bfloat16>>", 40), ("tessera::kernels::AdamwUpdate<bfloat16>", 60)]
+        rows = ['"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']
+        for number, (name, us) in enumerate(kernels):
+            rows.append(f'"{number}","{name}","gpu__time_duration.sum","usecond","{us}"')
+            rows.append(f'"{number}","{name}","dram__bytes.sum","Mbyte","1,{us:03}"')
+        table.write_text("==PROF== something\n" + "\n".join(rows) + "\n")
+        answer = subprocess.run([sys.executable, SOURCE / "scripts/profile_step", "--csv", table], text=True, capture_output=True)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("0.250 ms in 5 launches: products 0.100, attention 0.050, the rest 0.100, which moves 2.100 GB", answer.stdout)
+        self.assertEqual(gpu.parts_of(answer.stdout, 4200.0), {"products": 0.1, "attention": 0.05, "bytes": 0.5})
 
     def test_one_gpu_leaves_scaling_out_by_name(self):
         with contextlib.redirect_stdout(io.StringIO()) as printed:

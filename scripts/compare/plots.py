@@ -1,0 +1,126 @@
+"""One picture for each section of scripts/compare_torch --gpu that has data."""
+import statistics
+
+COLOURS = {"wgmma": "#0072B2", "any": "#56B4E9", "mma": "#009E73", "CUDNN": "#E69F00", "FLASH": "#D55E00", "MATH": "#999999"}
+OURS, OURS_TOO, LIMIT = COLOURS["wgmma"], COLOURS["mma"], COLOURS["FLASH"]
+
+
+def draw(report):
+    """Draws what report.data holds into its folder."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as missing:
+        print(f"no plots: {missing}")
+        return
+    drawn = []
+    for section, picture in PICTURES.items():
+        if report.data.get(section):
+            figure = picture(plt, report.data[section])
+            figure.savefig(report.folder / f"{section}.png", dpi=140)
+            plt.close(figure)
+            drawn.append(f"{section}.png")
+    print(f"{report.folder}: compare.json{''.join(', ' + name for name in drawn)}")
+
+
+def bars(axis, groups, series):
+    """Bars side by side: series is [(label, colour, [height or None per group])]."""
+    width = 0.8 / len(series)
+    for i, (label, colour, heights) in enumerate(series):
+        places = [g + width * (i - (len(series) - 1) / 2) for g in range(len(groups))]
+        axis.bar(places, [height or 0 for height in heights], width, color=colour, label=label)
+    axis.set_xticks(range(len(groups)))
+    axis.set_xticklabels(groups, fontsize=7)
+
+
+def case_label(row):
+    return f"{row['D']}\n{row['T'] // 1024}k\n{'causal' if row['causal'] else 'full'}"
+
+
+def attention(plt, rows):
+    labels = {"wgmma": "ours, wgmma", "any": "ours, wgmma, any order", "mma": "ours, mma"}
+    figure, axes = plt.subplots(2, 1, figsize=(11, 8), constrained_layout=True)
+    for axis, (direction, factor) in zip(axes, (("forward", 1), ("backward", 2.5))):
+        chosen = [row for row in rows if row["direction"] == direction]
+
+        def tflops(row, side):
+            flop = factor * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
+            return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
+
+        bars(axis, [case_label(row) for row in chosen],
+             [(labels.get(side, f"PyTorch {side}"), colour, [tflops(row, side) for row in chosen]) for side, colour in COLOURS.items()])
+        axis.set(title=f"Attention {direction}, bf16", ylabel="TFLOP/s")
+    axes[0].legend(ncol=6, fontsize=7, frameon=False)
+    return figure
+
+
+def error(plt, rows):
+    figure, axis = plt.subplots(figsize=(11, 4), constrained_layout=True)
+    cases = list(dict.fromkeys((row["D"], row["T"], row["causal"]) for row in rows))
+    groups = [f"{D}\n{T}\n{'causal' if causal else 'full'}" for D, T, causal in cases]
+
+    def worst(case, engine):
+        ratios = [row[engine] / row["FLASH"] for row in rows if (row["D"], row["T"], row["causal"]) == case and engine in row]
+        return max(ratios, default=None)
+
+    bars(axis, groups, [(f"ours, {engine}", COLOURS[engine], [worst(case, engine) for case in cases]) for engine in ("wgmma", "mma")])
+    axis.axhline(1.2, color=LIMIT, linewidth=1)
+    axis.set(title="Error against float64, worst of out, d_q, d_k, d_v, bf16", ylabel="of PyTorch FLASH's own", ylim=(0, 1.5))
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def kernels(plt, rows):
+    figure, axis = plt.subplots(figsize=(9, 4), constrained_layout=True)
+    chosen = [row for row in rows if row["dtype"] == "bf16"]
+    axis.bar([row["kernel"] for row in chosen], [row["of_copy"] for row in chosen], color=OURS)
+    axis.axhline(0.85, color=LIMIT, linewidth=1)
+    axis.set(title="Memory-bound kernels, bf16", ylabel="fraction of the copy rate")
+    axis.tick_params(axis="x", rotation=40)
+    return figure
+
+
+def gpt2(plt, rows):
+    figure, axes = plt.subplots(1, len(rows), figsize=(4 * len(rows), 4), constrained_layout=True, squeeze=False)
+    for axis, row in zip(axes[0], rows):
+        axis.bar(["ours", "llm.c, another day"], [row["tokens_per_s"], row["llm_c_tokens_per_s"]], color=[OURS, COLOURS["CUDNN"]])
+        axis.set(title=row["deck"], ylabel="tokens/s")
+    return figure
+
+
+def steps(plt, data):
+    best = lambda rounds, key: statistics.median(r[key] for r in rounds) if rounds else None
+    sides = (("ours, graph", OURS, "ours", "graph", "step_ms"), ("ours, plain", COLOURS["any"], "ours", "plain", "step_ms"),
+             ("torch.compile", COLOURS["CUDNN"], "torch", "torch.compile", "step"), ("PyTorch eager", COLOURS["FLASH"], "torch", "eager", "step"))
+    figure, axis = plt.subplots(figsize=(8, 4), constrained_layout=True)
+    bars(axis, list(data), [(label, colour, [best(d[side].get(kind), key) for d in data.values()]) for label, colour, side, kind, key in sides])
+    axis.set(title="One optimizer step, 4 x 512 tokens, bf16", ylabel="ms", yscale="log")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def scaling(plt, tokens):
+    figure, axis = plt.subplots(figsize=(5, 4), constrained_layout=True)
+    ranks = sorted(tokens)
+    axis.plot(ranks, [tokens[r] for r in ranks], "o-", color=OURS, label="measured")
+    axis.plot(ranks, [tokens[ranks[0]] * r / ranks[0] for r in ranks], ":", color="black", label="linear")
+    axis.set(title="Size large, 4 x 512 tokens per GPU, bf16", xlabel="GPUs", ylabel="tokens/s", xticks=ranks, ylim=(0, None))
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def parts(plt, data):
+    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    below = [0.0] * len(data)
+    for part, colour in (("products", OURS), ("attention", OURS_TOO), ("bytes", COLOURS["any"])):
+        heights = [size[part] / size["step_ms"] for size in data.values()]
+        axis.bar(list(data), heights, 0.5, bottom=below, color=colour, label={"bytes": "bytes at the rate of a copy"}.get(part, part))
+        below = [b + h for b, h in zip(below, heights)]
+    axis.axhline(1 / 1.15, color=LIMIT, linewidth=1)
+    axis.set(title="What a step must do, alone", ylabel="of the step as one graph", ylim=(0, 1.15))
+    axis.legend(frameon=False, fontsize=8, ncol=3, loc="upper center")
+    return figure
+
+
+PICTURES = {"attention": attention, "error": error, "kernels": kernels, "gpt2": gpt2, "steps": steps, "scaling": scaling, "parts": parts}
