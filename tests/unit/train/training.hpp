@@ -35,7 +35,8 @@ class Ranks : public ::testing::Environment {
     if (!parallel::has_gpu_backend()) return;
     const int wanted = world_->local_size(), found = parallel::visible_devices();
     if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
-    if (parallel::kHasNccl && world_->size() > 1) world_->use(parallel::make_nccl_collectives(*world_));
+    if (parallel::kHasNccl && world_->size() > 1)
+      world_->use(parallel::make_nccl_collectives(*world_, config::AllReduceMethod::automatic));
   }
   void TearDown() override {
     world_->use(nullptr);
