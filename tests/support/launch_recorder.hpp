@@ -1,6 +1,9 @@
 /// Sees every kernel launch while it lives: label, time, and the execution instance it was enqueued on; and every fence
 /// and allocation by its label. Kokkos before 3.5 tells of no fence.
 ///
+/// Limits  only what goes through Kokkos. A cudaMalloc or a wait that a library or code of ours calls by itself is not
+///         seen here; recording the same work as a graph is, where the driver refuses both (StepAsGraph).
+///
 /// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
 /// GPU it does.
 #pragma once

@@ -69,6 +69,8 @@ void expect_equal(const Training::Step& a, const Training::Step& b) {
   EXPECT_EQ(a.was_skipped, b.was_skipped);
 }
 
+/// Nothing of it waits or allocates through Kokkos; for what goes past it, see StepAsGraph: recording makes the driver
+/// refuse waits and allocations of every library, and the step fails.
 void expect_costs_nothing(const Case& c) {
   SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
   Training training(c.settings, c.dtype);
