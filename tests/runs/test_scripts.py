@@ -154,6 +154,42 @@ class Scripts(unittest.TestCase):
         self.assertIn("-R rmsnorm", self.call("test", "-R", "rmsnorm", code=0, says="ctest --preset cpu ").stderr)
         self.call("test", "cuda", code=3, says="no GPU", env={"CUDA_VISIBLE_DEVICES": ""})
 
+    def test_tests_that_skip_themselves_are_named(self):
+        self.checkout_with_gpus(1)
+        log = self.folder / "build/cuda/Testing/Temporary/LastTest.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("test_a (__main__.A.test_a) ... ok\ntest_b (__main__.A.test_b) ... skipped 'needs 2 GPUs, found 1'\n")
+        self.tool("ctest", "exit 8")
+        self.assertEqual(self.call("test", "cuda", code=8).stdout,
+                         "skipped: test_b (__main__.A.test_b) ... skipped 'needs 2 GPUs, found 1'\n")
+
+    def test_sanitize(self):
+        def sanitizer(says, code=0):
+            self.tool("compute-sanitizer", f'while [ "$1" != --print-limit ]; do shift; done\necho "$3" | sed "s|.*/||"\necho "{says}"\nexit {code}')
+
+        def call(*arguments, code, says=""):
+            return self.call("sanitize", "--only", "unit.kernels.rope", *arguments, code=code, says=says, env={"TESSERA_SKIP_SETUP": "1"}).stdout
+
+        self.checkout_with_gpus(1)
+        for name in ("timeout", "tail", "head", "tr", "cut", "cksum"):
+            (self.tools / name).symlink_to(shutil.which(name))
+        self.assertIn("racecheck unit.kernels.rope", self.call("sanitize", "--list", code=0).stdout)
+        self.call("sanitize", "cpu", code=2, says="unknown preset")
+        call("--only", "nothing like it", code=2, says="no line")
+        if not Path("/usr/local/cuda/bin/compute-sanitizer").exists():
+            call(code=3, says="no compute-sanitizer")
+        fine = "[  PASSED  ] 3 tests.\n========= ERROR SUMMARY: 0 errors"
+        sanitizer(fine)
+        self.assertRegex(call(code=0, says="nothing found in 2 lines"), r"(?m)^ok .*memcheck unit.kernels.rope")
+        self.assertIn("test_unit_kernels_rope", next((self.folder / "build/cuda/sanitize").glob("*.log")).read_text())
+        for verdict, says, code in (("FOUND", "========= Invalid __global__ write", 77), ("FAILED (1)", "a Failure", 1),
+                                    ("NO SUCH TEST", fine.replace("3", "0"), 0), ("NOT CHECKED", "[  PASSED  ] 3 tests.", 0)):
+            with self.subTest(verdict=verdict):
+                sanitizer(says, code)
+                said = call(code=1)
+                self.assertIn(f"--- {verdict}: memcheck unit.kernels.rope", said)
+                self.assertIn(says.splitlines()[-1], said)
+
     def test_quickstart_takes_every_gpu(self):
         self.checkout_with_gpus(4)
         text = self.folder / "own.txt"
