@@ -21,8 +21,8 @@ struct StepRecord {
   double exposed_comm_s = kNotMeasured;  // waiting for communication and nothing else
   double optimizer_s = kNotMeasured;
   double tokens_per_second = kNotMeasured;  // over all ranks
-  double mfu = kNotMeasured;                // fraction of the dense peak
-  double peak_bytes = kNotMeasured;         // largest live bytes on rank 0
+  double mfu = kNotMeasured;                // fraction of the dense peak of all GPUs
+  double peak_bytes = kNotMeasured;         // rank 0's arena
   double loss_scale = kNotMeasured;         // fp16 only
 };
 

@@ -31,14 +31,16 @@ const StepColumn kStepColumns[] = {
     {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm},
     {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
     {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
-    {"step_time", {"s", "wall time of the step"}, &StepRecord::step_time_s},
+    {"step_time",
+     {"s", "end of the step before, or start where it did not follow at once, to end"},
+     &StepRecord::step_time_s},
     {"forward", {"s", "time of the forward pass"}, &StepRecord::forward_s},
     {"backward", {"s", "time of the backward pass"}, &StepRecord::backward_s},
     {"exposed_comm", {"s", "time spent waiting for communication and nothing else"}, &StepRecord::exposed_comm_s},
     {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
     {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
-    {"mfu", {"1", "model flop rate as a fraction of the dense peak"}, &StepRecord::mfu},
-    {"peak_bytes", {"byte", "largest live bytes on rank 0"}, &StepRecord::peak_bytes},
+    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
+    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes},
     {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
 };
 
@@ -228,6 +230,9 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("git_hash", info_.git_hash);
   info.set_attribute("build", info_.build);
   info.set_attribute("hosts", info_.hosts);
+  info.set_attribute("devices", info_.devices);
+  info.set_attribute("transport", info_.transport);
+  info.set_attribute("mfu", info_.mfu);
   info.set_attribute("command", info_.command);
   info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
@@ -245,15 +250,18 @@ void Trace::write(const std::filesystem::path& path) const {
 
   Table regions(file, "events", "event", numbers_up_to(regions_.size()), {"1", "row number"});
   regions.add("label", column(regions_, &RegionRow::label), {"1", "phase, unit or kernel"});
-  regions.add("start", column(regions_, &RegionRow::start_s), {"s", "begin, since the program started"});
-  regions.add("end", column(regions_, &RegionRow::end_s), {"s", "end, since the program started"});
+  regions.add("start", column(regions_, &RegionRow::start_s),
+              {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"});
+  regions.add("end", column(regions_, &RegionRow::end_s),
+              {"s", "end, since the program started; on a GPU when enqueued, unless profiled"});
   regions.add("rank", std::vector<std::int32_t>(regions_.size(), 0), {"1", "MPI rank that reported it"});
   regions.add("stream", column(regions_, &RegionRow::stream), {"1", "compute or communication"});
   regions.add("step", column(regions_, &RegionRow::step), kStep);
   regions.add("attempt", column(regions_, &RegionRow::attempt), kAttempt);
 
   Table memory(file, "memory/events", "event", numbers_up_to(memory_.size()), {"1", "row number"});
-  memory.add("time", column(memory_, &MemoryRow::time_s), {"s", "since the program started"});
+  memory.add("time", column(memory_, &MemoryRow::time_s),
+             {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"});
   memory.add("label", column(memory_, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
   memory.add("bytes", column(memory_, &MemoryRow::bytes), {"byte", "its size"});
   memory.add("begin", column(memory_, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});

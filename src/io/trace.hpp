@@ -1,6 +1,7 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
-///   /info            attributes: format, version, git_hash, build, hosts, command, deck, created, attempts
+///   /info            attributes: format, version, git_hash, build, hosts, devices, transport, mfu, command, deck,
+///                    created, attempts
 ///   /steps/*         one column per quantity [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
@@ -10,6 +11,8 @@
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
 /// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
+/// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, but for
+/// profiled steps, where it waits for every kernel. /comm and the times of /steps are the GPU's own.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
 ///
 /// Robustness  Rows stay in memory; a flush writes run.h5.tmp whole, syncs it and renames it over run.h5, so a kill
@@ -32,10 +35,13 @@ namespace tessera::io {
 struct RunInfo {
   std::string version;  // of the program
   std::string git_hash;
-  std::string build;    // compiler, Kokkos, MPI, flags
-  std::string hosts;    // one line per host: name, ranks, devices
-  std::string command;  // as typed
-  std::string deck;     // resolved, TOML
+  std::string build;      // compiler, Kokkos, MPI, flags
+  std::string hosts;      // name and ranks of each
+  std::string command;    // as typed
+  std::string deck;       // resolved, TOML
+  std::string devices;    // the GPU of each rank; empty on CPUs
+  std::string transport;  // what the ranks talk through, with its version; empty for one rank
+  std::string mfu;        // how /steps/mfu is reckoned, with the peak; empty where that is not known
 };
 
 struct KernelRow {

@@ -7,8 +7,7 @@
 /// its own over as many sequences, head and loss included, without gradients. `peak_mib` is what the job's process has
 /// taken of a GPU's memory since it began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
-/// MFU counts 6 flop per parameter and token (embedding left out) and 6*L*C*T per token for causal attention, over the
-/// dense peak of the datasheet. bench.profile adds the kernels of one more step by time. A model that does not fit is a
+/// MFU is mfu.hpp's. bench.profile adds the kernels of one more step by time. A model that does not fit is a
 /// row that says so, where the deck asks for several.
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 
 #include "config/rules.hpp"
 #include "jobs/bench.hpp"
+#include "jobs/mfu.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
@@ -35,21 +35,6 @@ struct Row {
   double forward_pass_s = NAN, device_s = NAN, forward_s = NAN, backward_s = NAN, exposed_s = NAN, optimizer_s = NAN;
 };
 
-std::string format_of(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::tf32: return "tf32";
-    case config::Precision::bf16: return "bf16";
-    case config::Precision::fp16: return "fp16";
-    case config::Precision::fp32: break;
-  }
-  return "fp32";
-}
-
-/// [TFLOP/s] of one device in the deck's format; NaN where the datasheet is not known.
-double dense_peak_of(const config::Settings& settings) {
-  return kernels::dense_peak_tflops(kernels::device_info<Exec>().name, format_of(settings.precision.compute));
-}
-
 std::string attention_text(const kernels::AttentionChoice& choice) {
   if (choice.kind == kernels::AttentionKind::standard) return "standard";
   const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
@@ -60,10 +45,11 @@ double median(const std::vector<double>& seconds) { return summarize(seconds).me
 
 /// Time of validation passes over as many sequences as a step has; NaN where the corpus holds too few.
 double time_forward(const config::Bench& bench, train::Trainer& trainer, const data::Sampler& sampler,
-                    std::int64_t sequences, const parallel::World& world) {
+                    std::int64_t sequences, parallel::World& world) {
   if (sampler.validation_windows() < sequences) return NAN;
   std::vector<double> seconds;
   for (std::int64_t i = -std::max<std::int64_t>(bench.warmup, 1); i < bench.repeats; ++i) {
+    const auto watch = world.watch("a forward pass");
     world.barrier();
     const double start_s = events::now_s();
     trainer.validate(sampler, sequences);
@@ -73,46 +59,54 @@ double time_forward(const config::Bench& bench, train::Trainer& trainer, const d
 }
 
 void time_steps(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler,
-                const parallel::World& world, Row& row) {
+                parallel::World& world, Row& row) {
   const config::Bench& bench = settings.bench;
   std::int64_t sample = 0;
   const auto start = [&] {
+    const auto watch = world.watch("a step");
     trainer.start(sample, sampler);
     sample += settings.train.batch_size;
   };
+  const auto collect = [&] {
+    const auto watch = world.watch("the end of a step");
+    return trainer.collect();
+  };
   const double begin_s = events::now_s();
-  for (std::int64_t i = 0; i < bench.warmup || world.any(1e3 * (events::now_s() - begin_s) < bench.warmup_ms); ++i) {
+  const auto is_cold = [&] {
+    const auto watch = world.watch("the exchange between steps");
+    return world.any(1e3 * (events::now_s() - begin_s) < bench.warmup_ms);
+  };
+  for (std::int64_t i = 0; i < bench.warmup || is_cold(); ++i) {
     start();
-    trainer.collect();
+    collect();
   }
 
   std::vector<double> step_s, device_s, forward_s, backward_s, exposed_s, optimizer_s;
-  const auto collect = [&](double since_s) {
-    const train::StepNumbers n = trainer.collect();
-    const double now_s = events::now_s();
-    step_s.push_back(now_s - since_s);
+  const auto measure = [&] {
+    const train::StepNumbers n = collect();
+    step_s.push_back(n.step_s);
     device_s.push_back(n.total_s);
     forward_s.push_back(n.forward_s);
     backward_s.push_back(n.backward_s);
     exposed_s.push_back(n.exposed_comm_s);
     optimizer_s.push_back(n.optimizer_s);
-    return now_s;
   };
   if constexpr (kernels::kIsHost<Exec>) {
     for (std::int64_t i = 0; i < bench.repeats; ++i) {
-      world.barrier();
-      const double start_s = events::now_s();
+      {
+        const auto watch = world.watch("the exchange between steps");
+        world.barrier();
+      }
       start();
-      collect(start_s);
+      measure();
     }
   } else {
     start();  // does not count: the measured ones wait behind another, as every step of a run does
     start();
-    trainer.collect();
-    double end_s = events::now_s();
+    collect();
     for (std::int64_t i = 0; i < bench.repeats; ++i) {
       if (i + 1 < bench.repeats) start();
-      end_s = collect(end_s);
+      measure();
     }
   }
   row.step = summarize(step_s);
@@ -124,13 +118,15 @@ void time_steps(const config::Settings& settings, train::Trainer& trainer, const
 }
 
 /// Runs one step launch by launch and prints its kernels by time, with their sums by kind.
-void print_profile(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler, int rank) {
+void print_profile(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler,
+                   parallel::World& world) {
+  const auto watch = world.watch("a profiled step");
   kernels::KernelTimer timer;
   timer.start();
   trainer.start(settings.train.batch_size, sampler, true);
   trainer.collect();
   timer.stop();
-  if (rank != 0) return;
+  if (world.rank() != 0) return;
   double gemm_s = 0, attention_s = 0, other_s = 0;
   for (const kernels::KernelTimer::Row& row : timer.rows()) {
     const bool is_gemm = row.label.find("::gemm::") != std::string::npos;
@@ -152,6 +148,8 @@ void measure(const Context& context, const config::Settings& settings, std::int6
   std::optional<train::Plan> plan;
   std::optional<data::Corpus> corpus;
   std::optional<data::Sampler> sampler;
+  std::unique_ptr<train::Trainer> trainer;
+  std::optional<parallel::World::Watch> watch(std::in_place, world, "the set-up of a row", kPatience);
   together(world, [&] {
     plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
     row.parameters = static_cast<double>(plan->table.parameter_count());
@@ -163,19 +161,19 @@ void measure(const Context& context, const config::Settings& settings, std::int6
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
   });
-  const std::unique_ptr<train::Trainer> trainer = train::make_trainer(*plan, settings, world);
+  together(world, [&] { trainer = train::make_trainer(*plan, settings, world); });
   trainer->initialize(settings.job.seed);
+  watch.reset();
   time_steps(settings, *trainer, *sampler, world, row);
   if constexpr (!kernels::kIsHost<Exec>)
     row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
-  if (settings.bench.profile) print_profile(settings, *trainer, *sampler, world.rank());
+  if (settings.bench.profile) print_profile(settings, *trainer, *sampler, world);
   row.forward_pass_s = time_forward(settings.bench, *trainer, *sampler, settings.train.batch_size, world);
 }
 
 std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
   const double step_s = row.step ? row.step->median_s : NAN;
-  const double peak_tflops = dense_peak_of(settings) * ranks;
   using T = BenchTable;
   return {T::text("size", row.size),
           T::text("variant", row.variant),
@@ -196,7 +194,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
           T::number("step_std_ms", "ms", row.step ? 1e3 * row.step->std_s : NAN),
           T::number("tokens_per_s", "tokens/s", tokens / step_s),
           T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
-          T::number("mfu", "1", 1e-12 * row.flop / step_s / peak_tflops),
+          T::number("mfu", "1", Mfu(settings, ranks).of(row.flop, step_s)),
           T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
           T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
           T::text("outcome", row.outcome)};
@@ -242,10 +240,8 @@ Exit bench_step(const Context& context) {
       add_and_print(table, cells_of(row, settings, world.size()), context);
     }
   }
-  const double peak_tflops = dense_peak_of(context.settings());
-  if (world.rank() == 0 && !std::isnan(peak_tflops)) {
-    fmt::print("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x ranks)\n", peak_tflops);
-  }
+  const std::string formula = Mfu(context.settings(), world.size()).formula();
+  if (world.rank() == 0 && !formula.empty()) fmt::print("{}\n", formula);
   on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;
 }

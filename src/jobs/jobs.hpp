@@ -54,6 +54,9 @@ void together(parallel::World& world, const std::function<void()>& work);
 /// The same with work for rank 0 only.
 void on_root(parallel::World& world, const std::function<void()>& work);
 
+/// How many times parallel.timeout_s a rank may wait for another's files.
+inline constexpr double kPatience = 10;
+
 /// The ranks as io wants them.
 io::Peers peers_of(const parallel::World& world);
 

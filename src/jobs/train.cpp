@@ -7,16 +7,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
 #include "io/console.hpp"
 #include "io/trace.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/mfu.hpp"
+#include "jobs/products.hpp"
 #include "jobs/stop.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -47,6 +47,7 @@ class TrainingRun {
         settings_(context.settings()),
         world_(context.world),
         console_(style_of(context), settings_.trace.every_steps),
+        mfu_(settings_, world_.size()),
         stop_(settings_.train.time_limit_s) {}
 
   Exit run() {
@@ -58,18 +59,19 @@ class TrainingRun {
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
   void set_up() {
+    const auto watch = world_.watch("the set-up", kPatience);
     together(world_, [&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
     });
-    note(fmt::format("{}\nhosts      {}{}{}\n{}", build_info::summary(), world_.hosts(),
+    const std::string transport = world_.size() > 1 ? world_.collectives().description() : "";
+    note(fmt::format("{}\nhosts      {}{}{}\n{}{}", build_info::summary(), world_.hosts(),
                      world_.devices().empty() ? "" : "\nGPUs       " + world_.devices(),
-                     world_.size() > 1 ? "\ntransport  " + world_.collectives().description() : "",
-                     train::describe(*plan_, settings_)));
+                     transport.empty() ? "" : "\ntransport  " + transport, train::describe(*plan_, settings_),
+                     mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     together(world_, [&] {
-      const std::int64_t available = available_bytes() / (kernels::kIsHost<kernels::Device> ? world_.local_size() : 1);
-      if (plan_->layout.total_bytes() > available) {
-        require_memory(plan_->layout, world_.local_size(), what_would_fit(available));
-      }
+      const int sharers = sharers_of_memory(world_);
+      const std::int64_t available = available_bytes() / sharers;
+      if (plan_->layout.total_bytes() > available) require_memory(plan_->layout, sharers, what_would_fit(available));
     });
     together(world_, [&] {
       corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,
@@ -86,7 +88,7 @@ class TrainingRun {
 
     std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
     directory_.emplace(context_, continues_itself_);
-    trainer_ = train::make_trainer(*plan_, settings_, world_);
+    together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
     if (checkpoint) {
       restore(*checkpoint);
     } else {
@@ -97,10 +99,11 @@ class TrainingRun {
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       const bool continues = continues_itself_ && fs::exists(fs::path(settings_.job.directory) / "run.h5");
-      trace_ = std::make_unique<io::Trace>(
-          fs::path(settings_.job.directory) / "run.h5",
-          io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved},
-          settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
+      trace_ =
+          std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5",
+                                      io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command,
+                                                  context_.deck.resolved, world_.devices(), transport, mfu_.formula()},
+                                      settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
     });
   }
@@ -172,13 +175,13 @@ class TrainingRun {
       note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
                        state.corpus_tokens, corpus_->size()));
     }
-    const std::size_t end_of_library = std::min(state.gemm.find('\n'), state.gemm.size());
-    if (const std::string library = state.gemm.substr(0, end_of_library); library != kernels::gemm_library()) {
-      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", library,
+    const Products products = products_from(state.gemm);
+    if (products.library != kernels::gemm_library()) {
+      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", products.library,
                        kernels::gemm_library()));
-    } else if (settings_.train.tune_gemm) {
-      gemm_algorithms_ = state.gemm.substr(std::min(end_of_library + 1, state.gemm.size()));
     }
+    // What the library's own order of preference chose, it chooses again.
+    if (settings_.train.tune_gemm && before.settings.train.tune_gemm) chosen_before_ = products.algorithms;
     for (const std::string& change : config::differences(before.settings, settings_, "")) {
       note("resume     changed " + change + "\n");
     }
@@ -209,6 +212,11 @@ class TrainingRun {
     }
     trainer_->set_scalars(scalars);
     require_same_weights();
+    if (chosen_before_.empty()) return;
+    if (const std::string fault = take_up(chosen_before_, world_); !fault.empty()) {
+      note(fmt::format("resume     {}: the first step times them anew, and the last bits may differ from here on\n",
+                       fault));
+    }
   }
 
   /// A rank that loaded something else would train on with a loss that looks normal.
@@ -216,32 +224,19 @@ class TrainingRun {
     const auto prints = world_.all_gather(std::to_string(trainer_->weights_fingerprint()));
     for (int rank = 1; rank < world_.size(); ++rank) {
       if (prints[rank] != prints[0]) {
-        throw CollectiveFailure(Exit::files, fmt::format("rank {} holds other weights than rank 0 after loading: the "
-                                                         "checkpoint is not the same file on every host",
-                                                         rank));
+        fail_together(world_, Exit::files,
+                      fmt::format("rank {} holds other weights than rank 0 after loading: the checkpoint is not the "
+                                  "same file on every host",
+                                  rank));
       }
     }
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------
 
-  /// Every rank takes rank 0's choice of algorithms: a resumed run the checkpoint's, a fresh one that of its first
-  /// step.
-  void agree_on_products() {
-    std::string chosen = gemm_algorithms_;
-    if (chosen.empty()) chosen = fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n"));
-    chosen = world_.broadcast(chosen);
-    if (chosen.empty()) return;
-    std::vector<std::string> lines;
-    std::istringstream text(chosen);
-    for (std::string line; std::getline(text, line);) lines.push_back(line);
-    together(world_, [&] { kernels::set_gemm_algorithms(lines); });
-  }
-
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
-    const bool chooses_products = settings_.train.tune_gemm && gemm_algorithms_.empty();
-    if (!gemm_algorithms_.empty()) agree_on_products();
+    loss_scale_ = trainer_->scalars().loss_scale;
     start_s_ = events::now_s();
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
@@ -252,9 +247,10 @@ class TrainingRun {
         return stopped(reason);
       }
       one_step();
-      if (chooses_products && step_ + trainer_->started() == first_step_ + 1) {
+      if (settings_.train.tune_gemm && step_ + trainer_->started() == first_step_ + 1) {
         settle_all();
-        agree_on_products();
+        const auto watch = world_.watch("the choice of algorithms for products");
+        agree_on_products(world_);
       }
     }
     console_.end();
@@ -295,7 +291,6 @@ class TrainingRun {
     if (is_profiled) timer_.start();
     {
       const auto watch = world_.watch(fmt::format("step {}", step));
-      start_of_step_s_.push_back(events::now_s());
       trainer_->start(sample_ + trainer_->started() * settings_.train.batch_size, *sampler_, is_profiled);
     }
     const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) || saves_after(step) ||
@@ -322,34 +317,30 @@ class TrainingRun {
   void settle(bool is_profiled) {
     const std::int64_t step = step_ + 1;
     const auto [numbers, loss] = watched_collect(step);
-    const double end_s = events::now_s();
-    // Where the next step was waiting already, this one took from the end of the one before it.
-    const double step_time_s = end_s - std::max(start_of_step_s_.front(), end_of_step_s_);
-    start_of_step_s_.pop_front();
-    end_of_step_s_ = end_s;
-    steps_s_ += step_time_s;
+    steps_s_ += numbers.step_s;
     ++step_;
     sample_ += settings_.train.batch_size;
-    require_numbers(loss, numbers);
 
     io::StepRecord record{.step = step,
                           .loss = loss,
                           .grad_norm = numbers.grad_norm,
                           .learning_rate = numbers.learning_rate,
                           .tokens = static_cast<double>(sample_) * static_cast<double>(settings_.model.context_length),
-                          .step_time_s = step_time_s,
+                          .step_time_s = numbers.step_s,
                           .forward_s = numbers.forward_s,
                           .backward_s = numbers.backward_s,
                           .exposed_comm_s = numbers.exposed_comm_s,
                           .optimizer_s = numbers.optimizer_s,
-                          .tokens_per_second = tokens_per_step() / step_time_s,
+                          .tokens_per_second = tokens_per_step() / numbers.step_s,
+                          .mfu = mfu_.of(train::step_flop(*plan_), numbers.step_s),
                           .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
     if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
     if (is_profiled) {  // enters no average: its kernels were timed one by one
       record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
           kNotMeasured;
-      record.tokens_per_second = kNotMeasured;
+      record.tokens_per_second = record.mfu = kNotMeasured;
     }
+    require_numbers(record, numbers);
     if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
       validated_step_ = step;
@@ -375,22 +366,27 @@ class TrainingRun {
   }
 
   double validation_loss() {
-    const auto watch = world_.watch("a validation", kPatience);
+    const auto watch = world_.watch("a validation");
     const auto mine = trainer_->validate(*sampler_, validation_windows_);
     const std::vector<double> all = world_.sum({mine.loss_sum, mine.tokens});
     return all[0] / all[1];
   }
 
-  void require_numbers(double loss, const train::StepNumbers& numbers) {
-    const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && numbers.loss_scale > 1;
-    if (std::isfinite(loss) && (!numbers.was_skipped || can_rescale)) return;
+  /// An overflow in fp16 is no fault while a smaller loss scale may help.
+  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers) {
+    const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && loss_scale_ > 1;
+    loss_scale_ = numbers.loss_scale;
+    if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
     console_.end();
-    if (trace_) trace_->flush();
-    throw CollectiveFailure(
-        Exit::numbers,
-        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on. The weights were left as they "
-                    "were{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                    step_, loss, numbers.grad_norm,
+    if (trace_) {
+      trace_->add(record);
+      trace_->flush();
+    }
+    fail_together(
+        world_, Exit::numbers,
+        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on, and no checkpoint holds what "
+                    "came of them{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+                    step_, record.loss, numbers.grad_norm,
                     last_checkpoint_ >= 0
                         ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
                         : ""));
@@ -421,18 +417,17 @@ class TrainingRun {
     on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
     const double begin_s = events::now_s();
     const train::StateScalars scalars = trainer_->scalars();
-    const io::CheckpointState state{
-        .step = step_,
-        .sample_index = sample_,
-        .seed = settings_.job.seed,
-        .loss_scale = scalars.loss_scale,
-        .good_steps = scalars.good_steps,
-        .optimizer_steps = scalars.optimizer_steps,
-        .deck = context_.deck.resolved,
-        .tokenisation = corpus_->tokenisation(),
-        .corpus_tokens = corpus_->size(),
-        .gemm = kernels::gemm_library() + "\n" + fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")),
-        .git_hash = build_info::git_hash()};
+    const io::CheckpointState state{.step = step_,
+                                    .sample_index = sample_,
+                                    .seed = settings_.job.seed,
+                                    .loss_scale = scalars.loss_scale,
+                                    .good_steps = scalars.good_steps,
+                                    .optimizer_steps = scalars.optimizer_steps,
+                                    .deck = context_.deck.resolved,
+                                    .tokenisation = corpus_->tokenisation(),
+                                    .corpus_tokens = corpus_->size(),
+                                    .gemm = text_of(products_in_use()),
+                                    .git_hash = build_info::git_hash()};
     std::vector<io::CheckpointTensor> tensors;
     trainer_->save_state(true, [&](const train::StateTensor& tensor) {
       tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, tensor.data});
@@ -501,13 +496,11 @@ class TrainingRun {
     }
   }
 
-  /// How many times parallel.timeout_s a rank may wait for another's files, or for windows without an end in sight.
-  static constexpr double kPatience = 10;
-
   const Context& context_;
   const config::Settings& settings_;
   parallel::World& world_;
   io::Console console_;
+  const Mfu mfu_;
   StopRequest stop_;  // from here on a signal waits for the next step boundary
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
@@ -518,12 +511,11 @@ class TrainingRun {
   std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
-  std::string gemm_algorithms_;         // of the checkpoint, one per line
-  std::deque<double> start_of_step_s_;  // of the steps under way
-  double end_of_step_s_ = 0;            // of the last one that ended
-  std::int64_t step_ = 0;               // optimizer steps done
-  std::int64_t sample_ = 0;             // next global sample
-  std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
+  std::vector<std::string> chosen_before_;  // algorithms of products, of the checkpoint that is resumed
+  double loss_scale_ = 1;                   // after the last step
+  std::int64_t step_ = 0;                   // optimizer steps done
+  std::int64_t sample_ = 0;                 // next global sample
+  std::int64_t last_checkpoint_ = -1;       // step of the newest one of this run
   bool has_recorded_memory_ = false;
   bool continues_itself_ = false;          // resumes in its own directory, which then is not empty
   double validation_loss_ = kNotMeasured;  // the last one

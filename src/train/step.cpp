@@ -68,6 +68,9 @@ class TrainerOf final : public Trainer {
     set_scalars({.loss_scale = kDtype<Scalar> == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   }
 
+  /// What is under way ends first: it uses the memory that goes.
+  ~TrainerOf() override { exec_.fence(); }
+
   void initialize(std::uint64_t seed) override {
     clear_state();
     if (world_.rank() == 0) {  // the others get theirs from rank 0
@@ -88,6 +91,8 @@ class TrainerOf final : public Trainer {
     if (started_ - collected_ == kMostStarted)
       throw std::logic_error("trainer: collect a step before starting another");
     Slot& slot = *slots_[started_ % kMostStarted];
+    slot.follows = started_ > collected_;
+    if (!slot.follows) times_.mark(exec_, start_of(started_));
     const BatchPlan& batch = plan_.batch;
     std::int64_t sample = first_sample + batch.first_sample(world_.rank());
     const std::int64_t sequences = batch.sequences_of(world_.rank());
@@ -100,7 +105,7 @@ class TrainerOf final : public Trainer {
       if (!slot.graph.is_recorded()) slot.graph.record(exec_, [&] { enqueue(slot); });
       slot.graph.launch(exec_);
     }
-    slot.done.mark(exec_, 0);
+    times_.mark(exec_, end_of(started_));  // behind the graph: a mark inside may still show the replay before
     slot.has_run = true;
     ++started_;
   }
@@ -108,7 +113,9 @@ class TrainerOf final : public Trainer {
   StepNumbers collect() override {
     if (started_ == collected_) throw std::logic_error("trainer: no step was started");
     Slot& slot = *slots_[collected_ % kMostStarted];
-    wait_for(slot);
+    wait_for_end_of(collected_);
+    const double step_s =
+        times_.seconds(slot.follows ? end_of(collected_ - 1) : start_of(collected_), end_of(collected_));
     ++collected_;
     if (started_ == collected_ && slot.is_by_launch && world_.size() > 1) queue_.collect();
 
@@ -127,6 +134,7 @@ class TrainerOf final : public Trainer {
     n.exposed_comm_s = slot.marks.seconds(slot.forward(last + 1), slot.reduced());
     n.optimizer_s = slot.marks.seconds(slot.begin(), slot.forward(0)) + slot.marks.seconds(slot.reduced(), slot.end());
     n.total_s = slot.marks.seconds(slot.begin(), slot.end());
+    n.step_s = step_s;
     return n;
   }
 
@@ -140,11 +148,13 @@ class TrainerOf final : public Trainer {
     Kokkos::deep_copy(exec_, loss, 0.0);
     for (std::int64_t window = first; window < last;) {
       const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
-      exec_.fence();  // the tokens before have been copied
-      fill(validation_tokens_, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
-      load(validation_tokens_, 0, sequences);
-      transformer_.forward(exec_, silent);
-      transformer_.head(exec_, loss, kernels::Value<const Real, Exec>(grad_scale_), false, silent);
+      exec_.fence();             // the tokens before have been copied
+      phase("validation", [&] {  // tells the watchdog, too, that there is progress
+        fill(validation_tokens_, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
+        load(validation_tokens_, 0, sequences);
+        transformer_.forward(exec_, silent);
+        transformer_.head(exec_, loss, kernels::Value<const Real, Exec>(grad_scale_), false, silent);
+      });
       window += sequences;
     }
     double loss_sum = 0;
@@ -235,8 +245,7 @@ class TrainerOf final : public Trainer {
         : micro_steps(plan.batch.micro_steps),
           tokens(plan, micro_steps),
           state("tessera::train::state"),
-          marks(2 * micro_steps + 4),
-          done(1) {}
+          marks(2 * micro_steps + 4) {}
     int begin() const { return 0; }
     int forward(int micro) const { return 1 + 2 * micro; }
     int backward(int micro) const { return 2 + 2 * micro; }
@@ -247,9 +256,9 @@ class TrainerOf final : public Trainer {
     Tokens tokens;
     Kokkos::View<optim::StepState, kernels::PinnedSpace> state;  // as the step left it
     kernels::StreamTimer<Exec> marks;                            // part of the graph: valid once the step is done
-    kernels::StreamTimer<Exec> done;  // behind the graph: a mark inside may still show the replay before
     StepGraph graph;
     bool has_run = false, is_by_launch = true;
+    bool follows = false;  // was started before the step before it was collected
   };
 
   /// Every launch of a step, in order. Nothing here waits, asks the device or allocates, so it can be recorded.
@@ -307,9 +316,14 @@ class TrainerOf final : public Trainer {
     events::report(events::Region{label, "compute", start_s, events::now_s()});
   }
 
-  /// Until the step in `slot` has ended; says so instead when another rank is lost.
-  void wait_for(const Slot& slot) {
-    for (int polls = 0; !slot.done.has_passed(0); ++polls) {
+  /// Marks in times_, for as many steps as may be started and not collected, and the one before them.
+  static constexpr int kTimed = kMostStarted + 1;
+  static int start_of(std::int64_t step) { return static_cast<int>(step % kTimed); }
+  static int end_of(std::int64_t step) { return kTimed + start_of(step); }
+
+  /// Until that step has ended; says so instead when another rank is lost.
+  void wait_for_end_of(std::int64_t step) {
+    for (int polls = 0; !times_.has_passed(end_of(step)); ++polls) {
       if (polls % 1024 != 0 || world_.size() == 1) continue;
       if (const std::string fault = world_.collectives().fault(); !fault.empty()) throw Failure(Exit::hang, fault);
     }
@@ -507,6 +521,7 @@ class TrainerOf final : public Trainer {
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   Tokens validation_tokens_;
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns
+  kernels::StreamTimer<Exec> times_{2 * kTimed};
   std::int64_t started_ = 0, collected_ = 0;
   std::list<std::vector<float>> saved_;  // host copies that save_state() has handed out
 };

@@ -37,6 +37,9 @@ struct StepNumbers {
   bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last
+  /// From the end of the step before, where that one was still to be collected when this one was started; else from
+  /// the call of start().
+  double step_s = 0;
 };
 
 /// A parameter-shaped tensor of the training state on the host, for checkpoints: unpadded.

@@ -1,0 +1,34 @@
+#include "jobs/mfu.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/core/device_info.hpp"
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::jobs {
+
+std::string format_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::tf32: return "tf32";
+    case config::Precision::bf16: return "bf16";
+    case config::Precision::fp16: return "fp16";
+    case config::Precision::fp32: break;
+  }
+  return "fp32";
+}
+
+Mfu::Mfu(const config::Settings& settings, int ranks)
+    : ranks_(ranks),
+      peak_(1e12 * ranks *
+            kernels::dense_peak_tflops(kernels::device_info<kernels::Device>().name,
+                                       format_of(settings.precision.compute))) {}
+
+std::string Mfu::formula() const {
+  if (std::isnan(peak_)) return "";
+  return fmt::format("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x {} {})",
+                     1e-12 * peak_ / ranks_, ranks_, ranks_ == 1 ? "rank" : "ranks");
+}
+
+}  // namespace tessera::jobs

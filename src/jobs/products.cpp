@@ -1,0 +1,85 @@
+#include "jobs/products.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "errors.hpp"
+#include "jobs/jobs.hpp"
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+Products products_in_use() { return {kernels::gemm_library(), kernels::gemm_algorithms()}; }
+
+std::string text_of(const Products& products) {
+  return products.library + "\n" + fmt::format("{}", fmt::join(products.algorithms, "\n"));
+}
+
+Products products_from(const std::string& text) {
+  std::vector<std::string> lines = lines_of(text);
+  if (lines.empty()) return {};
+  return {lines.front(), {lines.begin() + 1, lines.end()}};
+}
+
+std::string take_up(const std::vector<std::string>& algorithms, parallel::World& world) {
+  std::string fault;
+  together(world, [&] {
+    try {
+      kernels::set_gemm_algorithms(algorithms);
+    } catch (const std::invalid_argument& damage) {
+      throw Failure(Exit::files, fmt::format("the checkpoint's matrix products: {}", damage.what()));
+    } catch (const std::runtime_error& refusal) {
+      fault = refusal.what();
+    }
+  });
+  for (const std::string& text : world.all_gather(fault)) {
+    if (text.empty()) continue;
+    kernels::set_gemm_algorithms({});
+    return text;
+  }
+  return "";
+}
+
+std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks) {
+  std::string stamp;                          // of library and GPU: the first line
+  std::map<std::string, std::string> chosen;  // the words of a kind of product, and its line
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const std::vector<std::string>& lines = of_ranks[rank];
+    if (lines.empty()) continue;
+    if (stamp.empty()) stamp = lines.front();
+    if (lines.front() != stamp) {
+      throw Failure(Exit::environment,
+                    fmt::format("train.tune_gemm = true wants the same GPUs and library for all ranks: rank {} has {}, "
+                                "another {}; set train.tune_gemm = false",
+                                rank, lines.front(), stamp));
+    }
+    for (std::size_t i = 1; i < lines.size(); ++i) chosen.emplace(lines[i].substr(0, lines[i].find(" :")), lines[i]);
+  }
+  if (stamp.empty()) return {};
+  std::vector<std::string> all = {stamp};
+  for (const auto& [kind, line] : chosen) all.push_back(line);
+  return all;
+}
+
+void agree_on_products(parallel::World& world) {
+  std::vector<std::vector<std::string>> of_ranks;
+  for (const std::string& text : world.all_gather(fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")))) {
+    of_ranks.push_back(lines_of(text));
+  }
+  together(world, [&] { kernels::set_gemm_algorithms(merged(of_ranks)); });
+}
+
+}  // namespace tessera::jobs
