@@ -10,7 +10,7 @@ import sys
 import unittest
 from argparse import Namespace
 
-from harness import PROGRAM, SOURCE, RunTest
+from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from compare import gpu, plots  # noqa: E402  (after the path to it)
@@ -27,6 +27,17 @@ class Compare(RunTest):
         self.assertEqual([(row["causal"], row["T"], row["D"], row["engine"]) for row in rows],
                          [("yes", 16, 8, "portable"), ("yes", 32, 8, "portable"), ("no", 16, 8, "portable"), ("no", 32, 8, "portable")])
         self.assertTrue(all(row["forward_ms"] > 0 for row in rows))
+
+    def test_our_steps_have_the_columns_that_lines_and_promises_want(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 2\n")
+        row = gpu.Ours(PROGRAM).run(deck)[0]
+        self.assertTrue(gpu.step_line("tiny", row).endswith("ok"), row)
+        row = {**row, "peak_mib": row["planned_mib"]}  # which is not measured on a host
+        report = self.report()
+        gpu.promise_steps(report, Namespace(sizes="small"))
+        gpu.judge_size("small", {"graph": [row]}, {"torch.compile": [{"step": 2 * row["step_ms"], "peak_mib": 1e6, "taken_mib": 1e6}]}, report)
+        self.assertAlmostEqual(report.promises["step of small, x torch.compile"]["value"], 2)
+        self.assertNotIn(None, [promise["value"] for promise in report.promises.values()])
 
     def test_a_refusal_of_our_program_is_told_with_its_words(self):
         deck = self.deck('[job]\nkind = "bench.attention"\n')
