@@ -101,7 +101,7 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, int rank,
   file.set_attribute("rank", std::int64_t{rank});
   std::string manifest;
   for (const CheckpointTensor& tensor : tensors) {
-    file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data,
+    file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data(),
                {"1", tensor.group + " of " + tensor.label});
     manifest += fmt::format("{} {}", tensor.group, tensor.label);
     for (const std::int64_t extent : tensor.shape) manifest += fmt::format(" {}", extent);

@@ -34,12 +34,12 @@ struct Peers {
   std::function<std::vector<std::string>(const std::string&)> all_gather = {};
 };
 
-/// A logical tensor, unpadded and unsharded, in host memory of the one rank that writes it.
+/// A logical tensor, unpadded and unsharded, of the one rank that writes it.
 struct CheckpointTensor {
   std::string group;  // "params", "moments/m", "moments/v"
   std::string label;  // "block.03.attn.qkv.weight"
   std::vector<std::int64_t> shape;
-  std::span<const float> data;  // row-major
+  std::function<std::span<const float>()> data;  // row-major; asked for once, valid until another tensor's is
 };
 
 struct CheckpointState {

@@ -62,7 +62,7 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId workspace = layout.add("workspace", {(workspace_bytes + 3) / 4}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
   if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
-    layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.T, c.D));
+    layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.B, c.H, c.T, c.D));
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];

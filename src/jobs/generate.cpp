@@ -47,7 +47,9 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
   return model::generate<Exec, Scalar>(Exec(), shape, table, params.data(),
-                                       train::kind_of(settings.attention.implementation), prompt,
+                                       {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
+                                        train::math_of(settings.precision.compute)},
+                                       prompt,
                                        {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText});
 }
 

@@ -429,9 +429,9 @@ class TrainingRun {
                                     .gemm = text_of(products_in_use()),
                                     .git_hash = build_info::git_hash()};
     std::vector<io::CheckpointTensor> tensors;
-    trainer_->save_state(true, [&](const train::StateTensor& tensor) {
-      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, tensor.data});
-    });
+    for (train::SavedTensor& tensor : trainer_->saved_state(true)) {
+      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, std::move(tensor.data)});
+    }
     together(world_, [&] {
       io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_),
                            static_cast<int>(settings_.checkpoint.keep));

@@ -106,7 +106,7 @@ void verify(const Context& context) {
                                          static_cast<int>(Tq), static_cast<int>(Tk), static_cast<int>(D));
   const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
                               workspace_bytes +
-                              kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(Tk, static_cast<int>(D));
+                              kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(B, H, Tk, static_cast<int>(D));
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,

@@ -201,14 +201,15 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
                                          {time.backward(head - 1, 0), time.backward(0, 0)});
     }
   }
-  // One team's scratch; Serial has one team at a time. Larger than the forward pass' and the other kernels'.
+  // Larger than the forward pass' and the other kernels'.
   if (train && options.attention.kind == kernels::AttentionKind::flash2 &&
       options.attention.backward == kernels::Engine::portable) {
     const int D = static_cast<int>(shape.D());
     using Wide = kernels::Flash2Backward<kernels::Device, double>;
     using Narrow = kernels::Flash2Backward<kernels::Device, float>;
-    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(shape.T, D)
-                                                                      : Narrow::scratch_bytes(shape.T, D));
+    const std::int64_t B = options.sequences;
+    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(B, shape.H, shape.T, D)
+                                                                      : Narrow::scratch_bytes(B, shape.H, shape.T, D));
   }
   return t;
 }

@@ -13,6 +13,33 @@
 namespace tessera::model {
 namespace {
 
+/// A forward-only arena for one sequence, and the cache.
+struct Memory {
+  Memory(const Shape& shape, Dtype dtype, const GenerateKernels& how)
+      : options{.sequences = 1,
+                .dtype = dtype,
+                .for_training = false,
+                .checkpoint_blocks = 0,
+                .attention = how.attention,
+                .math = how.math},
+        activations(declare_activations(shape, options, layout)) {
+    for (int block = 0; block < shape.L; ++block) {
+      const auto add = [&](const char* name) {
+        return layout.add("cache." + std::to_string(block) + name, {1, shape.H, shape.T, shape.D()}, dtype,
+                          memory::Category::activations, memory::Lifetime::whole_run());
+      };
+      const memory::TensorId keys = add(".keys");
+      cache.emplace_back(keys, add(".values"));
+    }
+    layout.place();
+  }
+
+  memory::Layout layout;
+  ActivationOptions options;
+  ActivationTensors activations;
+  std::vector<std::pair<memory::TensorId, memory::TensorId>> cache;  // keys and values of each block
+};
+
 /// Host memory for one row of logits.
 template <class Exec, class Scalar>
 std::vector<double> last_row(const Exec& exec, Transformer<Exec, Scalar>& transformer, int row) {
@@ -33,6 +60,10 @@ void load_tokens(const Exec& exec, const kernels::Vector<int, Exec>& to, const s
 }
 
 }  // namespace
+
+std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how) {
+  return Memory(shape, dtype, how).layout.total_bytes();
+}
 
 int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u) {
   std::vector<int> order(logits.size());
@@ -56,8 +87,7 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          const kernels::AttentionChoice& attention, const std::vector<int>& prompt,
-                          const GenerateOptions& options) {
+                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options) {
   for (const int token : prompt) {
     if (token < 0 || token >= shape.V) {
       throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
@@ -65,26 +95,16 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
                                      ": give a prompt of the model's own tokens in generate.prompt");
     }
   }
-  // 1. a forward-only arena for one sequence, and the cache
-  memory::Layout layout;
-  const ActivationOptions activation_options{1, kDtype<Scalar>, false, 0, attention};
-  const ActivationTensors tensors = declare_activations(shape, activation_options, layout);
-  std::vector<std::pair<memory::TensorId, memory::TensorId>> cache_ids;
-  for (int block = 0; block < shape.L; ++block) {
-    const auto add = [&](const char* name) {
-      return layout.add("cache." + std::to_string(block) + name, {1, shape.H, shape.T, shape.D()}, kDtype<Scalar>,
-                        memory::Category::activations, memory::Lifetime::whole_run());
-    };
-    const memory::TensorId keys = add(".keys");
-    cache_ids.emplace_back(keys, add(".values"));
+  // 1. memory
+  const Memory memory(shape, kDtype<Scalar>, how);
+  if (kernels::kIsHost<Exec>) {  // a device says no by itself
+    memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
-  layout.place();
-  memory::require_host_memory(layout, 1, "\na model with a shorter context needs less");
-  const memory::Arena<Exec> arena(layout);
-  Transformer<Exec, Scalar> transformer(shape, table, tensors, activation_options, arena, params, nullptr);
+  const memory::Arena<Exec> arena(memory.layout);
+  Transformer<Exec, Scalar> transformer(shape, table, memory.activations, memory.options, arena, params, nullptr);
   KeyValueCache<Exec, Scalar> cache;
   const int H = static_cast<int>(shape.H), T = static_cast<int>(shape.T), D = static_cast<int>(shape.D());
-  for (const auto& [keys, values] : cache_ids) {
+  for (const auto& [keys, values] : memory.cache) {
     cache.keys.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(keys), 1, H, T, D));
     cache.values.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(values), 1, H, T, D));
   }
@@ -122,7 +142,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)                                                                       \
   template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*, \
-                                                   const kernels::AttentionChoice&, const std::vector<int>&,    \
+                                                   const GenerateKernels&, const std::vector<int>&,             \
                                                    const GenerateOptions&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE

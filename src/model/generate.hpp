@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "model/params.hpp"
 
 namespace tessera::model {
@@ -22,13 +23,22 @@ struct GenerateOptions {
   std::int64_t end_of_text = -1;  // stop after this token; -1: never
 };
 
+/// How the model computes.
+struct GenerateKernels {
+  kernels::AttentionChoice attention;
+  kernels::GemmMath math;
+};
+
 /// Continues `prompt` (not empty; only its last context_length tokens are seen). `params` is the flat array of
 /// `table` in the device's memory. Allocates an arena and a cache of its own. Returns the new tokens.
-/// Throws Failure(Exit::usage) for a prompt token that the model does not have.
+/// Throws Failure(Exit::usage) for a prompt token that the model does not have, Failure(Exit::out_of_memory) when the
+/// arena does not fit.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          const kernels::AttentionChoice& attention, const std::vector<int>& prompt,
-                          const GenerateOptions& options);
+                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options);
+
+/// Bytes that it allocates. Arithmetic only.
+std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how);
 
 /// The choice itself: an index into `logits`, drawn with the uniform number u in [0,1). Ties go to the lower index.
 int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u);

@@ -6,6 +6,7 @@
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
 #include "kernels/norm2.hpp"
+#include "model/generate.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/nccl.hpp"
@@ -28,6 +29,10 @@ Dtype dtype_of(config::Precision precision) {
     case config::Precision::fp32: break;
   }
   return Dtype::fp32;
+}
+
+kernels::GemmMath math_of(config::Precision precision) {
+  return precision == config::Precision::tf32 ? kernels::GemmMath::tf32 : kernels::GemmMath::full;
 }
 
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
@@ -120,6 +125,18 @@ StateTensors declare_state(const model::ParamTable& table, Dtype dtype, Dtype gr
 
 }  // namespace
 
+namespace {
+
+/// Bytes of the largest result of a matrix product: an activation, or a weight's gradient in fp32.
+std::int64_t largest_product_bytes(const Plan& plan) {
+  const model::Shape& s = plan.shape;
+  const std::int64_t widest = std::max(3 * s.C, 2 * s.F), rows = plan.batch.micro_sequences * s.T;
+  const std::int64_t activation = std::max(rows * widest, plan.activations.chunk_rows * s.V);
+  return std::max(activation * bytes_of(plan.options.dtype), std::max(widest, s.V) * s.C * bytes_of(Dtype::fp32));
+}
+
+}  // namespace
+
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   const model::Shape shape = shape_of(settings.model);
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
@@ -141,8 +158,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
                         .for_training = true,
                         .checkpoint_blocks = settings.train.checkpoint_activations,
                         .attention = choose_attention(settings.attention, dtype, shape.D()),
-                        .math = settings.precision.compute == config::Precision::tf32 ? kernels::GemmMath::tf32
-                                                                                      : kernels::GemmMath::full,
+                        .math = math_of(settings.precision.compute),
                         .has_narrow_gradients = is_narrow,
                         .is_fused = settings.train.fused},
             .layout = {},
@@ -150,12 +166,19 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
             .state = {}};
   plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
-  if (!kernels::kIsHost<kernels::Device> && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
+  if (settings.train.tune_gemm) {
+    plan.layout.add_outside("timing of products, at first", kernels::gemm_timing_bytes(largest_product_bytes(plan)));
+  }
+  if (parallel::kHasNccl && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
     plan.layout.add_outside("NCCL's buffers, about",
                             std::int64_t{490} << 20);  // as version 2.28 was seen on 2 and 4 GPUs
     if (settings.parallel.all_reduce != config::AllReduceMethod::ring) {
       plan.layout.add_outside("the copy engines' receive buffer", parallel::kReceiveBytes);
     }
+  }
+  if (settings.train.sample_tokens > 0) {
+    plan.layout.add_outside("the sampled text, afterwards",
+                            model::generation_bytes(shape, dtype, {plan.options.attention, plan.options.math}));
   }
   plan.layout.place();
   return plan;
@@ -177,6 +200,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       "batch      {} sequences x {} tokens = {} ranks x {} micro-steps x {} sequences{}\n",
       P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, b.global_sequences, s.T, b.ranks, b.micro_steps, b.micro_sequences,
       std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
+  text += fmt::format("attention  {}, {}\n", describe(plan.options.attention),
+                      plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");
   text += plan.layout.table();
   const double step = step_flop(plan);
   text += fmt::format("work       {:.3g} flop per step, {:.3g} in all ({} steps)\n", step, step * settings.train.steps,

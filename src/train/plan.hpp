@@ -21,6 +21,7 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 /// build has; "flash2" takes tensor cores only where `tuned` says so.
 /// Throws Failure(Exit::usage), naming what would do, where this build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width);
+kernels::GemmMath math_of(config::Precision precision);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
 
 /// The flat arrays and scalars of a training step, beside the activations.

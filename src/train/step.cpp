@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <list>
 #include <stdexcept>
 
 #include "errors.hpp"
@@ -163,18 +162,18 @@ class TrainerOf final : public Trainer {
     return {loss_sum, static_cast<double>((last - first) * plan_.shape.T)};
   }
 
-  void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) override {
-    saved_.clear();
+  std::vector<SavedTensor> saved_state(bool mine_only) override {
+    std::vector<SavedTensor> state;
     std::size_t index = 0;
-    const auto is_mine = [&] { return !mine_only || static_cast<int>(index++ % world_.size()) == world_.rank(); };
-    for (const model::Param& param : plan_.table.params()) {
-      if (is_mine()) visit({"params", &param, saved(param, weights_)});
-    }
-    for (const auto& [group, data] : moments()) {
+    const auto add = [&](const char* group, const auto& array) {
       for (const model::Param& param : plan_.table.params()) {
-        if (is_mine()) visit({group, &param, saved(param, flat(data))});
+        if (mine_only && static_cast<int>(index++ % world_.size()) != world_.rank()) continue;
+        state.push_back({group, &param, [this, &param, array] { return saved(param, array); }});
       }
-    }
+    };
+    add("params", weights_);
+    for (const auto& [group, data] : moments()) add(group, flat(data));
+    return state;
   }
 
   void load_state(const std::function<void(const StateTensor&)>& visit) override {
@@ -211,8 +210,8 @@ class TrainerOf final : public Trainer {
   }
 
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) override {
-    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, params_, plan_.options.attention, prompt,
-                                         options);
+    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, params_,
+                                         {plan_.options.attention, plan_.options.math}, prompt, options);
   }
 
   std::uint64_t weights_fingerprint() override {
@@ -386,22 +385,23 @@ class TrainerOf final : public Trainer {
 
   static constexpr bool kIsPlain = kernels::kIsHost<Exec> && std::is_same_v<Scalar, float>;  // nothing to convert
 
-  /// A tensor's weights or moments as floats on the host, valid until the next save_state().
-  std::span<float> saved(const model::Param& param, const Weights& weights) {
+  /// A tensor's weights or moments as floats on the host, valid until the next call.
+  std::span<const float> saved(const model::Param& param, const Weights& weights) {
     if constexpr (kIsPlain) return {weights.working.data() + param.first, static_cast<std::size_t>(param.count)};
     using Host = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
     auto working = on_host(weights.working.data() + param.first, param.count);
     auto master = on_host(weights.master.data() + param.first, param.count);
     const Host host{decltype(Host::working)(working.data(), working.size()),
                     decltype(Host::master)(master.data(), master.size())};
-    std::vector<float>& values = saved_.emplace_back(param.count);
-    for (std::int64_t i = 0; i < param.count; ++i) values[i] = static_cast<float>(host(i));
-    return values;
+    saved_.resize(param.count);
+    for (std::int64_t i = 0; i < param.count; ++i) saved_[i] = static_cast<float>(host(i));
+    return saved_;
   }
-  std::span<float> saved(const model::Param& param, kernels::Vector<Real, Exec> moments) {
+  std::span<const float> saved(const model::Param& param, kernels::Vector<Real, Exec> moments) {
     if constexpr (kIsPlain) return {moments.data() + param.first, static_cast<std::size_t>(param.count)};
     const std::vector<Real> host = on_host(moments.data() + param.first, param.count);
-    return saved_.emplace_back(host.begin(), host.end());
+    saved_.assign(host.begin(), host.end());
+    return saved_;
   }
 
   std::int64_t flat_count() const { return plan_.table.flat_count(); }
@@ -419,9 +419,10 @@ class TrainerOf final : public Trainer {
   }
   std::int64_t bucket_bytes() const { return static_cast<std::int64_t>(settings_.parallel.bucket_mbyte * 1e6); }
 
-  /// One span per unit, in the order in which backward finishes them.
+  /// What is reduced: one span per unit, in the order in which backward finishes them; nothing without other ranks.
   std::vector<parallel::Span> gradient_spans() const {
     std::vector<parallel::Span> spans;
+    if (world_.size() == 1) return spans;
     const auto& units = plan_.table.units();
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       spans.push_back({"grad." + unit->label, grads_ + unit->first, unit->count, kDtype<Grad>});
@@ -523,7 +524,7 @@ class TrainerOf final : public Trainer {
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns
   kernels::StreamTimer<Exec> times_{2 * kTimed};
   std::int64_t started_ = 0, collected_ = 0;
-  std::list<std::vector<float>> saved_;  // host copies that save_state() has handed out
+  std::vector<float> saved_;  // the host's copy of the tensor that is being saved
 };
 
 }  // namespace

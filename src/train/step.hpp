@@ -42,11 +42,18 @@ struct StepNumbers {
   double step_s = 0;
 };
 
-/// A parameter-shaped tensor of the training state on the host, for checkpoints: unpadded.
+/// A parameter-shaped tensor of the training state on the host, on its way out of a checkpoint: unpadded.
 struct StateTensor {
   std::string group;  // "params" (the master weights), "moments/m", "moments/v"
   const model::Param* param;
   std::span<float> data;
+};
+
+/// The same on its way into one. `data` fetches it from the device: the host never holds more than one tensor of it.
+struct SavedTensor {
+  std::string group;
+  const model::Param* param;
+  std::function<std::span<const float>()> data;  // valid until that of another one is asked for
 };
 
 /// The scalars of the training state that a checkpoint keeps.
@@ -82,9 +89,9 @@ class Trainer {
   };
   virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
 
-  /// Calls `visit` with host memory for every tensor of the state; only those with index % ranks == rank when
-  /// `mine_only`. What it was given when saving stays valid until the next call; when loading, visit fills it.
-  virtual void save_state(bool mine_only, const std::function<void(const StateTensor&)>& visit) = 0;
+  /// Every tensor of the state; only those with index % ranks == rank when `mine_only`. Good while no step is started.
+  virtual std::vector<SavedTensor> saved_state(bool mine_only) = 0;
+  /// Calls `visit` with host memory for every tensor of the state; it fills it.
   virtual void load_state(const std::function<void(const StateTensor&)>& visit) = 0;
   virtual StateScalars scalars() = 0;
   virtual void set_scalars(const StateScalars&) = 0;

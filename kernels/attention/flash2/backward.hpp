@@ -49,9 +49,13 @@ struct Flash2Backward {
 
   void launch(const Exec& exec) const;
 
-  /// Bytes of scratch of both levels that one team takes.
-  static std::int64_t scratch_bytes(std::int64_t Tk, int D) {
-    return static_cast<std::int64_t>(sizeof(Real)) * (static_cast<std::int64_t>(tile_pad_reals(D)) + 2 * Tk * width(D));
+  /// Bytes of memory that Kokkos takes for scratch. A host has one team at a time and both levels in memory; a GPU has
+  /// level 0 on the chip, and level 1 for every team that could run at a time: for all of them, unless B*H is
+  /// thousands.
+  static std::int64_t scratch_bytes(std::int64_t B, std::int64_t H, std::int64_t Tk, int D) {
+    const std::int64_t head = 2 * Tk * width(D);
+    const std::int64_t reals = kIsHost<Exec> ? static_cast<std::int64_t>(tile_pad_reals(D)) + head : B * H * head;
+    return static_cast<std::int64_t>(sizeof(Real)) * reals;
   }
 
   using Policy = Kokkos::TeamPolicy<Exec>;

@@ -69,9 +69,10 @@ using State = std::map<std::string, std::vector<float>>;
 
 inline State state_of(train::Trainer& trainer, bool mine_only = false) {
   State state;
-  trainer.save_state(mine_only, [&](const train::StateTensor& tensor) {
-    state[tensor.group + "/" + tensor.param->label] = {tensor.data.begin(), tensor.data.end()};
-  });
+  for (const train::SavedTensor& tensor : trainer.saved_state(mine_only)) {
+    const std::span<const float> values = tensor.data();
+    state[tensor.group + "/" + tensor.param->label] = {values.begin(), values.end()};
+  }
   return state;
 }
 
