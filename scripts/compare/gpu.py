@@ -223,7 +223,7 @@ def ours_attention(ours, cases, quick, **sweep):
 def attention(ours, torch, report, rounds, quick):
     wgmma, mma, theirs = [], [], []
     short = [c for c in ATTENTION_CASES if c["T"] <= 4096]  # MATH keeps several arrays of T x T
-    stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"], repeats=5, warmup_ms=20)))
+    stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"], repeats=3, warmup_ms=1)))
     for number in range(rounds):
         def our_turn():
             wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["wgmma"]', deterministic="[true, false]"))
