@@ -2,12 +2,14 @@
 
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_team.hpp"
+#include "kernels/attention/flash2/tuned_cuda_hopper_backward_wide_team.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
 #include "kernels/cuda/tma.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 namespace tessera::kernels {
 namespace detail::hopper_backward {
@@ -164,7 +166,8 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   BackwardShape shape{.heads = B * H, .H = H, .Tq = Tq, .Tk = Tk};
   shape.query_tile = Tiles::kQueries;
   shape.query_tiles = teams_for(Tq, Tiles::kQueries);
-  shape.key_tiles = teams_for(Tk, kKeyTile);
+  shape.keys_of_tile = Tiles::kKeys;
+  shape.key_tiles = teams_for(Tk, Tiles::kKeys);
   shape.diagonal = problem.causal ? Tk - Tq : kEveryKey;
   // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
   // Without one all teams of a head take the same time: a group is then what runs at once, so that the order of
@@ -184,11 +187,11 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                        typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
                        prepare);
 
-  using Main = BackwardMain<Scalar, D>;
+  using Main = std::conditional_t<Tiles::kIsWide, BackwardWide<Scalar, D>, BackwardMain<Scalar, D>>;
   enable_large_scratch<Main, typename Main::Policy>();
   const Main main{head_tensor_map<D>(problem.q, Tiles::kQueries),
-                  head_tensor_map<D>(problem.k, kKeyTile),
-                  head_tensor_map<D>(problem.v, kKeyTile),
+                  head_tensor_map<D>(problem.k, Tiles::kKeys),
+                  head_tensor_map<D>(problem.v, Tiles::kKeys),
                   head_tensor_map<D>(problem.d_out, Tiles::kQueries),
                   problem.d_k,
                   problem.d_v,
@@ -219,6 +222,7 @@ bool with_head_width(int D, const Body& body) {
     case 80: body.template operator()<80>(); return true;
     case 96: body.template operator()<96>(); return true;
     case 128: body.template operator()<128>(); return true;
+    case 256: body.template operator()<256>(); return true;
     default: return false;
   }
 }
@@ -253,7 +257,7 @@ std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, [[may
 
 template <class Scalar>
 void HopperBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_attention_shapes(q, k, 128);
+  detail::require_attention_shapes(q, k, 256);
   detail::require_same_heads("hopper backward: v must have k's shape and a contiguous head width", k, v);
   detail::require_same_heads("hopper backward: out must have q's shape and a contiguous head width", q, out);
   detail::require_same_heads("hopper backward: d_out must have q's shape and a contiguous head width", q, d_out);

@@ -14,7 +14,8 @@
 /// In the main kernel one warp loads k and q, one v and d_out, two hand over shares of d_q; two warpgroups of 64 keys
 /// each do the arithmetic, on transposed scores, so that p and ds go from registers straight into d_v and d_k. The
 /// share of d_q needs ds of both warpgroups: it is computed one step late, so that neither waits for the other and
-/// one's exponentials run beside the other's products.
+/// one's exponentials run beside the other's products. Heads of 256 have a main kernel of their own, BackwardWide:
+/// tiles of 64 keys, whose sums both warpgroups share.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2; Shah et al. 2024, arXiv:2407.08608 (warp roles).
 /// Numerics   products of Scalar summed in float; p in float until ds is formed; p and ds rounded to Scalar for the
@@ -69,7 +70,7 @@ struct HopperBackward {
   /// Whether this build and this device are Hopper's.
   static bool runs_on(const Exec& exec);
 
-  /// Whether there is a kernel for this head width: 32, 64, 80, 96, 128.
+  /// Whether there is a kernel for this head width: 32, 64, 80, 96, 128, 256.
   static bool supports(int D);
 
   /// Whether the copy engine can serve these tensors: addresses and strides are multiples of 16 bytes.

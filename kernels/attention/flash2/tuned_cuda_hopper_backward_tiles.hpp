@@ -12,7 +12,7 @@ namespace tessera::kernels::detail::hopper_backward {
 
 using namespace cuda;
 
-inline constexpr int kKeyTile = 128;       // keys of a team, 64 for each consumer
+inline constexpr int kKeyTile = 128;       // keys of a team of BackwardMain, 64 for each consumer
 inline constexpr int kConsumers = 2;       // warpgroups
 inline constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
 inline constexpr float kLog2e = 1.4426950408889634f;
@@ -20,6 +20,8 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 /// How a head width is cut into tiles.
 template <int D>
 struct BackwardTiles {
+  static constexpr bool kIsWide = D > 128;                      // the main kernel is BackwardWide, not BackwardMain
+  static constexpr int kKeys = kIsWide ? 64 : kKeyTile;         // of a team
   static constexpr int kQueries = D <= 64 ? 128 : 64;           // rows of q and d_out in one step
   static constexpr int kDsTiles = D == 64 || D == 128 ? 2 : 3;  // of ds: what fits beside the rest
   static constexpr int kStages = D == 64 ? 1 : 2;               // shares of d_q that may wait to be added
@@ -35,18 +37,18 @@ struct BackwardTiles {
 struct BackwardShape {
   int heads, H, Tq, Tk;  // heads = B*H
   int query_tiles, key_tiles;
-  int query_tile;       // rows
-  int diagonal;         // query i sees the keys j <= i + diagonal
-  int heads_per_group;  // heads that are worked on together, so that they share the level-2 cache
-  bool is_descending;   // key tiles are launched last one first
+  int query_tile, keys_of_tile;  // rows of a tile
+  int diagonal;                  // query i sees the keys j <= i + diagonal
+  int heads_per_group;           // heads that are worked on together, so that they share the level-2 cache
+  bool is_descending;            // key tiles are launched last one first
 
   TESSERA_DEVICE int first_query_tile(int key_tile) const {
-    return max(key_tile * kKeyTile - diagonal, 0) / query_tile;
+    return max(key_tile * keys_of_tile - diagonal, 0) / query_tile;
   }
   /// Last tile of keys that some query of the tile sees, -1 for none.
   TESSERA_DEVICE int last_key_tile(int tile) const {
     const int last_key = (tile + 1) * query_tile - 1 + diagonal;
-    return last_key < 0 ? -1 : min(last_key / kKeyTile, key_tiles - 1);
+    return last_key < 0 ? -1 : min(last_key / keys_of_tile, key_tiles - 1);
   }
 
   struct Place {

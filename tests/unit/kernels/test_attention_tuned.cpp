@@ -65,7 +65,7 @@ struct HopperBothWays : Hopper<S> {
   static constexpr const char* kName =
       kOrder == kernels::DqOrder::fixed ? "hopper_backward" : "hopper_backward_any_order";
   static constexpr bool kRepeats = kOrder == kernels::DqOrder::fixed;
-  static std::vector<int> widths() { return {32, 64, 80, 96, 128}; }
+  static std::vector<int> widths() { return {32, 64, 80, 96, 128, 256}; }
   static bool runs_here() { return kernels::HopperBackward<S>::runs_on(Device()); }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     using Kernel = kernels::HopperBackward<S>;
