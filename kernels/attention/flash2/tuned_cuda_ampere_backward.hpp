@@ -13,13 +13,14 @@
 /// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they meet
 ///            d_out, q and k; the three gradients are rounded once.
 /// Order      deterministic: bitwise repeatable. Otherwise d_k and d_v are, d_q is not (atomic additions).
-/// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 209 KiB (less on chips that have less);
+/// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
 /// Measured   H200, bf16, B*T = 16,384, T = 4096, deterministic; TFLOP/s full / causal (times PyTorch's FLASH, which is
-///            not deterministic): D = 64 260 / 244 (0.97, 1.06), 80 266 / 244 (1.27, 1.35), 128 303 / 287 (1.04, 1.12),
-///            256 236 / 217 (0.96, 0.99). Predicted for 128: 300. By ncu the shared memory's data path is 73 % busy (a
-///            fragment is loaded for every two products), the rest is latency. Any order is no faster at D = 128.
+///            not deterministic): D = 64 272 / 252 (1.02, 1.08), 80 282 / 257 (1.35, 1.42), 128 305 / 284 (1.05, 1.12),
+///            256 260 / 224 (1.06, 1.03); T = 16,384: 64 284 / 274 (0.99, 1.00), 256 264 / - (1.01). Any order: 64 275
+///            / -, 256 270 / -. Predicted 1.05 for 64 and 256. Shared memory's data path and latency limit: by ncu the
+///            path is about 70 % busy (D = 128), additions to d_q among it.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph. One
 ///            workspace serves one launch at a time.

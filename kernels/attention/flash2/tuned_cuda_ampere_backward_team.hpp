@@ -113,18 +113,28 @@ struct BackwardRowsTeam {
 /// How d_k and d_v are cut. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that share 32
 /// keys each compute the probabilities of their part of the queries, and then their part of the columns of d_k and d_v.
 /// For the tile's share of d_q the warps are cut the other way: kQueryWarps groups share the queries, the warps of a
-/// group the columns.
-template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_>
+/// group the columns; one kPasses-th of the tile after the other.
+///
+/// kStages tiles of queries are in scratch: of two, one is on its way while the other is in use; a single one is
+/// replaced tensor by tensor as soon as its last product is done. kKept is what else a warp keeps in registers.
+template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_, int kStages_ = 2,
+          unsigned kKept_ = 0, int kPasses_ = 1>
 struct KeysCut {
   static constexpr int kKeyWarps = kKeyWarps_, kParts = kParts_, kQueryTile = kQueryTile_, kQueryWarps = kQueryWarps_,
-                       kTeams = kTeams_;
+                       kTeams = kTeams_, kStages = kStages_, kPasses = kPasses_, kSumTile = kQueryTile / kPasses;
+  static constexpr unsigned kKept = kKept_;
+  static_assert(kStages == 1 || kStages == 2);
 };
 
-/// Bytes of scratch of a team under such a cut: k, v; two stages of q and d_out; p, ds; log_sum, delta.
+/// What a warp may keep in registers instead of loading it again: its keys and values over the width; its own part's
+/// probabilities and score gradients.
+inline constexpr unsigned kKeepKeys = 1, kKeepP = 2, kKeepDs = 4;
+
+/// Bytes of scratch of a team under such a cut: k, v; the stages of q and d_out; p, ds; log_sum, delta.
 template <int kWidth, class Cut>
 constexpr int keys_scratch_bytes() {
   constexpr int kKeys = 32 * Cut::kKeyWarps, kQueries = Cut::kQueryTile;
-  return TileLayout<kWidth>::bytes(2 * kKeys + 4 * kQueries) + TileLayout<kQueries>::bytes(2 * kKeys) +
+  return TileLayout<kWidth>::bytes(2 * kKeys + 2 * Cut::kStages * kQueries) + TileLayout<kQueries>::bytes(2 * kKeys) +
          2 * kQueries * static_cast<int>(sizeof(float));
 }
 
@@ -133,17 +143,17 @@ template <int kWidth>
 struct KeysCuts;
 template <>
 struct KeysCuts<32> {
-  using Best = KeysCut<4, 2, 128, 4, 1>;
+  using Best = KeysCut<4, 2, 128, 4, 1, 2, kKeepKeys>;
   using Lean = KeysCut<2, 2, 64, 2, 3>;
 };
 template <>
 struct KeysCuts<64> {
-  using Best = KeysCut<4, 2, 64, 2, 1>;
+  using Best = KeysCut<4, 2, 64, 2, 1, 2, kKeepKeys | kKeepDs>;
   using Lean = KeysCut<2, 2, 64, 2, 2>;
 };
 template <>
 struct KeysCuts<80> {
-  using Best = KeysCut<4, 2, 64, 4, 1>;
+  using Best = KeysCut<4, 2, 64, 4, 1, 2, kKeepP | kKeepDs>;
   using Lean = KeysCut<2, 2, 64, 2, 2>;
 };
 template <>
@@ -168,8 +178,8 @@ struct KeysCuts<192> {
 };
 template <>
 struct KeysCuts<256> {
-  using Best = KeysCut<2, 4, 64, 2, 1>;
-  using Lean = Best;
+  using Best = KeysCut<2, 4, 128, 2, 1, 1, 0, 2>;
+  using Lean = KeysCut<2, 4, 64, 2, 1, 1>;
 };
 
 /// Whether the architecture of this build has so much scratch (CUDA Programming Guide, technical specifications).
@@ -186,18 +196,18 @@ using KeysCutOf = std::conditional_t<fits(keys_scratch_bytes<kWidth, typename Ke
 template <int kWidth>
 inline constexpr bool kKeysFit = fits(keys_scratch_bytes<kWidth, KeysCutOf<kWidth>>());
 
-/// Where a warp's piece of d_q lies: of a tile of queries the rows of group `group`, and every kColumnWarps-th block of
+/// Where a warp's piece of d_q lies: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of
 /// 16 columns from `column` on; what is left over is shared out by halves of a block.
 template <int kWidth, class Cut>
 struct QueryPiece {
   static constexpr int kWarps = Cut::kKeyWarps * Cut::kParts, kColumnWarps = kWarps / Cut::kQueryWarps;
-  static constexpr int kRowTiles = Cut::kQueryTile / 16 / Cut::kQueryWarps;
+  static constexpr int kRowTiles = Cut::kSumTile / 16 / Cut::kQueryWarps;
   static constexpr int kBlocks = kWidth / 16 / kColumnWarps;
   static constexpr bool kHasHalf = kWidth / 16 % kColumnWarps != 0;
   static constexpr int kColumns = kBlocks * 16 + (kHasHalf ? 8 : 0);
   static constexpr int kFloats = kRowTiles * 16 * kColumns;
-  static_assert(kRowTiles > 0 && kFloats * kWarps == kWidth * Cut::kQueryTile);
-  static_assert(BackwardRows::kPadding <= BackwardRows::kTurns * Cut::kQueryTile);
+  static_assert(kRowTiles > 0 && kFloats * kWarps == kWidth * Cut::kSumTile);
+  static_assert(BackwardRows::kPadding <= BackwardRows::kTurns * Cut::kSumTile);
   using Sums = float[kRowTiles][kColumns / 8][4];
 
   int group, column;
@@ -208,7 +218,7 @@ struct QueryPiece {
   }
   /// Offset of the accumulators of row tile m, column tile n in a warp's piece; lanes side by side, four floats each.
   static TESSERA_DEVICE int offset(int m, int n) { return (n * kRowTiles + m) * cuda::kWarpLanes * 4; }
-  /// Offset of a warp's piece in the sums of a head.
+  /// Offset of a warp's piece in the sums of a head, of whose kSumTile queries it is the `tile`-th.
   static TESSERA_DEVICE std::int64_t offset_of(int tile, int warp) {
     return (static_cast<std::int64_t>(tile) * kWarps + warp) * kFloats;
   }
@@ -239,6 +249,9 @@ struct BackwardKeysTeam {
   static constexpr int kBlocks = kWidth / 16, kPartBlocks = kBlocks / kParts;  // blocks of 16 columns
   static constexpr bool kHasHalf = kBlocks % kParts != 0;  // what is left over is shared out by halves of a block
   static constexpr int kPartColumns = kPartBlocks * 16 + (kHasHalf ? 8 : 0);
+  static constexpr int kPartTiles = kPartQueries / 16;
+  static constexpr bool kHasStages = Cut::kStages == 2, kKeepsKeys = Cut::kKept & kKeepKeys,
+                        kKeepsP = Cut::kKept & kKeepP, kKeepsDs = Cut::kKept & kKeepDs;
   using Piece = QueryPiece<kWidth, Cut>;
   static_assert(kPartQueries % 16 == 0 && (!kHasHalf || kBlocks % kParts * 2 == kParts));
 
@@ -255,9 +268,16 @@ struct BackwardKeysTeam {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = (task.k.extent_int(2) + kKeyTile - 1) / kKeyTile;
     if (heads * tiles == 0) return;
-    // A tile of keys starts one step behind the one before: few tiles of a head at a time waste few steps.
-    constexpr int kLeastHeads = 16;
-    const int group = std::min(heads, std::max(kLeastHeads, heads_in_cache(task.q.extent(2), task.q.extent(3), heads)));
+    // The tiles of keys of a head follow each other through its queries, in a fixed order about two steps apart. What
+    // all of them touch (q, d_out, sums of d_q) should stay in the level-2 cache: where two steps of every team do not,
+    // whole heads must. Under a causal mask teams take different times, and many heads fill the gaps.
+    constexpr double kCache = 32 << 20;
+    constexpr bool kIsSpreadLarge = 2.0 * 132 * kQueryTile * 8 * kWidth > kCache;
+    const int least = task.causal || (kWidth >= 128 && !kIsSpreadLarge) ? 16 : 1;  // as measured
+    const double bytes_of_head = 8.0 * task.q.extent(2) * task.q.extent(3);
+    const int in_cache = task.causal ? heads_in_cache(task.q.extent(2), task.q.extent(3), heads)
+                                     : static_cast<int>(std::min(kCache / std::max(bytes_of_head, 1.0), 1.0 * heads));
+    const int group = std::clamp(in_cache, std::min(least, heads), heads);
     cuda::enable_large_scratch<BackwardKeysTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::keys",
                          Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
@@ -285,14 +305,12 @@ struct BackwardKeysTeam {
 
     const SharedAddress k_tile = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
     const SharedAddress v_tile = k_tile + kKeyBytes, stages = v_tile + kKeyBytes;
-    const SharedAddress p_tile = stages + 4 * kQueryBytes, number_rows = p_tile + 2 * kScoreBytes;
-    const auto copy_queries = [&](int tile, SharedAddress to) {
+    const SharedAddress p_tile = stages + 2 * Cut::kStages * kQueryBytes, number_rows = p_tile + 2 * kScoreBytes;
+    const auto copy_queries = [&](const auto& heads, int tile, SharedAddress to) {
       if (tile < first_tile) return;
       const int first = tile * kQueryTile;
-      Layout::template copy_rows<kQueryTile, kThreads>(to, row_of(task.q, b, h, first), task.q.stride(2), Tq - first, D,
+      Layout::template copy_rows<kQueryTile, kThreads>(to, row_of(heads, b, h, first), heads.stride(2), Tq - first, D,
                                                        thread);
-      Layout::template copy_rows<kQueryTile, kThreads>(to + kQueryBytes, row_of(task.d_out, b, h, first),
-                                                       task.d_out.stride(2), Tq - first, D, thread);
     };
     const auto copy_numbers = [&](int tile) {
       constexpr int kPieces = kQueryTile / 4;  // 16 bytes of one of the rows of numbers
@@ -308,7 +326,8 @@ struct BackwardKeysTeam {
                                                    thread);
     Layout::template copy_rows<kKeyTile, kThreads>(v_tile, row_of(task.v, b, h, first_key), task.v.stride(2), keys, D,
                                                    thread);
-    copy_queries(end_tile - 1, stages);
+    copy_queries(task.q, end_tile - 1, stages);
+    copy_queries(task.d_out, end_tile - 1, stages + kQueryBytes);
     copy_numbers(end_tile - 1);
     cuda::commit_copies();
 
@@ -339,16 +358,28 @@ struct BackwardKeysTeam {
       return p_here + Scores::offset(key_warp * 32 + m * 16 + half * 8 + lane / 4, part * (kPartQueries / 8) + n);
     };
 
+    Rows32<kKeepsKeys> k_kept, v_kept;
+    if constexpr (kKeepsKeys) {
+      cuda::wait_for_copies<0>();
+      team.team_barrier();  // k and v are there
+      k_kept.load(k_read);
+      v_kept.load(v_read);
+    }
+
     int odd = 0;  // which stage is in use
-    for (int tile = end_tile - 1; tile >= first_tile; --tile, odd ^= 1) {
+    for (int tile = end_tile - 1; tile >= first_tile; --tile, odd ^= kHasStages) {
       const int here = odd * 2 * kQueryBytes;
       cuda::wait_for_copies<0>();
       team.team_barrier();  // this tile is there; what is overwritten from here on has been read
-      copy_queries(tile - 1, stages + (2 * kQueryBytes - here));
+      if constexpr (kHasStages) {
+        copy_queries(task.q, tile - 1, stages + (2 * kQueryBytes - here));
+        copy_queries(task.d_out, tile - 1, stages + (3 * kQueryBytes - here));
+      }
 
       // 3. scores, transposed: keys down, this part's queries across
       float p[2][kPartQueries / 8][4], ds[2][kPartQueries / 8][4];
-      products(k_read, q_columns.of_tile(here), p, [](int) { return 0; });
+      products(k_kept, k_read, q_columns.of_tile(here), p, [](int) { return 0; });
+      PartWords p_words, ds_words;  // rounded: the a operands of this part
       const int first_query = tile * kQueryTile + part * kPartQueries;
       if (keys < kKeyTile || first_query + before < first_warp_key + 31) {
         hide(p, first_warp_key + lane / 4, Tk, before + first_query + lane % 4 * 2);
@@ -370,21 +401,20 @@ struct BackwardKeysTeam {
             }
             TESSERA_UNROLL
             for (int half = 0; half < 2; ++half) {
-              cuda::shared_store_word(place_of_scores(m, half, n),
-                                      cuda::pack<Scalar>(p[m][n][2 * half], p[m][n][2 * half + 1]));
+              auto& word = p_words[n / 2][m][n % 2 * 2 + half];
+              word = cuda::pack<Scalar>(p[m][n][2 * half], p[m][n][2 * half + 1]);
+              cuda::shared_store_word(place_of_scores(m, half, n), word);
             }
           }
           gate = cuda::zero_after(p[1][n][3]);
         }
         return gate;
       };
-      products(v_read, q_columns.of_tile(here + kQueryBytes), ds, exponentials);
-      cuda::named_barrier_sync(1 + key_warp, kParts * cuda::kWarpLanes);  // all parts of these keys' p are there
+      products(v_kept, v_read, q_columns.of_tile(here + kQueryBytes), ds, exponentials);
 
       // 5. this part's columns of d_v += p^T d_out; under these products the score gradients
       const auto gradients = [&](int k) {
         constexpr int kTiles = kPartQueries / 8, kSteps = kQueryTile / 16;
-        SharedAddress gate = 0;
         TESSERA_UNROLL
         for (int n = 0; n < kTiles; ++n) {
           if (n * kSteps / kTiles != k) continue;
@@ -395,33 +425,48 @@ struct BackwardKeysTeam {
             for (int i = 0; i < 4; ++i) ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - (i % 2 == 0 ? delta.x : delta.y));
             TESSERA_UNROLL
             for (int half = 0; half < 2; ++half) {
-              cuda::shared_store_word(place_of_scores(m, half, n) + kScoreBytes,
-                                      cuda::pack<Scalar>(ds[m][n][2 * half], ds[m][n][2 * half + 1]));
+              auto& word = ds_words[n / 2][m][n % 2 * 2 + half];
+              word = cuda::pack<Scalar>(ds[m][n][2 * half], ds[m][n][2 * half + 1]);
+              cuda::shared_store_word(place_of_scores(m, half, n) + kScoreBytes, word);
             }
           }
         }
-        return gate;
       };
-      accumulate(p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes), d_v, gradients);
-      team.team_barrier();  // all score gradients are there; the numbers have been read
+      accumulate<kKeepsP>(p_words, part, p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes),
+                          d_v, gradients, [&] {
+                            // all parts of these keys' p are there
+                            cuda::named_barrier_sync(1 + key_warp, kParts * cuda::kWarpLanes);
+                          });
+      team.team_barrier();  // all score gradients are there; d_out and the numbers have been read
+      if constexpr (!kHasStages) copy_queries(task.d_out, tile - 1, stages + kQueryBytes);
       copy_numbers(tile - 1);
       cuda::commit_copies();
       if (tile + 1 < end_tile) pass_turn(tile + 1);
 
       // 6. d_k += ds^T q, and the tile's share of d_q = ds k
-      accumulate(p_read.of_tile(kScoreBytes), q_rows.of_tile(here), q_half.of_tile(here), d_k, [](int) { return 0; });
+      accumulate<kKeepsDs>(
+          ds_words, part, p_read.of_tile(kScoreBytes), q_rows.of_tile(here), q_half.of_tile(here), d_k, [](int) {},
+          [] {});
+      if constexpr (!kHasStages) {
+        team.team_barrier();  // the queries have been read
+        copy_queries(task.q, tile - 1, stages);
+        cuda::commit_copies();
+      }
       const int early = task.deterministic ? cuda::peek_ticket(turns + tile) : 0;
-      typename Piece::Sums d_q;
-      query_gradient(ds_columns, k_rows, k_tile, piece, lane, d_q);
-      float* sums = d_q_sums + Piece::offset_of(tile, warp) + lane * 4;
-      if (task.deterministic && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
-      if (task.deterministic && place.tile == 0) {
-        Piece::for_each([&](int m, int n) {
-          *reinterpret_cast<float4*>(sums + Piece::offset(m, n)) =
-              make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
-        });
-      } else {
-        Piece::for_each([&](int m, int n) { cuda::add_to_global(sums + Piece::offset(m, n), d_q[m][n]); });
+      TESSERA_UNROLL
+      for (int pass = 0; pass < Cut::kPasses; ++pass) {
+        typename Piece::Sums d_q;
+        query_gradient(ds_columns.of_block(pass * (Cut::kSumTile / 16)), k_rows, k_tile, piece, lane, d_q);
+        float* sums = d_q_sums + Piece::offset_of(tile * Cut::kPasses + pass, warp) + lane * 4;
+        if (pass == 0 && task.deterministic && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
+        if (task.deterministic && place.tile == 0) {
+          Piece::for_each([&](int m, int n) {
+            *reinterpret_cast<float4*>(sums + Piece::offset(m, n)) =
+                make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
+          });
+        } else {
+          Piece::for_each([&](int m, int n) { cuda::add_to_global(sums + Piece::offset(m, n), d_q[m][n]); });
+        }
       }
     }
 
@@ -436,6 +481,20 @@ struct BackwardKeysTeam {
     write_rows<Layout, kThreads>(v_tile, row_of(task.d_v, b, h, first_key), task.d_v.stride(2), keys, D, thread);
   }
 
+  /// A warp's 32 keys over the width, as a operands.
+  template <bool kIsKept>
+  struct Rows32 {
+    std::uint32_t words[kIsKept ? kBlocks : 1][2][4];
+
+    TESSERA_DEVICE void load(const typename Layout::Reader& rows) {
+      TESSERA_UNROLL
+      for (int k = 0; k < kBlocks; ++k) {
+        cuda::load_matrices(rows(0, k), words[k][0]);
+        cuda::load_matrices(rows(16, k), words[k][1]);
+      }
+    }
+  };
+  using PartWords = std::uint32_t[kPartTiles][2][4];
   using PartScores = float[2][kPartQueries / 8][4];
   using PartSums = float[2][kPartColumns / 8][4];
 
@@ -457,24 +516,29 @@ struct BackwardKeysTeam {
     }
   }
 
-  /// 32 keys times this part's queries, over the width. After each step between(step) does other work, and returns a
-  /// zero that the loads of the next step but one wait for: left to itself the compiler would put all products first,
-  /// and the other work where no product is left to hide it.
-  template <class Between>
-  static TESSERA_DEVICE void products(const typename Layout::Reader& keys, const typename Layout::Reader& queries,
-                                      PartScores& scores, const Between& between) {
+  /// 32 keys (in registers where they are kept) times this part's queries, over the width. After each step
+  /// between(step) does other work, and returns a zero that the loads of the next step but one wait for: left to itself
+  /// the compiler would put all products first, and the other work where no product is left to hide it.
+  template <bool kIsKept, class Between>
+  static TESSERA_DEVICE void products(const Rows32<kIsKept>& kept, const typename Layout::Reader& keys,
+                                      const typename Layout::Reader& queries, PartScores& scores,
+                                      const Between& between) {
     clear(scores);
     int gates[2] = {0, 0};
     TESSERA_UNROLL
     for (int k = 0; k < kBlocks; ++k) {
-      std::uint32_t a[2][4];
-      const auto keys_now = keys.of_tile(gates[k % 2]);
-      cuda::load_matrices(keys_now(0, k), a[0]);
-      cuda::load_matrices(keys_now(16, k), a[1]);
+      std::uint32_t loaded[2][4];
+      if constexpr (!kIsKept) {
+        const auto keys_now = keys.of_tile(gates[k % 2]);
+        cuda::load_matrices(keys_now(0, k), loaded[0]);
+        cuda::load_matrices(keys_now(16, k), loaded[1]);
+      }
+      const auto& a = kIsKept ? kept.words[kIsKept ? k : 0] : loaded;
+      const auto queries_now = queries.of_tile(kIsKept ? gates[k % 2] : 0);
       TESSERA_UNROLL
-      for (int n = 0; n < kPartQueries / 16; ++n) {
+      for (int n = 0; n < kPartTiles; ++n) {
         std::uint32_t q_part[4];
-        cuda::load_matrices(queries(n * 16, k), q_part);
+        cuda::load_matrices(queries_now(n * 16, k), q_part);
         TESSERA_UNROLL
         for (int m = 0; m < 2; ++m) {
           cuda::multiply_add<Scalar>(scores[m][2 * n], a[m], q_part[0], q_part[1]);
@@ -485,34 +549,46 @@ struct BackwardKeysTeam {
     }
   }
 
-  /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries; `between` as in products.
-  template <class Between>
-  static TESSERA_DEVICE void accumulate(const typename Scores::Reader& scores, const typename Layout::Reader& queries,
-                                        const typename Layout::Reader& half, PartSums& sums, const Between& between) {
-    int gates[2] = {0, 0};
+  /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries, after wait(). With kIsKept
+  /// this part's queries come first, their scores out of `own` registers, and wait() only before the others.
+  template <bool kIsKept, class Between, class Wait>
+  static TESSERA_DEVICE void accumulate(const PartWords& own, int part, const typename Scores::Reader& scores,
+                                        const typename Layout::Reader& queries, const typename Layout::Reader& half,
+                                        PartSums& sums, const Between& between, const Wait& wait) {
     TESSERA_UNROLL
-    for (int k = 0; k < kQueryTile / 16; ++k) {
-      std::uint32_t a[2][4];
-      const auto scores_now = scores.of_tile(gates[k % 2]);
-      cuda::load_matrices(scores_now(0, k), a[0]);
-      cuda::load_matrices(scores_now(16, k), a[1]);
+    for (int turn = 0; turn < kParts; ++turn) {
+      if (turn == kIsKept) wait();
+      const int from = kIsKept ? (part + turn) % kParts : turn;
+      const auto scores_from = scores.of_block(from * kPartTiles);
+      const auto queries_from = queries.of_tile(Layout::bytes(from * kPartQueries));
+      const auto half_from = half.of_tile(Layout::bytes(from * kPartQueries));
       TESSERA_UNROLL
-      for (int n = 0; n < kPartBlocks; ++n) {
-        std::uint32_t q_part[4];
-        cuda::load_matrices_transposed(queries(k * 16, n * kParts), q_part);
-        TESSERA_UNROLL
-        for (int m = 0; m < 2; ++m) {
-          cuda::multiply_add<Scalar>(sums[m][2 * n], a[m], q_part[0], q_part[1]);
-          cuda::multiply_add<Scalar>(sums[m][2 * n + 1], a[m], q_part[2], q_part[3]);
+      for (int k = 0; k < kPartTiles; ++k) {
+        std::uint32_t loaded[2][4];
+        const bool is_own = kIsKept && turn == 0;
+        if (!is_own) {
+          cuda::load_matrices(scores_from(0, k), loaded[0]);
+          cuda::load_matrices(scores_from(16, k), loaded[1]);
         }
-      }
-      if constexpr (kHasHalf) {
-        std::uint32_t q_part[2];
-        cuda::load_2_matrices_transposed(half(k * 16, 0), q_part);
+        const auto& a = is_own ? own[k] : loaded;
         TESSERA_UNROLL
-        for (int m = 0; m < 2; ++m) cuda::multiply_add<Scalar>(sums[m][2 * kPartBlocks], a[m], q_part[0], q_part[1]);
+        for (int n = 0; n < kPartBlocks; ++n) {
+          std::uint32_t q_part[4];
+          cuda::load_matrices_transposed(queries_from(k * 16, n * kParts), q_part);
+          TESSERA_UNROLL
+          for (int m = 0; m < 2; ++m) {
+            cuda::multiply_add<Scalar>(sums[m][2 * n], a[m], q_part[0], q_part[1]);
+            cuda::multiply_add<Scalar>(sums[m][2 * n + 1], a[m], q_part[2], q_part[3]);
+          }
+        }
+        if constexpr (kHasHalf) {
+          std::uint32_t q_part[2];
+          cuda::load_2_matrices_transposed(half_from(k * 16, 0), q_part);
+          TESSERA_UNROLL
+          for (int m = 0; m < 2; ++m) cuda::multiply_add<Scalar>(sums[m][2 * kPartBlocks], a[m], q_part[0], q_part[1]);
+        }
+        between(turn * kPartTiles + k);
       }
-      gates[k % 2] = between(k);
     }
   }
 
@@ -579,13 +655,13 @@ struct BackwardSumsTeam {
   using Piece = QueryPiece<kWidth, Cut>;
   using Layout = TileLayout<kWidth>;
   static constexpr int kWarps = Piece::kWarps, kThreads = kWarps * cuda::kWarpLanes;
-  static constexpr int kScratchBytes = Layout::bytes(Cut::kQueryTile);
+  static constexpr int kScratchBytes = Layout::bytes(Cut::kSumTile);
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads>>;
   using Member = typename Policy::member_type;
 
   static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    const int tiles = (task.q.extent_int(2) + Cut::kQueryTile - 1) / Cut::kQueryTile;
+    const int tiles = (task.q.extent_int(2) + Cut::kSumTile - 1) / Cut::kSumTile;
     if (heads * tiles == 0) return;
     cuda::enable_large_scratch<BackwardSumsTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::sums",
@@ -600,9 +676,9 @@ struct BackwardSumsTeam {
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int tiles = (Tq + Cut::kQueryTile - 1) / Cut::kQueryTile;
+    const int tiles = (Tq + Cut::kSumTile - 1) / Cut::kSumTile;
     const int head = team.league_rank() / tiles, tile = team.league_rank() % tiles, b = head / H, h = head % H;
-    const int first_query = tile * Cut::kQueryTile, queries = min(Cut::kQueryTile, Tq - first_query);
+    const int first_query = tile * Cut::kSumTile, queries = min(Cut::kSumTile, Tq - first_query);
     const bool is_seeing =
         Tk > 0 && (!task.causal || first_query + queries - 1 + Tk - Tq >= 0);  // else nothing was added
     const SharedAddress staging = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
