@@ -34,7 +34,6 @@ constexpr int kProposals = 16;          // that are asked for; version 13.1 has 
 constexpr double kSmallTile = 22600;    // elements: 176 x 128, and the part that edges waste
 constexpr int kRounds = 9;              // of timing; odd, for the median
 constexpr double kWorthLeaving = 0.98;  // of the time of the heuristic's choice: above it that choice stays
-constexpr std::size_t kFlushBytes = std::size_t{128} << 20;  // more than any second-level cache so far
 
 // --- the kinds of product ------------------------------------------------------------------------------------------
 
@@ -298,7 +297,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   const std::vector<Algorithm> rivals = proposals(kind, plan);
   if (rivals.size() == 1) return rivals.front();
 
-  const Temporary result(static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out)), flush(kFlushBytes);
+  const Temporary result(static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out)), flush(kGemmFlushBytes);
   Kind timed = kind;
   if (kind.plus == Plus::itself) {
     timed.plus = Plus::addend;
@@ -310,7 +309,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   for (int round = -1; round < kRounds; ++round) {  // the first loads the kernels and counts for nothing
     for (std::size_t i = 0; i < rivals.size(); ++i) {
       plan.algorithm = rivals[i];
-      LIBRARY_CHECK(cudaMemsetAsync(flush.data(), 0, kFlushBytes, stream));
+      LIBRARY_CHECK(cudaMemsetAsync(flush.data(), 0, kGemmFlushBytes, stream));
       begin.record(stream);
       run(exec, timed, plan, operands);
       end.record(stream);

@@ -57,6 +57,13 @@ enum class GemmSelection : bool {
 };
 void set_gemm_selection(GemmSelection selection);
 
+/// Bytes of the device that a selection by time takes while it lasts, for a result of `result_bytes`: the result, and
+/// what empties the caches.
+inline constexpr std::int64_t kGemmFlushBytes = std::int64_t{128} << 20;  // more than any second-level cache so far
+constexpr std::int64_t gemm_timing_bytes(std::int64_t result_bytes) {
+  return kIsHost<Device> ? 0 : result_bytes + kGemmFlushBytes;
+}
+
 /// The algorithms in use, one line each, after a line that names library and GPU. Empty where nothing was chosen.
 /// Whoever selects by time and wants the same bits again keeps these lines and hands them to set_gemm_algorithms.
 std::vector<std::string> gemm_algorithms();

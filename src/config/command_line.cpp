@@ -21,7 +21,7 @@ Overrides  the right side is read as TOML, or as a bare string where that fails.
            Paths in a deck are relative to the deck, in an override to the current directory.
 Keys       tessera --explain train.batch_size    one key: type, default, legal values, unit, meaning
            tessera --explain train               the keys of a section; all: every key
-Kokkos     options that begin with --kokkos- are passed on
+Kokkos     options that begin with --kokkos- are passed on, but for those that choose a GPU (CUDA_VISIBLE_DEVICES does)
 
 Exit codes
    0  finished
@@ -131,6 +131,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     const std::string argument = argv[i];
     (argument.starts_with("--kokkos-") ? line.kokkos_arguments : arguments).push_back(argument);
     if (argument.empty()) refuse("an argument is empty", "check the quotes");
+    if (argument.starts_with("--kokkos-device-id") || argument.starts_with("--kokkos-map-device-id-by")) {
+      refuse(argument.substr(0, argument.find('=')) +
+                 ": each rank chooses its GPU and checks that this program runs there",
+             "name the GPUs that it may choose from in CUDA_VISIBLE_DEVICES");
+    }
   }
   Parser parser(line);
   try {

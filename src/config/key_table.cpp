@@ -158,8 +158,9 @@ std::vector<Key> make_table() {
        "updates all tensors in one. false is the plain step, for comparison in a CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
        "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
-       "choice is stored in checkpoints, so a resumed run goes on with it; two fresh runs may choose differently, and "
-       "their last bits with it. Needs a CUDA build."},
+       "choice is stored in checkpoints, so a resumed run goes on with it (on another kind of GPU or version of the "
+       "library it chooses anew, and says so); two fresh runs may choose differently, and their last bits with it. "
+       "Needs a CUDA build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: "
        "keep all."},
@@ -236,9 +237,8 @@ std::vector<Key> make_table() {
        "Whether two ranks may use one GPU. CPU builds have none to share."},
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
        "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
-       "network "
-       "or a GPU is lost. The first steps get ten times as long, slow ones four times the longest before. 0: no "
-       "limit."},
+       "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence "
+       "before, set-up and checkpoints, which wait for files, ten times as long. 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
        "Number of ranks that --plan plans for. A run takes its number from mpirun."},
 

@@ -84,6 +84,14 @@ class Bench(RunTest):
             if gpus() is None:  # a GPU's phases of a model this small are gaps between launches, other ones in every step
                 self.assertGreaterEqual(1.05 * row["step_ms"], row["forward_backward_ms"])
 
+    def test_a_graph_over_mpi_is_refused_before_anything_is_measured(self):
+        if gpus() is None:
+            self.skipTest("this build has no graphs")
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + '\n[bench]\nvariants = ["fused", "graph"]\n')
+        result = self.run_deck(deck, f"job.output={self.folder / 'result.h5'}", "parallel.collectives=mpi", ranks=2,
+                               code=ENVIRONMENT, says=["NCCL", "bench.variants"])
+        self.assertNotIn("step_ms", result.out)
+
     def test_what_only_a_gpu_has_is_refused_by_a_cpu_build(self):
         if gpus() is not None:
             self.skipTest("this build has CUDA")

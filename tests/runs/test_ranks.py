@@ -2,6 +2,7 @@
 """Data parallel on 1 to 4 ranks trains the same model, and resumes from one count to another."""
 import os
 import signal
+import time
 import unittest
 
 import h5py
@@ -91,12 +92,24 @@ class LostRank(RunTest):
         ranks = job.ranks()
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGSTOP)
+        self.assert_noticed(job, ranks)
+
+    def assert_noticed(self, job, ranks):
         result = job.wait(60)
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
         self.assertRegex(result.err, r"(sum|max|all_reduce)\[mpi\] of [\w. ]+ started")
         self.assertIn("--resume auto", result.err)
         self.assertTrue(wait_for_end(ranks), "a rank lives on")
+
+    def test_a_rank_that_hangs_in_a_benchmark_is_noticed_too(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 1000000\n")
+        job = self.start(deck, f"job.output={self.folder / 'result.h5'}", "parallel.timeout_s=2", ranks=2)
+        self.wait_until(lambda: len(job.ranks()) == 2, "two ranks", job)
+        time.sleep(3)  # a row is printed when it is over: nothing tells that its steps have begun
+        ranks = job.ranks()
+        os.kill(ranks[1], signal.SIGSTOP)
+        self.assert_noticed(job, ranks)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,10 @@ class Training(RunTest):
         self.assertNotEqual(once, other)
 
     def test_divergence_is_exit_5(self):
-        self.train("diverged", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0",
-                   "optimizer.warmup_steps=0", code=NUMBERS, says="step")
+        directory = self.train("diverged", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100",
+                               "optimizer.clip_norm=0", "optimizer.warmup_steps=0", code=NUMBERS, says="step")
+        last = [column(directory, name)[-1] for name in ("loss", "grad_norm")]
+        self.assertFalse(np.isfinite(last).all(), f"run.h5 lacks the row that ended the run: {last}")
 
     def test_a_model_that_cannot_fit_is_exit_4_with_the_table(self):
         result = self.run_deck(SOURCE / "input/sizes/8b.toml", "model.num_layers=1000", code=OUT_OF_MEMORY)

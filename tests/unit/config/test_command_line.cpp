@@ -47,9 +47,14 @@ TEST(CommandLine, resume_takes_auto_or_a_path) {
 }
 
 TEST(CommandLine, kokkos_arguments_pass_through) {
-  const CommandLine line = parse({"--kokkos-num-threads=2", "a.toml", "--kokkos-device-id=0"});
-  EXPECT_THAT(line.kokkos_arguments, ElementsAre("--kokkos-num-threads=2", "--kokkos-device-id=0"));
+  const CommandLine line = parse({"--kokkos-num-threads=2", "a.toml", "--kokkos-print-configuration"});
+  EXPECT_THAT(line.kokkos_arguments, ElementsAre("--kokkos-num-threads=2", "--kokkos-print-configuration"));
   EXPECT_EQ(line.deck, "a.toml");
+}
+
+TEST(CommandLine, kokkos_chooses_no_gpu_past_our_checks) {
+  EXPECT_THAT(refused({"a.toml", "--kokkos-device-id=1"}), HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_THAT(refused({"a.toml", "--kokkos-map-device-id-by=mpi_rank"}), HasSubstr("--kokkos-map-device-id-by:"));
 }
 
 TEST(CommandLine, what_ends_at_once_needs_no_deck) {

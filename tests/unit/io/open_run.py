@@ -25,7 +25,7 @@ COLUMNS = {
 }
 
 with h5py.File(path, "r") as run:
-    for name in "format format_version version git_hash build hosts command deck created".split():
+    for name in "format format_version version git_hash build hosts devices transport mfu command deck created".split():
         assert name in run["info"].attrs, f"/info lacks {name}"
     assert run["info"].attrs["format"] == "tessera run"
 

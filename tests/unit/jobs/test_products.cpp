@@ -1,0 +1,48 @@
+#include "jobs/products.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "errors.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Lines = std::vector<std::string>;
+
+TEST(Products, go_through_a_checkpoint) {
+  const Products chosen{"cuBLASLt 13.1.0; on the host a BLAS",
+                        {"cuBLASLt 13.1.0 on a GPU", "bf16 ... : 01", "bf16 ... : 02"}};
+  const Products read = products_from(text_of(chosen));
+  EXPECT_EQ(read.library, chosen.library);
+  EXPECT_EQ(read.algorithms, chosen.algorithms);
+  EXPECT_THAT(products_from(text_of({"a BLAS", {}})).algorithms, IsEmpty());
+  EXPECT_EQ(products_from("").library, "");  // of checkpoints that did not say
+}
+
+TEST(MergedProducts, take_the_first_ranks_choice_and_what_only_others_met) {
+  const Lines first = {"stamp", "kind a : 1", "kind c : 1"}, second = {"stamp", "kind a : 2", "kind b : 2"};
+  EXPECT_THAT(merged({first, second}), ElementsAre("stamp", "kind a : 1", "kind b : 2", "kind c : 1"));
+  EXPECT_THAT(merged({{}, second, first}), ElementsAre("stamp", "kind a : 2", "kind b : 2", "kind c : 1"));
+  EXPECT_THAT(merged({first}), ElementsAre("stamp", "kind a : 1", "kind c : 1"));
+  EXPECT_THAT(merged({{}, {}}), IsEmpty());
+}
+
+TEST(MergedProducts, of_unlike_gpus_are_refused_with_both_names) {
+  try {
+    merged({{"cuBLASLt on an H200", "kind a : 1"}, {}, {"cuBLASLt on an A100", "kind a : 1"}});
+    FAIL() << "was not refused";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::environment);
+    EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 2 has cuBLASLt on an A100"), HasSubstr("H200"),
+                                      HasSubstr("train.tune_gemm = false")));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::jobs
