@@ -53,16 +53,24 @@ class Torch:
         if self.process is None:
             self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        print(json.dumps(request), file=self.process.stdin, flush=True)
+        try:
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            self.give_up()
 
     def receive(self):
         line = self.process.stdout.readline()
         if not line:
-            raise Failed(f"PyTorch's process ended with {self.process.wait()}")
+            self.give_up()
         answer = json.loads(line)
         if "failed" in answer:
             raise Failed(answer["failed"])
         return answer["answer"]
+
+    def give_up(self):
+        """It died; whoever asks next starts another."""
+        process, self.process = self.process, None
+        raise Failed(f"PyTorch's process ended with {process.wait()}")
 
     def ask(self, **request):
         self.send(**request)
@@ -70,7 +78,10 @@ class Torch:
 
     def stop(self):
         if self.process is not None:
-            self.process.stdin.close()
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass  # it has died, and nobody asked
             self.process.wait()
             self.process = None
 
@@ -442,16 +453,25 @@ def compiled_side_by_side(sizes):
     """{size: a PyTorch process that has compiled its model}: compiling takes minutes of one core each."""
     begin = time.perf_counter()
     workers = {size: Torch() for size in sizes}
-    for size, worker in workers.items():
+
+    def on_all(work):
+        for size in list(workers):
+            try:
+                work(size, workers[size])
+            except Failed as reason:
+                print(f"  torch.compile of {size}: {reason}", flush=True)
+                workers.pop(size).stop()
+
+    def begin_compiling(size, worker):
         C, F, L, H = SIZES[size]
         worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H)
-    for size in sizes:
-        try:
-            workers[size].receive()
-            print(f"  torch.compile of {size}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
-        except Failed as reason:
-            print(f"  torch.compile of {size}: {reason}", flush=True)
-            workers.pop(size).stop()
+
+    def wait_for(size, worker):
+        worker.receive()
+        print(f"  torch.compile of {size}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
+
+    on_all(begin_compiling)
+    on_all(wait_for)
     return workers
 
 
@@ -489,7 +509,8 @@ def steps(ours, report, rounds, quick, sizes):
         finally:
             if torch:
                 torch.stop()
-        data[size] = {"ours": mine, "torch": theirs}
+        if mine or theirs:
+            data[size] = {"ours": mine, "torch": theirs}
         print_size(size, mine, theirs)
         judge_size(size, mine, theirs, report)
         report.keep("steps", data)

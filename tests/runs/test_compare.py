@@ -152,6 +152,18 @@ class Compare(RunTest):
         self.assertIn("0.250 ms in 5 launches: products 0.100, attention 0.050, the rest 0.100, which moves 2.100 GB", answer.stdout)
         self.assertEqual(gpu.parts_of(answer.stdout, 4200.0), {"products": 0.1, "attention": 0.05, "bytes": 0.5})
 
+    def test_a_dead_process_of_pytorch_fails_one_section_and_not_the_call(self):
+        for dies_before_it_is_asked in (True, False):
+            torch = gpu.Torch()
+            end = "exit 3" if dies_before_it_is_asked else "read line; exit 3"
+            torch.process = subprocess.Popen(["sh", "-c", end], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if dies_before_it_is_asked:
+                torch.process.wait()
+            with self.assertRaisesRegex(gpu.Failed, "ended with 3"):
+                torch.ask(do="copy", bytes=1)
+            self.assertIsNone(torch.process)  # the next question starts another
+            torch.stop()
+
     def test_one_gpu_leaves_scaling_out_by_name(self):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             gpu.scaling(None, self.report(), gpus=1, quick=False)
