@@ -24,7 +24,10 @@ const io::RunInfo kInfo{.version = "0.1.0",
                         .build = "gcc",
                         .hosts = "node0",
                         .command = "tessera x.toml",
-                        .deck = "[job]\n"};
+                        .deck = "[job]\n",
+                        .devices = "rank 0 on node0: a GPU",
+                        .transport = "",  // one rank talks to nobody
+                        .mfu = "MFU = flop / time / peak"};
 
 StepRecord record(std::int64_t step) {
   const double s = static_cast<double>(step);
