@@ -15,6 +15,10 @@
 /// Safety  the meeting behind gather is what keeps the next piece's scatter off a receive buffer in use; the one
 ///         behind scatter keeps gather off a span whose owner has not sent it yet. A meeting alternates between two
 ///         sets of flags, so that nobody can set a flag before it was taken back.
+/// Speed   two H200s: copies go at 357 GB/s each way, and a sum of 100 MB alone takes 0.41 ms (NCCL's ring 0.36). A
+/// step
+///         of size large takes 32.7 ms with it and 34.8 with the ring, whose blocks keep products waiting (one GPU:
+///         30.7).
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -94,6 +98,7 @@ class CopyEngineSum {
  private:
   friend class CopyEngines;
   CopyEngineSum(const CopyEngines& engines, const Span& span);
+  char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t bytes) const;
   template <class Number>
   void add_as(const kernels::Device& exec, char* own, std::int64_t bytes) const;
