@@ -10,9 +10,9 @@
 /// the time. The next scores run under the handing over of the first share, the second share under ds of the next step.
 ///
 /// Measured  H200, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order, beside cuDNN and
-///           PyTorch's FLASH (neither in a fixed order): T = 4096 full 351 / 376, 366, 243; causal 344 / 352, 303, 215;
-///           T = 16,384 full 375 / 384, 353, 259; causal 378 / 398, 359, 247. Predicted 400 to 530. A step adds 64 KiB
-///           to d_q, which the level-2 cache takes at 3.8 TB/s at most; by ncu it is 77 % busy.
+///           PyTorch's FLASH (neither in a fixed order): T = 4096 full 368 / 387, 338, 243; causal 347 / 370, 350, 216;
+///           T = 1024 causal 252 / -, 243, 150; T = 16,384 full 402 / -, 355, 259. Predicted 400 to 530. A step adds
+///           64 KiB to d_q, which the level-2 cache takes at 3.8 TB/s at most; by ncu it is 77 % busy.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -387,8 +387,8 @@ struct BackwardWide {
       if constexpr (!kIsLast) start_p(step + 1);
       warpgroup_wait<(kIsLast ? 0 : 1)>(first_d_q);
       if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));
-      hand_over(first_d_q, walk, consumer, thread, lane, 2 * step);
       if constexpr (!kIsLast) start_d_p(step + 1);
+      hand_over(first_d_q, walk, consumer, thread, lane, 2 * step);
       previous_ds_at = ds_at;
       ds_at = ds_at == (kDsTiles - 1) * kScoreBytes ? 0 : ds_at + kScoreBytes;
     };
