@@ -14,18 +14,18 @@
 namespace tessera::kernels {
 namespace detail::hopper_backward {
 
-/// 1. delta_i and lse_i in base 2; clears the tickets and, where any order will do, the sums of d_q.
-template <class Scalar, int D>
+/// 1. delta_i and lse_i in base 2; clears the counters and, where any order will do, the sums of d_q.
+template <class Scalar, int D, bool kClearsDq>
 struct BackwardPrepare {
   static constexpr int kWarps = 8;
   static constexpr int kLanes = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;  // lanes of a row, eight numbers each
-  static constexpr int kRows = kWarps * kWarpLanes / kLanes;                     // rows of a team
+  static constexpr int kEach = 4;                                                // rows of a lane: loads in flight
+  static constexpr int kRowsAtOnce = kWarps * kWarpLanes / kLanes, kRows = kRowsAtOnce * kEach;  // of a team
 
   HeadTensor<const Scalar, Kokkos::Cuda> out, d_out;
   HeadRows<const float, Kokkos::Cuda> lse;
   BackwardShape shape;
   BackwardSums sums;
-  bool clears_d_q;
 
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
   using Member = typename Policy::member_type;
@@ -35,31 +35,46 @@ struct BackwardPrepare {
     const int thread = threadIdx.y * kWarpLanes + threadIdx.x, part = thread % kLanes;
     const int padded = shape.query_tiles * shape.query_tile;
     const unsigned rows = unsigned(shape.heads) * padded;  // heads are the fastest: they are neighbours in memory
-    const unsigned row = unsigned(team.league_rank()) * kRows + thread / kLanes;
-    const bool is_inside = row < rows;
-    const int h = row % shape.H, i = row / shape.H % padded, b = row / shape.H / padded;
-    const std::size_t head = std::size_t(b) * shape.H + h;
+    struct Row {
+      unsigned number;
+      int b, h, i;
+    };
+    const auto row_of = [&](int n) {
+      const unsigned number = unsigned(team.league_rank()) * kRows + n * kRowsAtOnce + thread / kLanes;
+      return Row{number, static_cast<int>(number / shape.H / padded), static_cast<int>(number % shape.H),
+                 static_cast<int>(number / shape.H % padded)};
+    };
 
-    float dot = 0;
-    if (is_inside && i < shape.Tq && part < D / 8) {
-      const uint4 a = *reinterpret_cast<const uint4*>(&out(b, h, i, 8 * part));
-      const uint4 c = *reinterpret_cast<const uint4*>(&d_out(b, h, i, 8 * part));
-      dot = product(a.x, c.x) + product(a.y, c.y) + product(a.z, c.z) + product(a.w, c.w);
+    uint4 outs[kEach], d_outs[kEach];
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const auto [number, b, h, i] = row_of(n);
+      const bool has_numbers = number < rows && i < shape.Tq && part < D / 8;
+      outs[n] = has_numbers ? *reinterpret_cast<const uint4*>(&out(b, h, i, 8 * part)) : uint4{};
+      d_outs[n] = has_numbers ? *reinterpret_cast<const uint4*>(&d_out(b, h, i, 8 * part)) : uint4{};
     }
 #pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
-    if (is_inside && part == 0) {
-      const std::size_t at = head * padded + (i & ~15) + fragment_position(i & 15);
-      const float top = i < shape.Tq ? lse(b, h, i) : -INFINITY;
-      sums.delta[at] = dot;
-      sums.lse2[at] = top == -INFINITY ? INFINITY : top * kLog2e;
-    }
-    if (clears_d_q && is_inside && part < D / 8) {  // any row will do: all are cleared
-      float4* row_sums = reinterpret_cast<float4*>(sums.d_q + std::size_t(row) * D);
-      row_sums[part] = row_sums[part + D / 8] = float4{0, 0, 0, 0};
+    for (int n = 0; n < kEach; ++n) {
+      float dot = product(outs[n].x, d_outs[n].x) + product(outs[n].y, d_outs[n].y) + product(outs[n].z, d_outs[n].z) +
+                  product(outs[n].w, d_outs[n].w);
+#pragma unroll
+      for (int step = 1; step < kLanes; step *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, step);
+      const auto [number, b, h, i] = row_of(n);
+      if (number >= rows) continue;
+      if (part == 0) {
+        const std::size_t at = (std::size_t(b) * shape.H + h) * padded + (i & ~15) + fragment_position(i & 15);
+        const float top = i < shape.Tq ? lse(b, h, i) : -INFINITY;
+        sums.delta[at] = dot;
+        sums.lse2[at] = top == -INFINITY ? INFINITY : top * kLog2e;
+      }
+      if (kClearsDq && part < D / 8) {  // any row will do: all are cleared
+        float4* row_sums = reinterpret_cast<float4*>(sums.d_q + std::size_t(number) * D);
+        row_sums[part] = row_sums[part + D / 8] = float4{0, 0, 0, 0};
+      }
     }
     const unsigned ticket = unsigned(team.league_rank()) * kWarps * kWarpLanes + thread;
     if (ticket < unsigned(shape.heads) * shape.query_tiles * kConsumers) sums.tickets[ticket] = 0;
+    if (ticket == 0) *sums.taken = 0;
   }
 
   static TESSERA_DEVICE float product(std::uint32_t a, std::uint32_t b) {
@@ -138,6 +153,7 @@ struct BackwardWorkspace {
     take(sums.lse2, rows);
     take(sums.delta, rows);
     take(sums.tickets, heads * tiles * kConsumers);
+    take(sums.taken, 1);
   }
 };
 
@@ -170,23 +186,31 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.key_tiles = teams_for(Tk, Tiles::kKeys);
   shape.diagonal = problem.causal ? Tk - Tq : kEveryKey;
   // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
-  // Without one all teams of a head take the same time: a group is then what runs at once, so that the order of
-  // tickets, in which a head's teams stand one behind the other, carries over from one group to the next.
+  // Without one all places of a head take the same time: a group is then what runs at once, so that the order of
+  // tickets, in which a head's places stand one behind the other, carries over from one group to the next.
+  const int processors = exec.cuda_device_prop().multiProcessorCount;
   const double bytes_of_head = 8.0 * Tq * D;
-  shape.heads_per_group =
-      problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
-                     : std::clamp(exec.cuda_device_prop().multiProcessorCount / shape.key_tiles, 1, shape.heads);
+  shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
+                                         : std::clamp(processors / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
   TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",
                   B, H, Tq, D);
 
-  using Prepare = BackwardPrepare<Scalar, D>;
-  const Prepare prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums, !in_order};
-  Kokkos::parallel_for("tessera::attention::flash2::backward::prepare[hopper]",
-                       typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
-                       prepare);
+  const auto prepare = [&]<bool kClearsDq>() {
+    using Prepare = BackwardPrepare<Scalar, D, kClearsDq>;
+    Kokkos::parallel_for("tessera::attention::flash2::backward::prepare[hopper]",
+                         typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
+                         Prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums});
+  };
+  if (in_order) {
+    prepare.template operator()<false>();
+  } else {
+    prepare.template operator()<true>();
+  }
 
+  const int places = shape.heads * shape.key_tiles;
+  const int teams = Tiles::kIsWide ? places : std::min(processors, places);
   using Main = std::conditional_t<Tiles::kIsWide, BackwardWide<Scalar, D>, BackwardMain<Scalar, D>>;
   enable_large_scratch<Main, typename Main::Policy>();
   const Main main{head_tensor_map<D>(problem.q, Tiles::kQueries),
@@ -200,7 +224,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                   problem.scale,
                   in_order};
   Kokkos::parallel_for("tessera::attention::flash2::backward::main[hopper]",
-                       typename Main::Policy(exec, shape.heads * shape.key_tiles, Main::kWarps, kWarpLanes)
+                       typename Main::Policy(exec, teams, Main::kWarps, kWarpLanes)
                            .set_scratch_size(0, Kokkos::PerTeam(aligned_scratch_bytes(Main::kPadBytes, 1024))),
                        main);
 

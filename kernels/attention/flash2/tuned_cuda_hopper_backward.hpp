@@ -7,15 +7,17 @@
 /// over the keys j that query i sees: all Tk of them, or j <= i + Tk - Tq when causal. Three kernels:
 ///
 ///   1. prepare  delta_i and lse_i in base 2, one row of out and d_out after the other.
-///   2. main     one team per (b,h) and tile of 128 keys walks the tiles of queries that see them. d_k and d_v stay in
-///               registers; every team's share of d_q is added to sums in memory by the copy engine.
+///   2. main     one team per multiprocessor takes one place after the other, a tile of 128 keys of a head, and walks
+///               the tiles of queries that see them. d_k and d_v stay in registers; a place's shares of d_q are added
+///               to sums in memory by the copy engine.
 ///   3. finish   sums of d_q, scaled and rounded.
 ///
-/// In the main kernel one warp loads k and q, one v and d_out, two hand over shares of d_q; two warpgroups of 64 keys
-/// each do the arithmetic, on transposed scores, so that p and ds go from registers straight into d_v and d_k. The
-/// share of d_q needs ds of both warpgroups: it is computed one step late, so that neither waits for the other and
-/// one's exponentials run beside the other's products. Heads of 256 have a main kernel of their own, BackwardWide:
-/// tiles of 64 keys, whose sums both warpgroups share.
+/// In the main kernel one warp takes the places and loads k and q, one loads v and d_out, two hand over shares of d_q;
+/// two warpgroups of 64 keys each do the arithmetic, on transposed scores, so that p and ds go from registers straight
+/// into d_v and d_k. The share of d_q needs ds of both warpgroups: it is computed one step late, so that neither waits
+/// for the other and one's exponentials run beside the other's products. A place's first loads run beside the end of
+/// the place before. Heads of 256 have a main kernel of their own, BackwardWide: one team per place, tiles of 64 keys,
+/// whose sums both warpgroups share.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2; Shah et al. 2024, arXiv:2407.08608 (warp roles).
 /// Numerics   products of Scalar summed in float; p in float until ds is formed; p and ds rounded to Scalar for the
@@ -24,8 +26,8 @@
 ///            with the same roundings.
 /// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
 ///            order: bitwise repeatable. DqOrder::any: additions come as they come; d_k and d_v are repeatable still.
-///            A team waits only for teams launched before it, so any number of them may run at once.
-/// Memory     pad: level 0, 168 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() of the
+///            A place waits only for places taken before it, so any number of teams may run at once.
+/// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() of the
 ///            caller's, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.

@@ -1,8 +1,10 @@
-/// HopperBackward's main kernel: one team, a tile of keys of one head, and every tile of queries that sees it.
+/// HopperBackward's main kernel: teams that take place after place, a tile of keys of one head, and walk every tile of
+/// queries that sees it.
 ///
-/// Warp 0 loads k and the tiles of q, warp 1 v and those of d_out, warps 2 and 3 add shares of d_q to the sums; the two
-/// warpgroups after them are the consumers, 64 keys each. They meet only at ds: a step's share of d_q takes that of
-/// both, and is computed a step late, so neither waits for the other's.
+/// Warp 0 takes the places and loads k and the tiles of q, warp 1 v and those of d_out, warps 2 and 3 add shares of d_q
+/// to the sums; the two warpgroups after them are the consumers, 64 keys each. They meet only at ds: a step's share of
+/// d_q takes that of both, and is computed a step late, so neither waits for the other's. Steps are counted through
+/// from one place to the next, and so are the rings.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -23,7 +25,8 @@ template <class Scalar, int D>
 struct BackwardMain {
   using Tiles = BackwardTiles<D>;
   using Panels = HeadPanels<D>;
-  static constexpr int kQueries = Tiles::kQueries, kStages = Tiles::kStages, kDsTiles = Tiles::kDsTiles;
+  static constexpr int kQueries = Tiles::kQueries, kStages = Tiles::kStages, kDsTiles = Tiles::kDsTiles,
+                       kKTiles = Tiles::kKTiles, kQTiles = Tiles::kQTiles, kDOutTiles = Tiles::kDOutTiles;
   static constexpr int kPanelBytes = Panels::kBytes;
   static constexpr int kWarps = kWarpgroupWarps * (1 + kConsumers);
 
@@ -40,139 +43,210 @@ struct BackwardMain {
   static constexpr int kShareBytes = kQueries * D * 4;                // of d_q, both consumers
   static constexpr int kShareBytes0 = 64 * Tiles::kColumns0 * 4;      // of consumer 0, which lies first
   static constexpr int kRowBytes = kQueries * 4;                      // lse or delta of a tile
-  static constexpr int kK = 0, kV = kK + kKeyBytes, kQ = kV + kKeyBytes, kDOut = kQ + 2 * kQueryBytes,
-                       kDs = kDOut + 2 * kQueryBytes, kShare = kDs + kDsTiles * kScoreBytes,
-                       kLse = kShare + kStages * kShareBytes, kDelta = kLse + 2 * kRowBytes,
-                       kBarriers = kDelta + 2 * kRowBytes;
-  enum Barrier {  // each of two or more is a ring
-    kKeysFull,
-    kQueriesFull,
-    kQEmpty = kQueriesFull + 2,
-    kDOutEmpty = kQEmpty + 2,
-    kDsFull = kDOutEmpty + 2,
+  static constexpr int kK = 0, kV = kK + kKTiles * kKeyBytes, kQ = kV + kKeyBytes, kDOut = kQ + kQTiles * kQueryBytes,
+                       kDs = kDOut + kDOutTiles * kQueryBytes, kShare = kDs + kDsTiles * kScoreBytes,
+                       kLse = kShare + kStages * kShareBytes, kDelta = kLse + kQTiles * kRowBytes,
+                       kBarriers = kDelta + kDOutTiles * kRowBytes;
+  enum Barrier {
+    kPlaceFull,
+    kPlaceEmpty = kPlaceFull + 2,
+    kKFull = kPlaceEmpty + 2,
+    kKEmpty = kKFull + kKTiles,
+    kVFull = kKEmpty + kKTiles,
+    kVEmpty,
+    kQFull,
+    kQEmpty = kQFull + kQTiles,
+    kDOutFull = kQEmpty + kQTiles,
+    kDOutEmpty = kDOutFull + kDOutTiles,
+    kDsFull = kDOutEmpty + kDOutTiles,
     kShareFull = kDsFull + 2,
     kShareEmpty = kShareFull + kConsumers * kStages,
     kStart = kShareEmpty + kConsumers * kStages,
     kBarrierCount
   };
-  static constexpr int kPadBytes = kBarriers + kBarrierCount * kBarrierBytes;
+  static constexpr int kPlaces = (kBarriers + kBarrierCount * kBarrierBytes + 15) / 16 * 16;  // a ring of two
+  static constexpr int kPadBytes = kPlaces + 2 * 16;
+  static constexpr int kPlaceReaders = 3 + kConsumers * kWarpgroupWarps;
 
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
-  /// One team's work: the pad, and the tiles of queries that it walks.
-  struct Walk {
-    SharedAddress pad;
-    int key_tile, head;
-    int first, count;  // tiles of queries
+  /// The team's pad. Its n-th place is read from there when needed: there are no registers to keep it.
+  struct Pad {
+    SharedAddress start;
 
-    TESSERA_DEVICE SharedAddress barrier(int which) const { return pad + kBarriers + which * kBarrierBytes; }
+    TESSERA_DEVICE SharedAddress operator+(int bytes) const { return start + bytes; }
+    TESSERA_DEVICE SharedAddress barrier(int which) const { return start + kBarriers + which * kBarrierBytes; }
+    TESSERA_DEVICE SharedAddress place(int n) const { return start + kPlaces + (n & 1) * 16; }
+    TESSERA_DEVICE int key_tile(int n) const { return shared_load_int(place(n)); }  // -1: there is no n-th place
+    TESSERA_DEVICE int head(int n) const { return shared_load_int(place(n) + 4); }
+    TESSERA_DEVICE int first(int n) const { return shared_load_int(place(n) + 8); }  // tile of queries
+    TESSERA_DEVICE int hiding_steps(int n) const { return shared_load_int(place(n) + 12); }
+    TESSERA_DEVICE void wait_for_place(int n) const { barrier_wait(barrier(kPlaceFull + (n & 1)), n >> 1 & 1); }
+    TESSERA_DEVICE void release_place(int n) const { barrier_arrive(barrier(kPlaceEmpty + (n & 1))); }
   };
 
   __device__ void run(const Member& team) const {
 #ifdef TESSERA_HOPPER_CODE
     const void* scratch = team.team_scratch(0).get_shmem_aligned(kPadBytes + 0, 1024);
     const int warp = warp_of_team(), lane = threadIdx.x;
-    const auto [key_tile, head] = shape.place(team.league_rank());
-    const int first = min(shape.first_query_tile(key_tile), shape.query_tiles);
-    const Walk walk{shared_address(scratch), key_tile, head, first, shape.query_tiles - first};
-
-    if (warp == 0 && lane == 0) initialise_barriers(walk);
+    const Pad pad{shared_address(scratch)};
+    if (warp == 0 && lane == 0) initialise_barriers(pad);
     team.team_barrier();  // barriers are initialised
 
     if (warp < kWarpgroupWarps) {
       give_registers<24>();
       if (lane == 0) {
         if (warp == 0) {
-          load_tiles(walk, k, q, sums.lse2, kK, kQ, kLse, kQEmpty);
+          load_tiles<true>(pad, k, q, sums.lse2, kK, kQ, kLse, kQFull, kQEmpty);
         } else if (warp == 1) {
-          load_tiles(walk, v, d_out, sums.delta, kV, kDOut, kDelta, kDOutEmpty);
+          load_tiles<false>(pad, v, d_out, sums.delta, kV, kDOut, kDelta, kDOutFull, kDOutEmpty);
         } else {
-          add_shares(walk, warp - 2);
+          add_shares(pad, warp - 2);
         }
       }
     } else {
       take_registers<240>();
-      differentiate(walk, warp / kWarpgroupWarps - 1, warp % kWarpgroupWarps);
+      differentiate(pad, warp / kWarpgroupWarps - 1, warp % kWarpgroupWarps);
     }
 #endif
   }
 
 #ifdef TESSERA_HOPPER_CODE
  private:
-  static TESSERA_DEVICE void initialise_barriers(const Walk& walk) {
+  static TESSERA_DEVICE void initialise_barriers(const Pad& pad) {
     constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-    barrier_init(walk.barrier(kKeysFull), 2);
-    barrier_init(walk.barrier(kStart), kWarpgroupWarps);
+    barrier_init(pad.barrier(kVFull), 1);
+    barrier_init(pad.barrier(kVEmpty), kConsumerWarps);
+    barrier_init(pad.barrier(kStart), kWarpgroupWarps);
     for (int slot = 0; slot < 2; ++slot) {
-      barrier_init(walk.barrier(kQueriesFull + slot), 2);
-      barrier_init(walk.barrier(kQEmpty + slot), kConsumerWarps);
-      barrier_init(walk.barrier(kDOutEmpty + slot), kConsumerWarps);
+      barrier_init(pad.barrier(kPlaceFull + slot), 1);
+      barrier_init(pad.barrier(kPlaceEmpty + slot), kPlaceReaders);
+      barrier_init(pad.barrier(kDsFull + slot), kConsumerWarps);
     }
-    for (int slot = 0; slot < 2; ++slot) barrier_init(walk.barrier(kDsFull + slot), kConsumerWarps);
     for (int slot = 0; slot < kConsumers * kStages; ++slot) {
-      barrier_init(walk.barrier(kShareFull + slot), kWarpgroupWarps);
-      barrier_init(walk.barrier(kShareEmpty + slot), 1);
+      barrier_init(pad.barrier(kShareFull + slot), kWarpgroupWarps);
+      barrier_init(pad.barrier(kShareEmpty + slot), 1);
+    }
+    for (int slot = 0; slot < kKTiles; ++slot) {
+      barrier_init(pad.barrier(kKFull + slot), 1);
+      barrier_init(pad.barrier(kKEmpty + slot), kConsumerWarps);
+    }
+    for (int slot = 0; slot < kQTiles; ++slot) {
+      barrier_init(pad.barrier(kQFull + slot), 1);
+      barrier_init(pad.barrier(kQEmpty + slot), kConsumerWarps);
+    }
+    for (int slot = 0; slot < kDOutTiles; ++slot) {
+      barrier_init(pad.barrier(kDOutFull + slot), 1);
+      barrier_init(pad.barrier(kDOutEmpty + slot), kConsumerWarps);
     }
     fence_barrier_init();
   }
 
-  /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries with one number per row.
-  TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries,
-                                 const float* rows, int keys_at, int queries_at, int rows_at, int queries_empty) const {
-    if (walk.count == 0) return;
-    const int h = walk.head % shape.H, b = walk.head / shape.H;
-    barrier_arrive_expecting(walk.barrier(kKeysFull), kKeyBytes);
-    load_head_tile(walk.pad + keys_at, keys, walk.barrier(kKeysFull), walk.key_tile * kKeyTile, h, b);
-    const float* head_rows = rows + std::size_t(walk.head) * shape.query_tiles * kQueries;
+  /// Takes the next of all places and tells the team.
+  TESSERA_DEVICE void take_place(const Pad& pad, int n) const {
+    const int number = atomicAdd(sums.taken, 1);
+    barrier_wait(pad.barrier(kPlaceEmpty + (n & 1)), (n >> 1 & 1) ^ 1);
+    const SharedAddress to = pad.place(n);
+    if (number < shape.heads * shape.key_tiles) {
+      const BackwardShape::Place place = shape.place(number);
+      const int first = shape.first_query_tile(place.key_tile);
+      // The steps that must hide keys: all where the tile of keys is incomplete, else those at the diagonal.
+      const int first_hidden = place.key_tile * kKeyTile + kKeyTile - 1 - shape.diagonal - first * kQueries;
+      shared_store(to, place.key_tile);
+      shared_store(to + 4, place.head);
+      shared_store(to + 8, first);
+      shared_store(to + 12, (place.key_tile + 1) * kKeyTile > shape.Tk ? shape.query_tiles
+                                                                       : (first_hidden + kQueries - 1) / kQueries);
+    } else {
+      shared_store(to, -1);
+    }
+    barrier_arrive(pad.barrier(kPlaceFull + (n & 1)));
+  }
+
+  /// A lane that feeds the consumers: for every place its tile of keys, then the tiles of queries with one number per
+  /// row. The one that loads k also takes the places.
+  template <bool kLoadsK>
+  TESSERA_DEVICE void load_tiles(const Pad& pad, const CUtensorMap& keys, const CUtensorMap& queries, const float* rows,
+                                 int keys_at, int queries_at, int rows_at, int queries_full, int queries_empty) const {
+    constexpr int kTiles = kLoadsK ? kQTiles : kDOutTiles, kKeyTiles = kLoadsK ? kKTiles : 1;
+    int turn = 0;
   #pragma unroll 1
-    for (int step = 0; step < walk.count; ++step) {
-      const int slot = step & 1, first_query = (walk.first + step) * kQueries;
-      const SharedAddress full = walk.barrier(kQueriesFull + slot);
-      barrier_wait(walk.barrier(queries_empty + slot), (step >> 1 & 1) ^ 1);
-      barrier_arrive_expecting(full, kQueryBytes + kRowBytes);
-      load_head_tile(walk.pad + queries_at + slot * kQueryBytes, queries, full, first_query, h, b);
-      load_bytes(walk.pad + rows_at + slot * kRowBytes, head_rows + first_query, kRowBytes, full);
+    for (int n = 0;; ++n) {
+      if (kLoadsK) {
+        take_place(pad, n);  // not ahead of time: places taken later may have to wait for this one
+      } else {
+        pad.wait_for_place(n);
+      }
+      const int key_tile = pad.key_tile(n), head = pad.head(n), first = pad.first(n);
+      if (!kLoadsK) pad.release_place(n);
+      if (key_tile < 0) return;
+      const int h = head % shape.H, b = head / shape.H;
+      const float* head_rows = rows + std::size_t(head) * shape.query_tiles * kQueries;
+  #pragma unroll 1
+      for (int tile = first; tile < shape.query_tiles; ++tile, ++turn) {
+        const int slot = turn % kTiles;
+        const SharedAddress full = pad.barrier(queries_full + slot);
+        barrier_wait(pad.barrier(queries_empty + slot), (turn / kTiles & 1) ^ 1);
+        barrier_arrive_expecting(full, kQueryBytes + kRowBytes);
+        load_head_tile(pad + queries_at + slot * kQueryBytes, queries, full, tile * kQueries, h, b);
+        load_bytes(pad + rows_at + slot * kRowBytes, head_rows + tile * kQueries, kRowBytes, full);
+        if (tile == first) {
+          const int key_slot = n % kKeyTiles;
+          const SharedAddress keys_full = pad.barrier((kLoadsK ? kKFull : kVFull) + key_slot);
+          barrier_wait(pad.barrier((kLoadsK ? kKEmpty : kVEmpty) + key_slot), (n / kKeyTiles & 1) ^ 1);
+          barrier_arrive_expecting(keys_full, kKeyBytes);
+          load_head_tile(pad + keys_at + key_slot * kKeyBytes, keys, keys_full, key_tile * kKeyTile, h, b);
+        }
+      }
     }
   }
 
   /// A lane that adds one consumer's shares of d_q to the sums, in the order of tickets or as they come.
-  TESSERA_DEVICE void add_shares(const Walk& walk, int consumer) const {
+  TESSERA_DEVICE void add_shares(const Pad& pad, int consumer) const {
     const int bytes = consumer == 0 ? kShareBytes0 : kShareBytes - kShareBytes0;
-    const SharedAddress shares = walk.pad + kShare + consumer * kShareBytes0;
-    const std::size_t first = std::size_t(walk.head) * shape.query_tiles + walk.first;
-    float* to = sums.d_q + first * kQueries * D + consumer * (kShareBytes0 / 4);
-    std::int32_t* ticket = sums.tickets + first * kConsumers + consumer;
-    int seen = 0, stage = 0, parity = 0;
+    const SharedAddress shares = pad + kShare + consumer * kShareBytes0;
+    int stage = 0, parity = 0;
   #pragma unroll 1
-    for (int step = 0; step < walk.count; ++step) {
-      const int slot = consumer * kStages + stage;
-      const SharedAddress share = shares + stage * kShareBytes;
-      barrier_wait(walk.barrier(kShareFull + slot), parity);
-      if (in_order) {  // later tiles of keys come first, because a causal team starts at its diagonal
-        const int turn = shape.last_key_tile(walk.first + step) - walk.key_tile;
-        if (seen != turn) wait_for_turn(ticket, turn);
-        if (turn == 0) {
-          store_bytes(to, share, bytes);
+    for (int n = 0;; ++n) {
+      pad.wait_for_place(n);
+      const int key_tile = pad.key_tile(n), head = pad.head(n), first = pad.first(n);
+      pad.release_place(n);
+      if (key_tile < 0) break;
+      const std::size_t first_tile = std::size_t(head) * shape.query_tiles + first;
+      float* to = sums.d_q + first_tile * kQueries * D + consumer * (kShareBytes0 / 4);
+      std::int32_t* ticket = sums.tickets + first_tile * kConsumers + consumer;
+      int seen = 0;
+  #pragma unroll 1
+      for (int tile = first; tile < shape.query_tiles; ++tile) {
+        const int slot = consumer * kStages + stage;
+        const SharedAddress share = shares + stage * kShareBytes;
+        barrier_wait(pad.barrier(kShareFull + slot), parity);
+        if (in_order) {  // later tiles of keys come first, because a causal walk starts at its diagonal
+          const int turn = shape.last_key_tile(tile) - key_tile;
+          if (seen != turn) wait_for_turn(ticket, turn);
+          if (turn == 0) {
+            store_bytes(to, share, bytes);
+          } else {
+            add_floats(to, share, bytes);
+          }
+          bulk_commit();
+          bulk_wait_read<0>();
+          barrier_arrive(pad.barrier(kShareEmpty + slot));
+          seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;  // while the copy engine adds
+          bulk_wait<0>();
+          pass_ticket(ticket);
         } else {
           add_floats(to, share, bytes);
+          bulk_commit();
+          bulk_wait_read<0>();
+          barrier_arrive(pad.barrier(kShareEmpty + slot));
         }
-        bulk_commit();
-        bulk_wait_read<0>();
-        barrier_arrive(walk.barrier(kShareEmpty + slot));
-        seen = step + 1 < walk.count ? read_ticket(ticket + kConsumers) : 0;  // while the copy engine adds
-        bulk_wait<0>();
-        pass_ticket(ticket);
-      } else {
-        add_floats(to, share, bytes);
-        bulk_commit();
-        bulk_wait_read<0>();
-        barrier_arrive(walk.barrier(kShareEmpty + slot));
+        to += kQueries * D;
+        ticket += kConsumers;
+        if (++stage == kStages) stage = 0, parity ^= 1;
       }
-      to += kQueries * D;
-      ticket += kConsumers;
-      if (++stage == kStages) stage = 0, parity ^= 1;
     }
     bulk_wait<0>();
   }
@@ -260,13 +334,16 @@ struct BackwardMain {
   }
 
   /// p = 0 where the query does not see the key, or there is none. After the exponential: a hidden one may be infinite.
-  TESSERA_DEVICE void hide(Scores& p, int first_key, int first_query) const {
-    const int key = first_key + static_cast<int>(threadIdx.x) / 4;
-    const int query = first_query + 2 * (threadIdx.x & 3);
+  TESSERA_DEVICE void hide(Scores& p, const Pad& pad, int n, int first_row, int step) const {
+    const int lane = threadIdx.x;
+    const int key = pad.key_tile(n) * kKeyTile + first_row + lane / 4;
+    const int query = (pad.first(n) + step) * kQueries + 2 * (lane & 3);
+    // By how much the lane's keys of rows g and g+8 are beyond what its first query sees.
+    const int over[2] = {key < shape.Tk ? key - query - shape.diagonal : kEveryKey,
+                         key + 8 < shape.Tk ? key + 8 - query - shape.diagonal : kEveryKey};
   #pragma unroll
     for (int i = 0; i < kQueries / 2; ++i) {
-      const int its_key = key + 8 * (i >> 1 & 1), its_query = query + 8 * (i >> 2) + (i & 1);
-      if (its_key >= shape.Tk || its_key > its_query + shape.diagonal) p[i] = 0;
+      if (over[i >> 1 & 1] > 8 * (i >> 2) + (i & 1)) p[i] = 0;
     }
   }
 
@@ -287,21 +364,21 @@ struct BackwardMain {
 
   /// Leaves a share of d_q where the lane that adds it will find it.
   template <int kCount>
-  static TESSERA_DEVICE void store_share(const float (&d_q)[kCount], const Walk& walk, int consumer, int thread,
+  static TESSERA_DEVICE void store_share(const float (&d_q)[kCount], const Pad& pad, int consumer, int thread,
                                          int share) {
     const int stage = share % kStages;
-    const SharedAddress to = walk.pad + kShare + stage * kShareBytes + consumer * kShareBytes0 + 16 * thread;
-    barrier_wait(walk.barrier(kShareEmpty + consumer * kStages + stage), (share / kStages & 1) ^ 1);
+    const SharedAddress to = pad + kShare + stage * kShareBytes + consumer * kShareBytes0 + 16 * thread;
+    barrier_wait(pad.barrier(kShareEmpty + consumer * kStages + stage), (share / kStages & 1) ^ 1);
   #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
       shared_store(to + i / 4 * 16 * kWarpgroupLanes, d_q[i], d_q[i + 1], d_q[i + 2], d_q[i + 3]);
     }
   }
   /// Tells it. Apart from the stores, because the fence waits for them.
-  static TESSERA_DEVICE void hand_over_share(const Walk& walk, int consumer, int lane, int share) {
+  static TESSERA_DEVICE void hand_over_share(const Pad& pad, int consumer, int lane, int share) {
     fence_shared_for_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(walk.barrier(kShareFull + consumer * kStages + share % kStages));
+    if (lane == 0) barrier_arrive(pad.barrier(kShareFull + consumer * kStages + share % kStages));
   }
 
   /// Calls body with the number of columns of d_q that this consumer computes, as a compile-time number.
@@ -316,126 +393,156 @@ struct BackwardMain {
     }
   }
 
-  /// A consumer: its 64 keys against every tile of queries.
-  TESSERA_DEVICE void differentiate(const Walk& walk, int consumer, int warp) const {
-    const int lane = lane_of_warp(), thread = warp * kWarpLanes + lane;
-    const int first_key = walk.key_tile * kKeyTile + 64 * consumer + 16 * warp;  // of this warp
-    const SharedAddress keys = walk.pad + kK + 64 * consumer * kPanelBytes;
-    const SharedAddress values = walk.pad + kV + 64 * consumer * kPanelBytes;
-    const SharedAddress ds_read = walk.pad + kDs + (Tiles::kSplitsColumns ? 0 : consumer * kKeyTile * 128);
-    const SharedAddress keys_read =
-        walk.pad + kK +
-        (Tiles::kSplitsColumns ? consumer * (Tiles::kColumns0 / Panels::kWidth) * kKeyTile * kPanelBytes : 0);
-    // ds goes to [key, query], 16-byte chunks exchanged by the swizzle; this lane gives the address of one row of 8x8s.
-    const int ds_row = 64 * consumer + 16 * warp + (lane & 15);
-    const SharedAddress ds_write = walk.pad + kDs + ds_row * 128 + ((lane >> 4 ^ (ds_row & 7)) << 4);
-    const bool is_last_incomplete = (walk.key_tile + 1) * kKeyTile > shape.Tk;
+  /// Where a consumer's product of d_q reads ds and k.
+  static TESSERA_DEVICE SharedAddress ds_read(const Pad& pad, int consumer) {
+    return pad + kDs + (Tiles::kSplitsColumns ? 0 : consumer * kKeyTile * 128);
+  }
+  static TESSERA_DEVICE SharedAddress keys_read(const Pad& pad, int consumer, int key_slot) {
+    return pad + kK + key_slot * kKeyBytes +
+           (Tiles::kSplitsColumns ? consumer * (Tiles::kColumns0 / Panels::kWidth) * kKeyTile * kPanelBytes : 0);
+  }
+  /// The same number; what is computed from it is not kept from one step to the next, for which registers are lacking.
+  template <class Number>
+  static TESSERA_DEVICE Number computed_here(Number number) {
+    asm volatile("" : "+r"(number));
+    return number;
+  }
 
-    float d_k_sum[D / 2], d_v_sum[D / 2];
-  #pragma unroll
-    for (int i = 0; i < D / 2; ++i) d_k_sum[i] = d_v_sum[i] = 0;
-
-    const auto wait_for_queries = [&](int step) {
-      barrier_wait(walk.barrier(kQueriesFull + (step & 1)), step >> 1 & 1);
+  /// A consumer: its 64 keys of every place's tile against every tile of queries.
+  TESSERA_DEVICE void differentiate(const Pad& pad, int consumer, int warp) const {
+    const int lane = lane_of_warp();
+    const auto wait_for_queries = [&](unsigned turn) {
+      barrier_wait(pad.barrier(kQFull + turn % kQTiles), turn / kQTiles & 1);
+      barrier_wait(pad.barrier(kDOutFull + (turn & 1)), turn >> 1 & 1);
     };
-    if (walk.count > 0) {
-      barrier_wait(walk.barrier(kKeysFull), 0);
-      if (consumer == 1) barrier_wait(walk.barrier(kStart), 0);  // half a step behind
-      wait_for_queries(0);
-    }
-    int ds_tile = 0, previous_ds_tile = 1;  // in the ring of kDsTiles
+    unsigned turn = 0, places = 0;  // steps and places so far
   #pragma unroll 1
-    for (int step = 0; step < walk.count; ++step) {
-      const int slot = step & 1;
-      const int first_query = (walk.first + step) * kQueries;
-      const SharedAddress queries = walk.pad + kQ + slot * kQueryBytes;
-      const SharedAddress d_outs = walk.pad + kDOut + slot * kQueryBytes;
-
-      // 1. scores and d_p, both transposed: [key, query]
-      Scores p, d_p;
-      warpgroup_fence();
-      score_product(p, keys, queries);
-      warpgroup_commit();
-      score_product(d_p, values, d_outs);
-      warpgroup_commit();
-      if (step > 1) hand_over_share(walk, consumer, lane, step - 2);  // stored at the end of the previous step
-
-      // 2. p and ds
-      const Rows lse2(walk.pad + kLse + slot * kRowBytes);
-      warpgroup_wait<1>(p);
-      exponentiate(p, lse2);
-      const Rows delta(walk.pad + kDelta + slot * kRowBytes);
-      if (is_last_incomplete || first_query + shape.diagonal < walk.key_tile * kKeyTile + kKeyTile - 1) {
-        hide(p, first_key, first_query);
-      }
-      warpgroup_wait<0>(d_p);
-      Packed p_packed, ds_packed;
-      weigh(p, d_p, delta, p_packed, ds_packed);
-
-      // 3. ds for the other consumer as well. That it is done with the tile that is overwritten shows by its previous
-      // ds: of two tiles it tells only after reading the one before, of three it has read two before by then.
-      if (step > 0) barrier_wait(walk.barrier(kDsFull + (slot ^ 1)), (step - 1) >> 1 & 1);
+    for (;; ++places) {
+      const unsigned n = places;
+      pad.wait_for_place(n);
+      if (pad.key_tile(n) < 0) break;
+      const int count = shape.query_tiles - pad.first(n);  // steps
+      const int key_slot = n % kKTiles;
+      float d_k_sum[D / 2], d_v_sum[D / 2];
   #pragma unroll
-      for (int slice = 0; slice < kQueries / 16; ++slice) {
-        const SharedAddress to = (ds_write ^ (slice & 3) << 5) + ds_tile * kScoreBytes + slice / 4 * kKeyTile * 128;
-        store_matrices(to, ds_packed[4 * slice], ds_packed[4 * slice + 1], ds_packed[4 * slice + 2],
-                       ds_packed[4 * slice + 3]);
-      }
+      for (int i = 0; i < D / 2; ++i) d_k_sum[i] = d_v_sum[i] = 0;
+      barrier_wait(pad.barrier(kKFull + key_slot), n / kKTiles & 1);
+      barrier_wait(pad.barrier(kVFull), n & 1);
+      if (n == 0 && consumer == 1) barrier_wait(pad.barrier(kStart), 0);  // half a step behind
+      wait_for_queries(turn);
 
-      // 4. d_v += p^T d_out, d_k += ds^T q, and between them the previous step's share of d_q: of nothing in step 0,
-      // where it is not handed over
-      warpgroup_fence();
-      key_product(d_v_sum, p_packed, d_outs);
-      warpgroup_commit();
-      fence_shared_for_async();
-      if (kDsTiles == 3) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(walk.barrier(kDsFull + slot));
-      }
-      if (step == 0 && consumer == 0 && lane == 0) barrier_arrive(walk.barrier(kStart));
-      with_columns(consumer, [&]<int kColumns>() {
-        float d_q[kColumns / 2];
+  #pragma unroll 1
+      for (int step = 0; step < count; ++step, ++turn) {
+        const unsigned n = computed_here(places);
+        const int lane = lane_of_warp(), key_slot = n % kKTiles;
+        const int slot = turn & 1, q_slot = turn % kQTiles;
+        const SharedAddress queries = pad + kQ + q_slot * kQueryBytes;
+        const SharedAddress d_outs = pad + kDOut + slot * kQueryBytes;
+
+        const int ds_tile = turn % kDsTiles;
+        const int previous_ds_tile = (turn + kDsTiles - 1) % kDsTiles;
+
+        // 1. scores and d_p, both transposed: [key, query]
+        Scores p, d_p;
         warpgroup_fence();
-        query_product<kColumns>(d_q, ds_read + previous_ds_tile * kScoreBytes, keys_read);
+        score_product(p, pad + kK + key_slot * kKeyBytes + 64 * consumer * kPanelBytes, queries);
         warpgroup_commit();
-        key_product(d_k_sum, ds_packed, queries);
+        score_product(d_p, pad + kV + 64 * consumer * kPanelBytes, d_outs);
         warpgroup_commit();
-        warpgroup_wait<1>(d_q);
-        if (kDsTiles == 2) __syncwarp();
-        if (lane == 0) {
-          barrier_arrive(walk.barrier(kDOutEmpty + slot));
-          if (kDsTiles == 2) barrier_arrive(walk.barrier(kDsFull + slot));
+        // Stored at the end of the previous step.
+        if (kKTiles == 2 ? step > 0 && turn > 1 : step > 1) hand_over_share(pad, consumer, lane, turn - 2);
+
+        // 2. p and ds
+        const Rows lse2(pad + kLse + q_slot * kRowBytes);
+        warpgroup_wait<1>(p);
+        exponentiate(p, lse2);
+        const Rows delta(pad + kDelta + slot * kRowBytes);
+        if (step < pad.hiding_steps(n)) hide(p, pad, n, 64 * consumer + 16 * warp, step);
+        warpgroup_wait<0>(d_p);
+        if (lane == 0 && step + 1 == count) barrier_arrive(pad.barrier(kVEmpty));
+        Packed p_packed, ds_packed;
+        weigh(p, d_p, delta, p_packed, ds_packed);
+
+        // 3. ds for the other consumer as well. That it is done with the tile that is overwritten shows by its previous
+        // ds: of two tiles it tells only after reading the one before, of three it has read two before by then.
+        if (turn > 0) barrier_wait(pad.barrier(kDsFull + (slot ^ 1)), (turn - 1) >> 1 & 1);
+        // ds goes to [key, query], 16-byte chunks exchanged by the swizzle; a lane gives the address of a row of 8x8s.
+        const int ds_row = 64 * consumer + 16 * warp + (lane & 15);
+        const SharedAddress ds_write =
+            pad + kDs + ds_tile * kScoreBytes + ds_row * 128 + ((lane >> 4 ^ (ds_row & 7)) << 4);
+  #pragma unroll
+        for (int slice = 0; slice < kQueries / 16; ++slice) {
+          const SharedAddress to = (ds_write ^ (slice & 3) << 5) + slice / 4 * kKeyTile * 128;
+          store_matrices(to, ds_packed[4 * slice], ds_packed[4 * slice + 1], ds_packed[4 * slice + 2],
+                         ds_packed[4 * slice + 3]);
         }
-        if (step > 0) store_share(d_q, walk, consumer, thread, step - 1);
-      });
-      if (step + 1 < walk.count) wait_for_queries(step + 1);  // beside the product of d_k
-      warpgroup_wait<0>();
-      if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));
-      previous_ds_tile = ds_tile;
-      ds_tile = ds_tile + 1 == kDsTiles ? 0 : ds_tile + 1;
-    }
 
-    // 5. the last share of d_q
-    if (walk.count > 0) {
-      if (walk.count > 1) hand_over_share(walk, consumer, lane, walk.count - 2);
-      const int slot = (walk.count - 1) & 1;
-      barrier_wait(walk.barrier(kDsFull + slot), (walk.count - 1) >> 1 & 1);
-      with_columns(consumer, [&]<int kColumns>() {
-        float d_q[kColumns / 2];
+        // 4. d_v += p^T d_out, d_k += ds^T q, and between them the previous step's share of d_q. At a place's first
+        // step it belongs to the place before, with its k where that is still there; else it is of nothing, and not
+        // stored.
         warpgroup_fence();
-        query_product<kColumns>(d_q, ds_read + previous_ds_tile * kScoreBytes, keys_read);
+        key_product(d_v_sum, p_packed, d_outs);
         warpgroup_commit();
-        warpgroup_wait<0>(d_q);
-        store_share(d_q, walk, consumer, thread, walk.count - 1);
-      });
-      hand_over_share(walk, consumer, lane, walk.count - 1);
+        fence_shared_for_async();
+        if (kDsTiles == 3) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(pad.barrier(kDsFull + slot));
+        }
+        if (turn == 0 && consumer == 0 && lane == 0) barrier_arrive(pad.barrier(kStart));
+        with_columns(consumer, [&]<int kColumns>() {
+          float d_q[kColumns / 2];
+          warpgroup_fence();
+          query_product<kColumns>(d_q, ds_read(pad, consumer) + previous_ds_tile * kScoreBytes,
+                                  keys_read(pad, consumer, kKTiles == 2 && step == 0 ? key_slot ^ 1 : key_slot));
+          warpgroup_commit();
+          key_product(d_k_sum, ds_packed, queries);
+          warpgroup_commit();
+          warpgroup_wait<1>(d_q);
+          if (kDsTiles == 2) __syncwarp();
+          if (lane == 0) {
+            barrier_arrive(pad.barrier(kDOutEmpty + slot));
+            if (kDsTiles == 2) barrier_arrive(pad.barrier(kDsFull + slot));
+            if (kKTiles == 2 && step == 0 && turn > 0) barrier_arrive(pad.barrier(kKEmpty + (key_slot ^ 1)));
+          }
+          if (kKTiles == 2 ? turn > 0 : step > 0) store_share(d_q, pad, consumer, warp * kWarpLanes + lane, turn - 1);
+        });
+        if (step + 1 < count) wait_for_queries(turn + 1);  // beside the product of d_k
+        warpgroup_wait<0>();
+        if (lane == 0) barrier_arrive(pad.barrier(kQEmpty + q_slot));
+      }
+      if (kKTiles == 2 ? turn > 1 : count > 1) hand_over_share(pad, consumer, lane, turn - 2);
+      if (kKTiles == 1) {
+        give_last_share(pad, consumer, warp, lane, turn - 1, 0);
+        if (lane == 0) barrier_arrive(pad.barrier(kKEmpty));
+      }
+
+      // 5. d_k and d_v
+      touch(d_k_sum);
+      touch(d_v_sum);
+      const int head = pad.head(n), first_key = pad.key_tile(n) * kKeyTile + 64 * consumer + 16 * warp;
+      write_keys(d_k, d_k_sum, head, first_key, scale);
+      write_keys(d_v, d_v_sum, head, first_key, 1.0f);
+      __syncwarp();
+      if (lane == 0) pad.release_place(n);
     }
 
-    // 6. d_k and d_v
-    touch(d_k_sum);
-    touch(d_v_sum);
-    write_keys(d_k, d_k_sum, walk.head, first_key, scale);
-    write_keys(d_v, d_v_sum, walk.head, first_key, 1.0f);
+    if (kKTiles == 2 && turn > 0) give_last_share(pad, consumer, warp, lane, turn - 1, (places - 1) % kKTiles);
+  }
+
+  /// The share of d_q of a step that none follows with the same k.
+  TESSERA_DEVICE void give_last_share(const Pad& pad, int consumer, int warp, int lane, unsigned turn,
+                                      int key_slot) const {
+    barrier_wait(pad.barrier(kDsFull + (turn & 1)), turn >> 1 & 1);
+    with_columns(consumer, [&]<int kColumns>() {
+      float d_q[kColumns / 2];
+      warpgroup_fence();
+      query_product<kColumns>(d_q, ds_read(pad, consumer) + turn % kDsTiles * kScoreBytes,
+                              keys_read(pad, consumer, key_slot));
+      warpgroup_commit();
+      warpgroup_wait<0>(d_q);
+      store_share(d_q, pad, consumer, warp * kWarpLanes + lane, turn);
+    });
+    hand_over_share(pad, consumer, lane, turn);
   }
 
   /// Sixteen rows of an accumulator, rounded; a quad exchanges words so that each lane writes 16 bytes.

@@ -1,5 +1,5 @@
-/// What the three kernels of HopperBackward share: how the work is cut into tiles and teams, and the sums that they
-/// hand to each other.
+/// What the three kernels of HopperBackward share: how the work is cut into tiles and places, and the sums
+/// that they hand to each other.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace tessera::kernels::detail::hopper_backward {
 
 using namespace cuda;
 
-inline constexpr int kKeyTile = 128;       // keys of a team of BackwardMain, 64 for each consumer
+inline constexpr int kKeyTile = 128;       // keys of a place of BackwardMain, 64 for each consumer
 inline constexpr int kConsumers = 2;       // warpgroups
 inline constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
 inline constexpr float kLog2e = 1.4426950408889634f;
@@ -20,11 +20,18 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 /// How a head width is cut into tiles.
 template <int D>
 struct BackwardTiles {
-  static constexpr bool kIsWide = D > 128;                      // the main kernel is BackwardWide, not BackwardMain
-  static constexpr int kKeys = kIsWide ? 64 : kKeyTile;         // of a team
-  static constexpr int kQueries = D <= 64 ? 128 : 64;           // rows of q and d_out in one step
-  static constexpr int kDsTiles = D == 64 || D == 128 ? 2 : 3;  // of ds: what fits beside the rest
-  static constexpr int kStages = D == 64 ? 1 : 2;               // shares of d_q that may wait to be added
+  static constexpr bool kIsWide = D > 128;               // the main kernel is BackwardWide, not BackwardMain
+  static constexpr int kKeys = kIsWide ? 64 : kKeyTile;  // of a place
+  static constexpr int kQueries = D <= 64 ? 128 : 64;    // rows of q and d_out in one step
+
+  // Rings, as far as the pad has room. The second tile of k is the next place's: the last share of d_q of a place then
+  // need not wait for the other consumer, it is computed in the next place's first step. The third tile of q hides the
+  // latency of its load, because q is held to the end of a step by both consumers, one half a step behind the other.
+  static constexpr int kKTiles = D == 128 ? 1 : 2;
+  static constexpr int kQTiles = D == 128 ? 3 : 2;
+  static constexpr int kDOutTiles = 2;
+  static constexpr int kDsTiles = D == 64 ? 2 : 3;
+  static constexpr int kStages = D == 64 || D == 128 ? 1 : 2;  // shares of d_q that may wait to be added
 
   // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: it takes 64 of the queries, or
   // where there are only 64, some of the panels of k.
@@ -40,7 +47,7 @@ struct BackwardShape {
   int query_tile, keys_of_tile;  // rows of a tile
   int diagonal;                  // query i sees the keys j <= i + diagonal
   int heads_per_group;           // heads that are worked on together, so that they share the level-2 cache
-  bool is_descending;            // key tiles are launched last one first
+  bool is_descending;            // key tiles are taken last one first
 
   TESSERA_DEVICE int first_query_tile(int key_tile) const {
     return max(key_tile * keys_of_tile - diagonal, 0) / query_tile;
@@ -54,10 +61,11 @@ struct BackwardShape {
   struct Place {
     int key_tile, head;
   };
-  TESSERA_DEVICE Place place(int team) const {
-    const int group = team / (heads_per_group * key_tiles);
+  /// Places in the order in which they are taken.
+  TESSERA_DEVICE Place place(int number) const {
+    const int group = number / (heads_per_group * key_tiles);
     const int first_head = group * heads_per_group;
-    const int rank = team - first_head * key_tiles;
+    const int rank = number - first_head * key_tiles;
     const int members = min(heads_per_group, heads - first_head);
     const int key_tile = rank / members;
     return {is_descending ? key_tiles - 1 - key_tile : key_tile, first_head + rank % members};
@@ -70,6 +78,7 @@ struct BackwardSums {
   float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
   float* delta;  // [heads, query_tiles*query_tile]     both with every 16 permuted by fragment_position()
   std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far
+  std::int32_t* taken;    // [1]                                 places taken so far
 };
 
 /// Where column c of 16 lies so that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.

@@ -250,6 +250,36 @@ TYPED_TEST(AttentionTuned, matches_reference_for_every_width_ragged_shapes_and_b
   }
 }
 
+TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    const Shape one{1, 1, 300, 300, true}, many{3, 47, 300, 300, true};  // of a multiprocessor's tiles: several
+    const Inputs<Scalar> in(one, D);
+    Inputs<Scalar> repeated(one, D);
+    for (auto numbers : {&Inputs<Scalar>::q, &Inputs<Scalar>::k, &Inputs<Scalar>::v, &Inputs<Scalar>::d_out}) {
+      (repeated.*numbers).clear();
+      for (int head = 0; head < many.B * many.H; ++head) {
+        (repeated.*numbers).insert((repeated.*numbers).end(), (in.*numbers).begin(), (in.*numbers).end());
+      }
+    }
+    const Outcome<TypeParam> expected(one, D, in), got(many, D, repeated);
+    const auto every_head_is_close = [&](const Buffer<Scalar>& all, const Buffer<Scalar>& single, Closeness closeness) {
+      const auto values = all.values(), head_values = single.values();
+      for (int head = 0; head < many.B * many.H; ++head) {
+        const auto first = values.begin() + head * head_values.size();
+        ASSERT_TRUE(all_close<Scalar>(std::vector(first, first + head_values.size()), head_values, closeness))
+            << "head " << head << " D " << D;
+      }
+    };
+    every_head_is_close(got.out, expected.out, this->of_out());
+    if constexpr (Outcome<TypeParam>::kHasBackward) {
+      every_head_is_close(got.d_q, expected.d_q, this->of_gradient());
+      every_head_is_close(got.d_k, expected.d_k, this->of_gradient());
+      every_head_is_close(got.d_v, expected.d_v, this->of_gradient());
+    }
+  }
+}
+
 TYPED_TEST(AttentionTuned, a_query_that_sees_no_key_gives_zero_and_minus_infinity) {
   using Scalar = typename TypeParam::Scalar;
   for (const int D : TypeParam::widths()) {
