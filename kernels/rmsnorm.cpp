@@ -8,6 +8,11 @@
 #include "kernels/core/require.hpp"
 
 namespace tessera::kernels {
+namespace {
+
+constexpr const char *kForward = "tessera::rmsnorm::forward", *kBackward = "tessera::rmsnorm::backward::rows";
+
+}  // namespace
 
 template <class Exec, class Scalar>
 void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
@@ -22,25 +27,49 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
                   "rmsnorm forward: residual must be [N,C] like x, or empty", residual.extent(0), residual.extent(1), N,
                   C);
   if (N == 0) return;
-  constexpr const char* kLabel = "tessera::rmsnorm::forward";
   if constexpr (kIsHost<Exec>) {
-    Kokkos::parallel_for(kLabel,
+    Kokkos::parallel_for(kForward,
                          Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))),
                          *this);
+  } else if (delta.data()) {
+    launch_in_registers<true>(exec);
   } else {
-    const bool fits =
-        packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
-    constexpr int kLanes = kTeamLanes;
-    in_registers<Exec, Scalar, kLanes>("rmsnorm forward", fits, C, [&](auto how, int lanes) {
-      using How = decltype(how);
-      using Bounds = Kokkos::LaunchBounds<kMostLanes<How, kLanes>, 1024 / kMostLanes<How, kLanes>>;
-      Kokkos::parallel_for(kLabel,
-                           team_policy<Kokkos::TeamPolicy<Exec, How, Bounds>>(exec, N, lanes)
-                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
-                           *this);
-    });
+    launch_in_registers<false>(exec);
   }
+}
+
+template <class Exec, class Scalar>
+template <bool kAdds>
+void RmsnormForward<Exec, Scalar>::launch_in_registers(const Exec& exec) const {
+  const int N = x.extent_int(0), C = x.extent_int(1);
+  constexpr int kWidest = kPacketWidth<Exec, Scalar>, kMostSlots = 16;
+  const bool fits = packets_fit(kWidest, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
+  const int packets = fits ? C / kWidest : C, slots = (packets + kVectorLanes - 1) / kVectorLanes;
+
+  // A row per thread. The bounds (lanes of a team, teams that a processor has room for) leave a lane the registers for
+  // its packets, and no more: every lane counts.
+  if (fits && slots <= 4) return launch_teams<Row<true, kWidest, 4, kAdds>, 256, (kAdds ? 4 : 5)>(exec, 256);
+  constexpr int kLanes = kAdds ? 128 : 256;
+  if (fits && slots <= 8) return launch_teams<Row<true, kWidest, 8, kAdds>, kLanes, (kAdds ? 5 : 4)>(exec, kLanes);
+  if (fits && slots <= kMostSlots) return launch_teams<Row<true, kWidest, kMostSlots, kAdds>, 128, 4>(exec, 128);
+
+  // A row per team
+  const int lanes = (packets + kMostSlots - 1) / kMostSlots;
+  TESSERA_REQUIRE(lanes <= 512, "rmsnorm forward: a row is too long for the registers of a team", C);
+  if (fits) return launch_teams<Row<false, kWidest, kMostSlots, kAdds>, 512, 1>(exec, lanes);
+  launch_teams<Row<false, 1, kMostSlots, kAdds>, 512, 1>(exec, lanes);
+}
+
+template <class Exec, class Scalar>
+template <class How, int kMostLanes, int kTeams>
+void RmsnormForward<Exec, Scalar>::launch_teams(const Exec& exec, int lanes) const {
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
+  const int rows = How::kIsPerThread ? lanes / kVectorLanes : 1, teams = (x.extent_int(0) + rows - 1) / rows;
+  Kokkos::parallel_for(kForward,
+                       team_policy<Policy>(exec, teams, lanes)
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
+                       *this);
 }
 
 template <class Exec, class Scalar>
@@ -81,36 +110,67 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Staged, const Memb
 }
 
 template <class Exec, class Scalar>
-template <int kWidth, int kSlots>
-KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
-  const int n = team.league_rank(), C = x.extent_int(1);
-  const RowShare<kWidth, kSlots> share(team, C);
-  Pad<Real, Exec> pad(team.team_scratch(0), kJoinPad);
-  Packet<Scalar, kWidth> h[kSlots], other[kSlots];  // the row; delta, then the gain
+template <bool kPerThread, int kWidth, int kSlots, bool kAdds>
+KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Row<kPerThread, kWidth, kSlots, kAdds>,
+                                                              const Member& team) const {
+  const int n = kPerThread ? team.league_rank() * team.team_size() + team.team_rank() : team.league_rank();
+  const int C = x.extent_int(1);
+  if (n >= x.extent_int(0)) return;  // a thread without a row; no other waits for it
+  const auto share =
+      kPerThread ? RowShare<kWidth, kSlots>(lane_of_thread(team), kVectorLanes, C) : RowShare<kWidth, kSlots>(team, C);
+  const Scalar *x_row = &x(n, 0), *delta_row = kAdds ? &delta(n, 0) : nullptr;
+  Scalar *residual_row = residual.data() ? &residual(n, 0) : nullptr, *y_row = &y(n, 0);
 
-  // 1. every load first, then the sum as it will be stored
-  share.load_row(&x(n, 0), h);
-  if (delta.data()) {
-    share.load_row(&delta(n, 0), other);
-    share.each([&](int slot, int) {
-      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] + other[slot][i]);
-    });
+  // 1. every load of x first, then the sum as it will be stored; delta, and the gain below, a few packets at a time,
+  //    since all of them take too many registers
+  Packet<Scalar, kWidth> h[kSlots];
+  share.load_row(x_row, h);
+  if constexpr (kAdds) {
+    constexpr int kAtOnce = 4;
+    TESSERA_UNROLL
+    for (int first = 0; first < kSlots; first += kAtOnce) {
+      Packet<Scalar, kWidth> delta_p[kAtOnce];
+      share.each(first, kAtOnce,
+                 [&](int slot, int column) { delta_p[slot - first] = load<kWidth>(delta_row + column); });
+      share.each(first, kAtOnce, [&](int slot, int) {
+        for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] + delta_p[slot - first][i]);
+      });
+      if (residual_row) {
+        share.each(first, kAtOnce, [&](int slot, int column) { store(residual_row + column, h[slot]); });
+      }
+    }
+  } else if (residual_row) {
+    share.store_row(residual_row, h);
   }
-  if (residual.data()) share.store_row(&residual(n, 0), h);
-  share.load_row(&gain(0), other);
+  constexpr int kGains = 2;
+  Packet<Scalar, kWidth> gain_p[2][kGains];  // those in use, and the next
+  const auto load_gain = [&](int first) {
+    share.each(first, kGains,
+               [&](int slot, int column) { gain_p[first / kGains % 2][slot - first] = load<kWidth>(&gain(column)); });
+  };
+  load_gain(0);
   Real sum_sq = 0;
   share.each([&](int slot, int) {
     for (int i = 0; i < kWidth; ++i) sum_sq += h[slot][i] * h[slot][i];
   });
-  const Real r =
-      Real(1) / kernels::sqrt(join_lanes<Kokkos::Sum<Real>>(team, sum_sq, pad.data()) / static_cast<Real>(C) + eps);
+  if constexpr (kPerThread) {
+    sum_sq = join_lanes_of_thread<Kokkos::Sum<Real>>(team, sum_sq);
+  } else {
+    sum_sq = join_lanes<Kokkos::Sum<Real>>(team, sum_sq, Pad<Real, Exec>(team.team_scratch(0), kJoinPad).data());
+  }
+  const Real r = Real(1) / kernels::sqrt(sum_sq / static_cast<Real>(C) + eps);
 
   // 2. scale and write
-  share.each([&](int slot, int) {
-    for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * other[slot][i]);
-  });
-  share.store_row(&y(n, 0), h);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { rrms(n) = r; });
+  TESSERA_UNROLL
+  for (int first = 0; first < kSlots; first += kGains) {
+    load_gain(first + kGains);
+    share.each(first, kGains, [&](int slot, int column) {
+      const auto& gain_c = gain_p[first / kGains % 2][slot - first];
+      for (int i = 0; i < kWidth; ++i) h[slot].set(i, h[slot][i] * r * gain_c[i]);
+      store(y_row + column, h[slot]);
+    });
+  }
+  if (share.lane == 0) rrms(n) = r;
 }
 
 template <class Exec, class Scalar, class Grad>
@@ -130,36 +190,54 @@ void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
                   "rmsnorm backward: partial must be [kPartials,C]", partial.extent(0), partial.extent(1), C);
   if (N == 0) return;
   int groups = std::min(kPartials, (N + kMinGroupRows - 1) / kMinGroupRows);
-  constexpr const char* kLabel = "tessera::rmsnorm::backward::rows";
   if constexpr (kIsHost<Exec>) {
-    Kokkos::parallel_for(kLabel,
+    Kokkos::parallel_for(kBackward,
                          Kokkos::TeamPolicy<Exec, Staged>(exec, groups, Kokkos::AUTO)
                              .set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(C))),
                          *this);
   } else {
-    const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, C, x.data(), gain.data(), d_y.data(), d_residual.data(),
-                                  d_x.data(), partial.data());
-    in_registers<Exec, Scalar, kTeamLanes>("rmsnorm backward", fits, C, [&](auto how, int lanes) {
-      using How = decltype(how);
-      constexpr int kTeams = How::kSlotsOf == 1 ? 4 : How::kSlotsOf == 2 ? 3 : How::kSlotsOf == 4 ? 2 : 1;
-      constexpr int kMost = kMostLanes<How, kTeamLanes>;
-      using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMost, kTeams>>;
-      groups = std::min(groups, teams_at_once(lanes, kTeams * kMost));
-      Kokkos::parallel_for(kLabel,
-                           team_policy<Policy>(exec, groups, lanes)
-                               .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
-                           *this);
-    });
+    groups = d_residual.data() ? launch_in_registers<true>(exec) : launch_in_registers<false>(exec);
   }
   ColumnSum<Exec, Real, Grad>{.partial = partial, .rows = groups, .out = d_gain, .accumulate = true}.launch(
       exec, "tessera::rmsnorm::backward::d_gain");
 }
 
+/// Launches the groups on a GPU and returns how many there are.
+template <class Exec, class Scalar, class Grad>
+template <bool kAdds>
+int RmsnormBackward<Exec, Scalar, Grad>::launch_in_registers(const Exec& exec) const {
+  const int C = x.extent_int(1);
+  constexpr int kWidest = kPacketWidth<Exec, Scalar>;
+  const bool fits =
+      packets_fit(kWidest, C, x.data(), gain.data(), d_y.data(), d_residual.data(), d_x.data(), partial.data());
+  const int packets = fits ? C / kWidest : C;
+  const auto lanes = [&](int slots) { return (packets + slots - 1) / slots; };
+  if (fits && lanes(2) <= 128) return launch_teams<Rows<kWidest, 2, kAdds>, 128, (kAdds ? 5 : 6)>(exec, lanes(2));
+  if (fits && lanes(2) <= 256) return launch_teams<Rows<kWidest, 2, kAdds>, 256, (kAdds ? 2 : 3)>(exec, lanes(2));
+  if (fits && lanes(2) <= 512) return launch_teams<Rows<kWidest, 2, kAdds>, 512, 1>(exec, lanes(2));
+  TESSERA_REQUIRE(lanes(8) <= 1024, "rmsnorm backward: a row is too long for the registers of a team", C);
+  if (fits) return launch_teams<Rows<kWidest, 8, kAdds>, 1024, 1>(exec, lanes(8));
+  return launch_teams<Rows<1, 8, kAdds>, 1024, 1>(exec, lanes(8));
+}
+
+template <class Exec, class Scalar, class Grad>
+template <class How, int kMostLanes, int kTeams>
+int RmsnormBackward<Exec, Scalar, Grad>::launch_teams(const Exec& exec, int lanes) const {
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
+  const int groups = std::min(
+      {kPartials, (x.extent_int(0) + kMinGroupRows - 1) / kMinGroupRows, teams_at_once(lanes, kTeams * kMostLanes)});
+  Kokkos::parallel_for(kBackward,
+                       team_policy<Policy>(exec, groups, lanes)
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
+                       *this);
+  return groups;
+}
+
 template <class Exec, class Scalar, class Grad>
 KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Staged, const Member& team) const {
   const int C = x.extent_int(1), group = team.league_rank();
-  const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
-  const int first = rows.first, last = rows.second;
+  const std::int64_t N = x.extent_int(0), groups = team.league_size();
+  const int first = static_cast<int>(N * group / groups), last = static_cast<int>(N * (group + 1) / groups);
   Pad<Real, Exec> z(team.team_scratch(0), C);   // the normalised row
   Pad<Real, Exec> g(team.team_scratch(0), C);   // d_y * gain, then d_x
   Pad<Real, Exec> dg(team.team_scratch(0), C);  // d_gain of this group
@@ -196,41 +274,54 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Staged, con
 }
 
 template <class Exec, class Scalar, class Grad>
-template <int kWidth, int kSlots>
-KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(InRegisters<kWidth, kSlots>,
+template <int kWidth, int kSlots, bool kAdds>
+KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Rows<kWidth, kSlots, kAdds>,
                                                                      const Member& team) const {
-  const int C = x.extent_int(1), group = team.league_rank();
-  const Kokkos::pair<int, int> rows = rows_of(group, team.league_size());
-  const int first = rows.first, last = rows.second;
+  const int N = x.extent_int(0), C = x.extent_int(1), group = team.league_rank(), groups = team.league_size();
   const RowShare<kWidth, kSlots> share(team, C);
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
-  Packet<Scalar, kWidth> gain_c[kSlots], x_n[kSlots], d_y_n[kSlots], d_residual_n[kSlots];
+  Packet<Scalar, kWidth> gain_c[kSlots], d_residual_n[kSlots];
   Packet<Real, kWidth> dg[kSlots] = {};  // d_gain of this group
+  struct {
+    Packet<Scalar, kWidth> x[kSlots], d_y[kSlots];
+    Real rrms;
+  } row, next;
+  const auto read = [&](int n, auto& to) {
+    share.load_row(&x(n, 0), to.x);
+    share.load_row(&d_y(n, 0), to.d_y);
+    to.rrms = rrms(n);
+  };
+  constexpr bool kReadsAhead = kSlots <= 2;  // more would not stay in registers
 
   share.load_row(&gain(0), gain_c);
-  for (int n = first; n < last; ++n) {
-    // 1. every load of the row first, then the sums
-    share.load_row(&x(n, 0), x_n);
-    share.load_row(&d_y(n, 0), d_y_n);
-    if (d_residual.data()) share.load_row(&d_residual(n, 0), d_residual_n);
-    const Real r = rrms(n);
+  if constexpr (kReadsAhead) read(group, next);
+  for (int n = group, turn = 0; n < N; n += groups, turn ^= 1) {
+    // 1. every load first, those of the next row too, then the sums
+    if constexpr (kReadsAhead) {
+      row = next;
+    } else {
+      read(n, row);
+    }
+    if constexpr (kAdds) share.load_row(&d_residual(n, 0), d_residual_n);
+    if (kReadsAhead && n + groups < N) read(n + groups, next);
+    const Real r = row.rrms;
     Real sum_gz = 0;
     share.each([&](int slot, int) {
       for (int i = 0; i < kWidth; ++i) {
-        const Real dy_z = d_y_n[slot][i] * (x_n[slot][i] * r);
+        const Real dy_z = row.d_y[slot][i] * (row.x[slot][i] * r);
         dg[slot].element[i] += dy_z;
         sum_gz += dy_z * gain_c[slot][i];
       }
     });
     const Real mean_gz =
-        join_lanes<Kokkos::Sum<Real>>(team, sum_gz, pad.data() + (n - first) % 2 * kJoinPad) / static_cast<Real>(C);
+        join_lanes<Kokkos::Sum<Real>>(team, sum_gz, pad.data() + turn * kJoinPad) / static_cast<Real>(C);
 
     // 2. d_x
     share.each([&](int slot, int column) {
       Packet<Scalar, kWidth> d;
       for (int i = 0; i < kWidth; ++i) {
-        const Real past = d_residual.data() ? d_residual_n[slot][i] : Real(0);
-        d.set(i, r * (d_y_n[slot][i] * gain_c[slot][i] - x_n[slot][i] * r * mean_gz) + past);
+        const Real past = kAdds ? d_residual_n[slot][i] : Real(0);
+        d.set(i, r * (row.d_y[slot][i] * gain_c[slot][i] - row.x[slot][i] * r * mean_gz) + past);
       }
       store(&d_x(n, column), d);
     });

@@ -7,16 +7,21 @@
 ///              d_x[n,c] = rrms[n] * (g[c] - z[c] * mean_c(g*z)) + d_residual[n,c]
 ///              d_gain[c] += sum_n d_y[n,c] * z[c]
 ///
-/// Forward: one team per row; the row is read once, so x, delta and residual may be one tensor.
-/// Backward: one team per group of rows; the group's share of d_gain grows on chip and goes to one row of `partial`,
-/// and a second kernel sums those rows. A View that is not wanted is left empty (data() == nullptr). Hosts stage a row
-/// in the pad, GPUs hold it in registers (kernels/core/team.hpp): hence two bodies for each kernel.
+/// Every row is read once, so x, delta and residual may be one tensor. Backward: one team per group of rows; the
+/// group's share of d_gain grows on chip and goes to one row of `partial`, and a second kernel sums those rows. A View
+/// that is not wanted is left empty (data() == nullptr). Hosts stage a row in the pad, GPUs hold it in registers
+/// (kernels/core/team.hpp): hence two bodies for each kernel.
+///
+/// What a GPU needs is enough bytes under way, all the time. Forward therefore gives a row to one thread, whose 32
+/// lanes read all of it and wait for no others (a team, when the row is longer than 16 packets per lane). Backward,
+/// whose d_gain fills too many registers for that, has a team per row, which reads its next row before it joins its
+/// lanes.
 ///
 /// Source     Zhang & Sennrich 2019, arXiv:1910.07467.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
 ///            backward reads again.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real C (forward), Real 3*C (backward); on GPUs a Real or two per thread.
+/// Memory     pad: level 0, Real C (forward), Real 3*C (backward); on GPUs at most two Reals per thread.
 /// Cost       moves 2*N*C elements forward (4 with delta and residual), 3*N*C backward (4 with d_residual).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or a row exceeds the limit.
@@ -45,8 +50,19 @@ struct RmsnormForward {
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   struct Staged {};
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
-  template <int kWidth, int kSlots>
-  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
+  /// Work tag: a row per thread or per team, kSlots packets of kWidth elements per lane, with delta or without.
+  template <bool kPerThread, int kWidth, int kSlots, bool kAdds>
+  struct Row {
+    static constexpr bool kIsPerThread = kPerThread;
+  };
+  template <bool kPerThread, int kWidth, int kSlots, bool kAdds>
+  KOKKOS_FUNCTION void operator()(Row<kPerThread, kWidth, kSlots, kAdds>, const Member& team) const;
+
+ private:
+  template <bool kAdds>
+  void launch_in_registers(const Exec& exec) const;
+  template <class How, int kMostLanes, int kTeams>
+  void launch_teams(const Exec& exec, int lanes) const;
 };
 
 /// Grad is the type that weight gradients are kept in.
@@ -64,21 +80,27 @@ struct RmsnormBackward {
   Matrix<Real, Exec> partial;             // [kPartials,C]  workspace
 
   // Row groups at most, and rows of a group at least. A GPU wants just enough groups to fill it once (teams_at_once).
+  // A host's group is one piece of the rows; on a GPU group g of G has the rows g, g + G, ..., so that what is read at
+  // any time lies together.
   static constexpr int kPartials = kIsHost<Exec> ? 128 : 1056;
   static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 2;
 
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
-  /// First row of a group, and the row behind its last.
-  KOKKOS_FUNCTION Kokkos::pair<int, int> rows_of(std::int64_t group, std::int64_t groups) const {
-    const std::int64_t N = x.extent_int(0);
-    return {static_cast<int>(N * group / groups), static_cast<int>(N * (group + 1) / groups)};
-  }
   struct Staged {};
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
-  template <int kWidth, int kSlots>
-  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
+  /// Work tag: kSlots packets of kWidth elements per lane, with d_residual or without.
+  template <int kWidth, int kSlots, bool kAdds>
+  struct Rows {};
+  template <int kWidth, int kSlots, bool kAdds>
+  KOKKOS_FUNCTION void operator()(Rows<kWidth, kSlots, kAdds>, const Member& team) const;
+
+ private:
+  template <bool kAdds>
+  int launch_in_registers(const Exec& exec) const;
+  template <class How, int kMostLanes, int kTeams>
+  int launch_teams(const Exec& exec, int lanes) const;
 };
 
 }  // namespace tessera::kernels

@@ -69,12 +69,16 @@ void in_registers(const char* kernel, bool fit, std::int64_t columns, const Laun
   launch(InRegisters<kWidest, 8>{}, lanes(packets, 8));
 }
 
-/// This lane's number in its team. Only where a team has kVectorLanes lanes per thread.
+/// This lane's number in its thread, and in its team. Only where a team has kVectorLanes lanes per thread.
 template <class Member>
-KOKKOS_FORCEINLINE_FUNCTION int lane_of(const Member& team) {
+KOKKOS_FORCEINLINE_FUNCTION int lane_of_thread(const Member& team) {
   int lane = 0;
   Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, kVectorLanes), [&](int i) { lane = i; });
-  return team.team_rank() * kVectorLanes + lane;
+  return lane;
+}
+template <class Member>
+KOKKOS_FORCEINLINE_FUNCTION int lane_of(const Member& team) {
+  return team.team_rank() * kVectorLanes + lane_of_thread(team);
 }
 
 /// A lane's share of a row.
@@ -82,17 +86,24 @@ template <int kWidth, int kSlots>
 struct RowShare {
   int lane, lanes, packets;
 
+  KOKKOS_FORCEINLINE_FUNCTION RowShare(int lane_, int lanes_, int columns)
+      : lane(lane_), lanes(lanes_), packets(columns / kWidth) {}
+  /// The row is the whole team's.
   template <class Member>
   KOKKOS_FORCEINLINE_FUNCTION RowShare(const Member& team, int columns)
-      : lane(lane_of(team)), lanes(team.team_size() * kVectorLanes), packets(columns / kWidth) {}
+      : RowShare(lane_of(team), team.team_size() * kVectorLanes, columns) {}
 
-  /// body(slot, column) for each of this lane's packets.
+  /// body(slot, column) for each of this lane's packets; or only for those of the `count` slots from `first` on.
   template <class Body>
   KOKKOS_FORCEINLINE_FUNCTION void each(const Body& body) const {
+    each(0, kSlots, body);
+  }
+  template <class Body>
+  KOKKOS_FORCEINLINE_FUNCTION void each(int first, int count, const Body& body) const {
     TESSERA_UNROLL
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = first; slot < first + count; ++slot) {
       const int p = lane + slot * lanes;
-      if (p < packets) body(slot, p * kWidth);
+      if (slot < kSlots && p < packets) body(slot, p * kWidth);
     }
   }
   template <class Scalar>
@@ -105,6 +116,18 @@ struct RowShare {
   }
 };
 
+/// Joins one value of every lane of a thread, in a fixed order, by a reducer; all its lanes get the result.
+template <class Reducer, class Member>
+KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes_of_thread(const Member& team,
+                                                                              typename Reducer::value_type mine) {
+  typename Reducer::value_type of_thread;
+  const Reducer join(of_thread);
+  Kokkos::parallel_reduce(
+      Kokkos::ThreadVectorRange(team, kVectorLanes),
+      [&](int, typename Reducer::value_type& value) { join.join(value, mine); }, join);
+  return of_thread;
+}
+
 /// Joins one value of every lane of a team, in a fixed order, by a reducer (Kokkos::Sum<Real>, Kokkos::Max<Real>); all
 /// lanes get the result. One barrier. `pad` holds a value per thread of the team and is free for other use only after
 /// another barrier: two reductions in a row take two pads in turn.
@@ -113,11 +136,9 @@ KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes(const Member
                                                                     const typename Reducer::value_type mine,
                                                                     typename Reducer::value_type* pad) {
   using Value = typename Reducer::value_type;
-  Value of_thread, of_team;
-  const Reducer join_thread(of_thread), join_team(of_team);
-  Kokkos::parallel_reduce(
-      Kokkos::ThreadVectorRange(team, kVectorLanes), [&](int, Value& value) { join_thread.join(value, mine); },
-      join_thread);
+  const Value of_thread = join_lanes_of_thread<Reducer>(team, mine);
+  Value of_team;
+  const Reducer join_team(of_team);
   Kokkos::single(Kokkos::PerThread(team), [&] { pad[team.team_rank()] = of_thread; });
   team.team_barrier();
   Kokkos::parallel_reduce(

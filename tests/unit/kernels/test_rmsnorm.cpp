@@ -19,10 +19,15 @@ using kernels::RmsnormForward;
 struct Shape {
   int N, C;
 };
-// one element, primes, a row group less one, exactly one, plus one, more rows than all groups at their minimum; widths
-// of models, which a GPU's lanes hold in one to eight packets each, and one that is not made of packets
-const std::vector<Shape> kShapes = {{1, 1},    {1, 7},    {3, 16},   {15, 33},  {16, 64},  {17, 127},  {40, 257},
-                                    {2100, 3}, {37, 768}, {9, 1600}, {5, 4096}, {3, 6400}, {2, 16384}, {2, 6401}};
+// one element, primes, a row group less one, exactly one, plus one, more rows than all groups at their minimum (three
+// and four a group on a GPU); widths of models, which a GPU holds in four, eight or sixteen packets per lane of a
+// thread or of a team, and one that is not made of packets
+const std::vector<Shape> kShapes = {{1, 1},    {1, 7},    {3, 16},   {15, 33},   {16, 64},
+                                    {17, 127}, {40, 257}, {2100, 3}, {3300, 64}, {37, 768},
+                                    {9, 1600}, {5, 4096}, {3, 6400}, {2, 16384}, {2, 6401}};
+// the same for kernels that read one tensor more: each of their bodies
+const std::vector<Shape> kResidualShapes = {{5, 33},   {19, 33},  {9, 768},  {21, 1024}, {7, 1600}, {5, 2560},
+                                            {3, 4096}, {3, 6400}, {2, 6401}, {2, 16384}, {3300, 64}};
 constexpr double kEps = 1e-5;
 
 double max_of(const std::vector<double>& values) {
@@ -102,27 +107,57 @@ TYPED_TEST(Rmsnorm, forward_matches_reference_for_ragged_shapes) {
 TYPED_TEST(Rmsnorm, adds_delta_to_the_residual_and_normalises_the_rounded_sum) {
   using Scalar = TypeParam;
   using Real = Accum<Scalar>;
-  const Shape s{5, 33};
-  const Buffer<Scalar> x(this->x(s)), delta(uniform_as<Scalar>(s.N * s.C, 4)), gain(this->gain(s));
-  std::vector<Scalar> sum;
-  for (int i = 0; i < s.N * s.C; ++i) {
-    sum.push_back(static_cast<Scalar>(static_cast<Real>(x.elements()[i]) + static_cast<Real>(delta.elements()[i])));
-  }
-  const Forward<Scalar> expected(s, Buffer<Scalar>(sum).values(), gain.values());
+  for (const Shape s : kResidualShapes) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " C " << s.C);
+    const Buffer<Scalar> x(this->x(s)), delta(uniform_as<Scalar>(s.N * s.C, 4)), gain(this->gain(s));
+    std::vector<Scalar> sum = x.elements();
+    const std::vector<Scalar> added = delta.elements();
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = static_cast<Scalar>(static_cast<Real>(sum[i]) + static_cast<Real>(added[i]));
+    }
+    const auto expected = reference::rmsnorm_forward(Buffer<Scalar>(sum).values(), gain.values(), kEps);
+    const std::vector<std::size_t> shape = {std::size_t(s.N), std::size_t(s.C)};
 
-  const auto y = Buffer<Scalar>::unwritten(s.N * s.C);
+    // without a residual first: the other way x is overwritten, as the contract allows
+    for (const bool keeps_sum : {false, true}) {
+      const auto y = Buffer<Scalar>::unwritten(s.N * s.C);
+      const auto rrms = Buffer<Real>::unwritten(s.N);
+      RmsnormForward<Device, Scalar> kernel{.x = x.matrix(s.N, s.C),
+                                            .delta = delta.matrix(s.N, s.C),
+                                            .residual = {},
+                                            .gain = gain.vector(),
+                                            .y = y.matrix(s.N, s.C),
+                                            .rrms = rrms.vector(),
+                                            .eps = Real(kEps)};
+      if (keeps_sum) kernel.residual = x.matrix(s.N, s.C);
+      kernel.launch(Device());
+      if (keeps_sum) {
+        EXPECT_TRUE(same_bits(x.elements(), sum));
+      }
+      EXPECT_TRUE(all_close<Scalar>(y.values(), expected.y,
+                                    {.relative = tolerance<Scalar>(s.C), .absolute = kSmallest<Scalar>}, shape));
+      EXPECT_TRUE(all_close<Real>(rrms.values(), expected.rrms, {.relative = tolerance<Real>(s.C)}));
+    }
+  }
+}
+
+TYPED_TEST(Rmsnorm, copies_x_to_the_residual_without_a_delta) {
+  using Scalar = TypeParam;
+  using Real = Accum<Scalar>;
+  const Shape s{3, 1600};
+  const Buffer<Scalar> x(this->x(s)), gain(this->gain(s));
+  const auto y = Buffer<Scalar>::unwritten(s.N * s.C), residual = Buffer<Scalar>::unwritten(s.N * s.C);
   const auto rrms = Buffer<Real>::unwritten(s.N);
   RmsnormForward<Device, Scalar>{.x = x.matrix(s.N, s.C),
-                                 .delta = delta.matrix(s.N, s.C),
-                                 .residual = x.matrix(s.N, s.C),  // in place, as the contract allows
+                                 .delta = {},
+                                 .residual = residual.matrix(s.N, s.C),
                                  .gain = gain.vector(),
                                  .y = y.matrix(s.N, s.C),
                                  .rrms = rrms.vector(),
                                  .eps = Real(kEps)}
       .launch(Device());
-  EXPECT_TRUE(same_bits(x.elements(), sum));
-  EXPECT_TRUE(all_close<Scalar>(y.values(), expected.y.values(), {.relative = tolerance<Scalar>(s.C)}));
-  EXPECT_TRUE(all_close<Real>(rrms.values(), expected.rrms.values(), {.relative = tolerance<Real>(s.C)}));
+  EXPECT_TRUE(same_bits(residual.elements(), x.elements()));
+  EXPECT_TRUE(same_bits(y.elements(), Forward<Scalar>(s, x.values(), gain.values()).y.elements()));
 }
 
 TYPED_TEST(Rmsnorm, backward_matches_reference_for_ragged_shapes) {
@@ -147,39 +182,47 @@ TYPED_TEST(Rmsnorm, backward_matches_reference_for_ragged_shapes) {
 TYPED_TEST(Rmsnorm, backward_adds_the_gradient_of_the_residual_stream_also_in_place) {
   using Scalar = TypeParam;
   using Real = Accum<Scalar>;
-  const Shape s{19, 33};
-  const auto x = this->x(s), gain = this->gain(s), d_y = this->d_y(s), d_residual = uniform_as<Scalar>(s.N * s.C, 5);
-  const Backward<Scalar> apart(s, x, gain, d_y, d_residual);
-  auto expected = reference::rmsnorm_backward(x, gain, d_y, kEps).d_x;
-  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += d_residual[i];
-  EXPECT_TRUE(
-      all_close<Scalar>(apart.d_x.values(), expected, {.relative = kEpsilon<Scalar>, .of_max = tolerance<Real>(s.C)}));
+  for (const Shape s : kResidualShapes) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " C " << s.C);
+    const auto x = this->x(s), gain = this->gain(s), d_y = this->d_y(s);
+    const auto d_residual = uniform_as<Scalar>(s.N * s.C, 5);
+    const Backward<Scalar> apart(s, x, gain, d_y, d_residual);
+    auto expected = reference::rmsnorm_backward(x, gain, d_y, kEps);
+    for (std::size_t i = 0; i < expected.d_x.size(); ++i) expected.d_x[i] += d_residual[i];
+    for (double& d : expected.d_gain) d += 1;
+    EXPECT_TRUE(all_close<Scalar>(apart.d_x.values(), expected.d_x,
+                                  {.relative = kEpsilon<Scalar>, .of_max = tolerance<Real>(s.C)}));
+    EXPECT_TRUE(all_close<Real>(apart.d_gain.values(), expected.d_gain,
+                                {.absolute = tolerance<Real>(s.N) * std::sqrt(s.N) * std::max(1.0, max_of(d_y))}));
 
-  const Buffer<Scalar> x_in(x), gain_in(gain), d_y_in(d_y), in_place(d_residual);
-  const Buffer<Real> rrms(reference::rmsnorm_forward(x, gain, kEps).rrms);
-  const auto d_gain = Buffer<Real>::zeros(s.C);
-  constexpr int kPartials = RmsnormBackward<Device, Scalar>::kPartials;
-  const auto partial = Buffer<Real>::unwritten(kPartials * s.C);
-  RmsnormBackward<Device, Scalar>{.x = x_in.matrix(s.N, s.C),
-                                  .gain = gain_in.vector(),
-                                  .rrms = rrms.vector(),
-                                  .d_y = d_y_in.matrix(s.N, s.C),
-                                  .d_residual = in_place.matrix(s.N, s.C),
-                                  .d_x = in_place.matrix(s.N, s.C),
-                                  .d_gain = d_gain.vector(),
-                                  .partial = partial.matrix(kPartials, s.C)}
-      .launch(Device());
-  EXPECT_TRUE(same_bits(in_place.elements(), apart.d_x.elements()));
+    const Buffer<Scalar> x_in(x), gain_in(gain), d_y_in(d_y), in_place(d_residual);
+    const Buffer<Real> rrms(reference::rmsnorm_forward(x, gain, kEps).rrms);
+    const auto d_gain = Buffer<Real>::zeros(s.C);
+    constexpr int kPartials = RmsnormBackward<Device, Scalar>::kPartials;
+    const auto partial = Buffer<Real>::unwritten(kPartials * s.C);
+    RmsnormBackward<Device, Scalar>{.x = x_in.matrix(s.N, s.C),
+                                    .gain = gain_in.vector(),
+                                    .rrms = rrms.vector(),
+                                    .d_y = d_y_in.matrix(s.N, s.C),
+                                    .d_residual = in_place.matrix(s.N, s.C),
+                                    .d_x = in_place.matrix(s.N, s.C),
+                                    .d_gain = d_gain.vector(),
+                                    .partial = partial.matrix(kPartials, s.C)}
+        .launch(Device());
+    EXPECT_TRUE(same_bits(in_place.elements(), apart.d_x.elements()));
+  }
 }
 
 TYPED_TEST(Rmsnorm, repeats_bit_for_bit) {
-  const Shape s{331, 61};
-  const auto x = this->x(s), gain = this->gain(s), d_y = this->d_y(s);
-  const Forward<TypeParam> one(s, x, gain), two(s, x, gain);
-  EXPECT_TRUE(same_bits(one.y.elements(), two.y.elements()));
-  const Backward<TypeParam> three(s, x, gain, d_y), four(s, x, gain, d_y);
-  EXPECT_TRUE(same_bits(three.d_x.elements(), four.d_x.elements()));
-  EXPECT_TRUE(same_bits(three.d_gain.elements(), four.d_gain.elements()));
+  for (const Shape s : {Shape{331, 61}, Shape{3300, 64}}) {
+    SCOPED_TRACE(::testing::Message() << "N " << s.N << " C " << s.C);
+    const auto x = this->x(s), gain = this->gain(s), d_y = this->d_y(s);
+    const Forward<TypeParam> one(s, x, gain), two(s, x, gain);
+    EXPECT_TRUE(same_bits(one.y.elements(), two.y.elements()));
+    const Backward<TypeParam> three(s, x, gain, d_y), four(s, x, gain, d_y);
+    EXPECT_TRUE(same_bits(three.d_x.elements(), four.d_x.elements()));
+    EXPECT_TRUE(same_bits(three.d_gain.elements(), four.d_gain.elements()));
+  }
 }
 
 TYPED_TEST(Rmsnorm, launches_under_its_name_on_the_callers_instance) {
