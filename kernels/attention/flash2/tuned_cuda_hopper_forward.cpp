@@ -1,6 +1,7 @@
 #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
+#include "kernels/attention/flash2/tuned_cuda_hopper_forward_rows.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -12,8 +13,6 @@
 
 namespace tessera::kernels {
 namespace detail::hopper_forward {
-
-using namespace cuda;
 
 /// The list of all query tiles, and who takes which.
 ///
@@ -46,7 +45,8 @@ struct TileOrder {
 };
 
 /// kConsumers warpgroups of 64 queries; keys and values pass in tiles of kKeyTile through kKeyStages buffers each.
-template <class Scalar, int D, int kConsumers, int kKeyTile, int kQueryStages, int kKeyStages>
+/// kHalves says how consumers take a tile: as two halves, or whole and in turns.
+template <class Scalar, int D, int kConsumers, int kKeyTile, int kQueryStages, int kKeyStages, bool kHalves>
 struct TileKernel {
   using Panels = HeadPanels<D>;
   using Descriptor = TileDescriptor<Panels::kBytes>;
@@ -58,7 +58,9 @@ struct TileKernel {
   // The multiprocessor has 65,536 registers; what the producer gives up goes to the consumers.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
-  static constexpr bool kHalvesTiles = kKeyTile % 32 == 0;
+  static constexpr bool kHasHalves = kKeyTile % 32 == 0;  // a half is a multiple of 16, the depth of a product
+  static constexpr int kHalf = kKeyTile / 2, kPiece = kHalves ? kHalf : kKeyTile;
+  static_assert(kHasHalves || !kHalves);
   static constexpr int kTileBytes = 16;
   static constexpr int kBarriers = 2 * kQueryStages + 4 * kKeyStages;
   static constexpr int kPadBytes =
@@ -191,21 +193,12 @@ struct TileKernel {
     barrier_arrive(pad.q_full(query.stage));
   }
 
-  /// What a lane keeps of its two rows, g and g + 8 of the warp's 16.
-  struct Rows {
-    float top[2] = {-INFINITY, -INFINITY};  // largest score so far
-    float sum[2] = {0, 0};                  // of the weights of this lane's columns
-    float shrink[2];                        // 2^(old top - new top), with the scale
-    float shift[2];                         // top * scale_log2, 0 where nothing was seen
-  };
-
   TESSERA_DEVICE void consume(const Pad& pad, int consumer, int warp, int lane) const {
-    float output[D / 2], scores[kKeyTile / 2];
-    std::uint32_t weights[kKeyTile / 4];
+    float output[D / 2];
     const int my_turn = 1 + consumer, next_turn = consumer + 1 == kConsumers ? 1 : 2 + consumer;
-    const bool leads = lane == 0;                                           // arrives for its warp
-    unsigned n = 0;                                                         // tiles of keys so far
-    if (consumer == kConsumers - 1) named_barrier_arrive(1, kTurnThreads);  // the first consumer begins
+    const bool leads = lane == 0;                                                       // arrives for its warp
+    unsigned n = 0;                                                                     // tiles of keys so far
+    if (!kHalves && consumer == kConsumers - 1) named_barrier_arrive(1, kTurnThreads);  // the first consumer begins
 
     for (unsigned round = 0;; ++round) {
       const QueryUse query(round);
@@ -215,7 +208,7 @@ struct TileKernel {
       const Descriptor q_rows(pad.q(query.stage) + consumer * 64 * Panels::kBytes);
       const int first = tile.first_query + consumer * 64;
       const int mine = first + 64 <= 0 ? 0 : min(tile.key_tiles, key_tiles_before(first + 64));
-      const int unmasked = min(Tk, first + 1 + diagonal) / kKeyTile;  // leading key tiles that all 64 queries see
+      const int unmasked = min(Tk, first + 1 + diagonal) / kPiece;  // leading pieces that all 64 queries see
       const int column = 2 * (lane % 4);
       // Last visible column of row g (of row g + 8: 8 more), and last column of all; counted from this lane's first.
       const int last_seen = first + warp * 16 + lane / 4 + diagonal - column, last_key = Tk - 1 - column;
@@ -226,75 +219,180 @@ struct TileKernel {
       for (int i = 0; i < D / 2; ++i) output[i] = 0;
 
       if (mine > 0) {
-        {  // 1. the first tile of keys: scores and weights
-          const KeyUse key(n);
-          barrier_wait(pad.k_full(key.stage), key.parity);
-          named_barrier_sync(my_turn, kTurnThreads);
-          warpgroup_fence();
-          multiply_scores(scores, q_rows, pad.k(key.stage));
-          warpgroup_commit();
-          named_barrier_arrive(next_turn, kTurnThreads);
-          warpgroup_wait<0>(scores);
-          if (leads) barrier_arrive(pad.k_empty(key.stage));
-          find_tops(scores, rows, unmasked < 1, last_seen, last_key);
-          weigh(scores, rows, weights);
-          ++n;
-        }
-        bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
-        /// Scores of tile j and output of tile j - 1.
-        const auto advance = [&](auto& tile_scores, int j) {
-          const KeyUse key(n), value(n - 1), next_key(n + 1);
-          if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
-          if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
-          named_barrier_sync(my_turn, kTurnThreads);
-          warpgroup_fence();
-          multiply_scores(tile_scores, q_rows, pad.k(key.stage));
-          warpgroup_commit();
-          multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
-          warpgroup_commit();
-          named_barrier_arrive(next_turn, kTurnThreads);
-
-          warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
-          if (leads) barrier_arrive(pad.k_empty(key.stage));
-          find_tops(tile_scores, rows, j >= unmasked, last_seen - j * kKeyTile, last_key - j * kKeyTile);
-          warpgroup_wait_after(rows.shrink[0] + rows.shrink[1], output);
-          if (leads) barrier_arrive(pad.v_empty(value.stage));
-          // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
-          has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
-          has_value = barrier_test(pad.v_full(key.stage), key.parity);
-          // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
-          weigh(tile_scores, rows, weights);
-#pragma unroll
-          for (int i = 0; i < D / 2; ++i) output[i] *= rows.shrink[i >> 1 & 1];
-          ++n;
-        };
-        /// Output of the last tile, of which the first 16 * kSteps keys count.
-        const auto finish = [&]<int kSteps>() {
-          tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
-          __syncwarp();                              // all lanes have it before the stage is given back
-          if (leads) barrier_arrive(pad.q_empty(query.stage));
-          const KeyUse value(n - 1);
-          if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
-          touch(output);
-          warpgroup_fence();
-          multiply_output<kSteps>(output, weights, pad.v(value.stage), mine > 1);
-          warpgroup_commit();
-          warpgroup_wait<0>(output);
-          if (leads) barrier_arrive(pad.v_empty(value.stage));
-        };
-        // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
-        const bool ends_in_half =
-            kHalvesTiles && mine > 1 && min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kKeyTile / 2;
-        const int whole = ends_in_half ? mine - 1 : mine;
-        for (int j = 1; j < whole; ++j) advance(scores, j);
-        if (ends_in_half) {
-          if constexpr (kHalvesTiles) {
-            float half_scores[kKeyTile / 4];
-            advance(half_scores, mine - 1);
-            finish.template operator()<kKeyTile / 32>();
+        if constexpr (kHalves) {
+          float first_scores[kHalf / 2], second_scores[kHalf / 2];
+          std::uint32_t first_weights[kHalf / 4], second_weights[kHalf / 4];
+          const auto hide = [&](float(&half_scores)[kHalf / 2], int half) {
+            if (half >= unmasked) hide_unseen(half_scores, last_seen - half * kHalf, last_key - half * kHalf);
+          };
+          /// Weights of a half, by the tops as they stand: those of the first half serve to the end, with few
+          /// exceptions.
+          const auto weigh = [&](float(&half_scores)[kHalf / 2], std::uint32_t(&weights)[kHalf / 4]) {
+            float sums[2];
+            rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
+            if (Rows::has_outgrown(sums)) [[unlikely]] {
+              warpgroup_wait<0>(output);
+              float shrink[2];
+              rows.raise(half_scores, scale_log2, shrink, {sums[0] > Rows::kLargest, sums[1] > Rows::kLargest});
+              rescale(output, shrink);
+              rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
+            }
+            rows.add(sums);
+          };
+          {  // 1. the first tile of keys: scores, and weights of its first half
+            const KeyUse key(n);
+            barrier_wait(pad.k_full(key.stage), key.parity);
+            warpgroup_fence();
+            multiply_scores(first_scores, q_rows, pad.k(key.stage));
+            warpgroup_commit();
+            multiply_scores(second_scores, q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
+            warpgroup_commit();
+            warpgroup_wait<1>(first_scores);
+            hide(first_scores, 0);
+            float shrink[2], sums[2];
+            rows.raise(first_scores, scale_log2, shrink);
+            rows.weigh<Scalar>(first_scores, scale_log2, first_weights, sums);
+            rows.add(sums);
+            warpgroup_wait<0>(second_scores);
+            ++n;
           }
+          // 2. the others. While the weights of one half are made, the tensor cores have the scores of the next and the
+          //    output of the one before.
+          for (int j = 1; j < mine; ++j, ++n) {
+            const KeyUse key(n), last(n - 1);
+            barrier_wait(pad.k_full(key.stage), key.parity);
+            barrier_wait(pad.v_full(last.stage), last.parity);
+            warpgroup_fence();
+            multiply_scores(first_scores, q_rows, pad.k(key.stage));
+            warpgroup_commit();
+            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), j > 1);
+            warpgroup_commit();
+            if (leads) barrier_arrive(pad.k_empty(last.stage));
+            hide(second_scores, 2 * j - 1);
+            weigh(second_scores, second_weights);
+            warpgroup_wait<0>(first_scores);
+            touch(output);
+            warpgroup_fence();
+            multiply_scores(second_scores, q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
+            warpgroup_commit();
+            multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
+            warpgroup_commit();
+            // This look at a barrier decides nothing. Without it (CUDA 13.0) ptxas keeps the tiles' descriptors in
+            // vector registers, moves them over before every product, spills, and the kernel is 4 to 12 % slower.
+            barrier_test(pad.v_full(key.stage), key.parity);
+            hide(first_scores, 2 * j);
+            weigh(first_scores, first_weights);
+            warpgroup_wait<0>(second_scores);
+            touch(output);
+            if (leads) barrier_arrive(pad.v_empty(last.stage));
+          }
+          // 3. the output of the last tile, of which half is enough where the mask hides the rest
+          const bool ends_in_half = min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kHalf;
+          tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
+          const KeyUse last(n - 1);
+          barrier_wait(pad.v_full(last.stage), last.parity);
+          if (leads) barrier_arrive(pad.k_empty(last.stage));
+          __syncwarp();  // all lanes have the tile before the stage is given back
+          if (leads) barrier_arrive(pad.q_empty(query.stage));
+          // Both branches are whole chains: one that went on beyond a branch would make ptxas serialise them all.
+          if (ends_in_half) {
+            warpgroup_fence();
+            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), mine > 1);
+            warpgroup_commit();
+            warpgroup_wait<0>(output);
+          } else {
+            warpgroup_fence();
+            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), mine > 1);
+            warpgroup_commit();
+            hide(second_scores, 2 * mine - 1);
+            weigh(second_scores, second_weights);
+            touch(output);
+            warpgroup_fence();
+            multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
+            warpgroup_commit();
+            warpgroup_wait<0>(output);
+          }
+          if (leads) barrier_arrive(pad.v_empty(last.stage));
         } else {
-          finish.template operator()<kKeyTile / 16>();
+          float scores[kKeyTile / 2];
+          std::uint32_t weights[kKeyTile / 4];
+          const auto weigh = [&](const auto& tile_scores) {
+            float sums[2];
+            rows.weigh<Scalar>(tile_scores, scale_log2, weights, sums);
+            rows.add(sums);
+          };
+          float shrink[2];
+          {  // 1. the first tile of keys: scores and weights
+            const KeyUse key(n);
+            barrier_wait(pad.k_full(key.stage), key.parity);
+            named_barrier_sync(my_turn, kTurnThreads);
+            warpgroup_fence();
+            multiply_scores(scores, q_rows, pad.k(key.stage));
+            warpgroup_commit();
+            named_barrier_arrive(next_turn, kTurnThreads);
+            warpgroup_wait<0>(scores);
+            if (leads) barrier_arrive(pad.k_empty(key.stage));
+            if (unmasked < 1) hide_unseen(scores, last_seen, last_key);
+            rows.raise(scores, scale_log2, shrink);
+            weigh(scores);
+            ++n;
+          }
+          bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
+          /// Scores of tile j and output of tile j - 1.
+          const auto advance = [&](auto& tile_scores, int j) {
+            const KeyUse key(n), value(n - 1), next_key(n + 1);
+            if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
+            if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
+            named_barrier_sync(my_turn, kTurnThreads);
+            warpgroup_fence();
+            multiply_scores(tile_scores, q_rows, pad.k(key.stage));
+            warpgroup_commit();
+            multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
+            warpgroup_commit();
+            named_barrier_arrive(next_turn, kTurnThreads);
+
+            warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
+            if (leads) barrier_arrive(pad.k_empty(key.stage));
+            if (j >= unmasked) hide_unseen(tile_scores, last_seen - j * kKeyTile, last_key - j * kKeyTile);
+            rows.raise(tile_scores, scale_log2, shrink);
+            warpgroup_wait_after(shrink[0] + shrink[1], output);
+            if (leads) barrier_arrive(pad.v_empty(value.stage));
+            // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
+            has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
+            has_value = barrier_test(pad.v_full(key.stage), key.parity);
+            // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
+            weigh(tile_scores);
+            rescale(output, shrink);
+            ++n;
+          };
+          /// Output of the last tile, of which the first 16 * kSteps keys count.
+          const auto finish = [&]<int kSteps>() {
+            tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
+            __syncwarp();                              // all lanes have it before the stage is given back
+            if (leads) barrier_arrive(pad.q_empty(query.stage));
+            const KeyUse value(n - 1);
+            if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
+            touch(output);
+            warpgroup_fence();
+            multiply_output<kSteps>(output, weights, pad.v(value.stage), mine > 1);
+            warpgroup_commit();
+            warpgroup_wait<0>(output);
+            if (leads) barrier_arrive(pad.v_empty(value.stage));
+          };
+          // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
+          const bool ends_in_half =
+              kHasHalves && mine > 1 && min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kKeyTile / 2;
+          const int whole = ends_in_half ? mine - 1 : mine;
+          for (int j = 1; j < whole; ++j) advance(scores, j);
+          if (ends_in_half) {
+            if constexpr (kHasHalves) {
+              float half_scores[kKeyTile / 4];
+              advance(half_scores, mine - 1);
+              finish.template operator()<kKeyTile / 32>();
+            }
+          } else {
+            finish.template operator()<kKeyTile / 16>();
+          }
         }
       } else {
         __syncwarp();
@@ -303,8 +401,10 @@ struct TileKernel {
       for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
         const KeyUse key(n);
         barrier_wait(pad.k_full(key.stage), key.parity);
-        named_barrier_sync(my_turn, kTurnThreads);
-        named_barrier_arrive(next_turn, kTurnThreads);
+        if constexpr (!kHalves) {
+          named_barrier_sync(my_turn, kTurnThreads);
+          named_barrier_arrive(next_turn, kTurnThreads);
+        }
         if (leads) barrier_arrive(pad.k_empty(key.stage));
         barrier_wait(pad.v_full(key.stage), key.parity);
         if (leads) barrier_arrive(pad.v_empty(key.stage));
@@ -325,7 +425,8 @@ struct TileKernel {
         write_row(output, r, inverse, out + tile.b * out_b + tile.h * out_h + t * out_t, is_row, lane % 4);
       }
     }
-    if (consumer == 0) named_barrier_sync(1, kTurnThreads);  // takes the last turn: no barrier stays half full
+    if (!kHalves && consumer == 0)
+      named_barrier_sync(1, kTurnThreads);  // takes the last turn: no barrier stays half full
   }
 
   /// scores = q k^T for 64 queries and the first 2 * kCount keys of a tile.
@@ -348,8 +449,8 @@ struct TileKernel {
   }
 
   /// output (= or +=) weights v for 64 queries and the first 16 * kSteps keys of a tile.
-  template <int kSteps>
-  TESSERA_DEVICE static void multiply_output(float (&output)[D / 2], const std::uint32_t (&weights)[kKeyTile / 4],
+  template <int kSteps, int kWords>
+  TESSERA_DEVICE static void multiply_output(float (&output)[D / 2], const std::uint32_t (&weights)[kWords],
                                              SharedAddress v_tile, bool accumulate) {
     const Descriptor v_rows(v_tile, kKeyTile * Panels::kBytes);
 #pragma unroll
@@ -360,43 +461,9 @@ struct TileKernel {
     }
   }
 
-  /// First half of a step of the running softmax: masks the scores and moves the tops.
-  template <int kCount>
-  TESSERA_DEVICE void find_tops(float (&scores)[kCount], Rows& rows, bool on_edge, int last_seen, int last_key) const {
-    if (on_edge) {
+  TESSERA_DEVICE static void rescale(float (&output)[D / 2], const float (&shrink)[2]) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const int last = min(last_key, last_seen + 8 * (i >> 1 & 1));
-        if (8 * (i >> 2) + (i & 1) > last) scores[i] = -INFINITY;
-      }
-    }
-    float top[2] = {rows.top[0], rows.top[1]};
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      top[i >> 1 & 1] = fmaxf(top[i >> 1 & 1], fmaxf(scores[i], scores[i + 1]));
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      top[r] = quad_max(top[r]);
-      rows.shift[r] = top[r] == -INFINITY ? 0 : top[r] * scale_log2;  // nothing seen yet: every weight is 0
-      rows.shrink[r] = exp2_approx(fmaf(rows.top[r], scale_log2, -rows.shift[r]));
-      rows.top[r] = top[r];
-    }
-  }
-
-  /// Second half: weights relative to the tops, and their sums.
-  template <int kCount>
-  TESSERA_DEVICE void weigh(float (&scores)[kCount], Rows& rows, std::uint32_t (&weights)[kKeyTile / 4]) const {
-    rows.sum[0] *= rows.shrink[0];
-    rows.sum[1] *= rows.shrink[1];
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      const int r = i >> 1 & 1;
-      const float a = exp2_approx(fmaf(scores[i], scale_log2, -rows.shift[r]));
-      const float b = exp2_approx(fmaf(scores[i + 1], scale_log2, -rows.shift[r]));
-      rows.sum[r] += a + b;
-      weights[i / 2] = pack<Scalar>(a, b);
-    }
+    for (int i = 0; i < D / 2; ++i) output[i] *= shrink[i >> 1 & 1];
   }
 
   /// Row r of the fragment, normalised, in pieces of 16 bytes; the last 16 columns of a D that 32 does not divide go
@@ -420,17 +487,18 @@ struct TileKernel {
   }
 };
 
-/// How each width runs: consumers, key tile, stages of q, stages of k and v. The largest that registers and pad hold.
+/// How each width runs: consumers, key tile, stages of q, stages of k and v, in halves or not. The largest that
+/// registers and pad hold.
 #define TESSERA_FOR_EACH_WIDTH(MACRO) \
-  MACRO(16, 3, 128, 2, 4)             \
-  MACRO(32, 3, 128, 2, 4)             \
-  MACRO(64, 3, 128, 2, 3)             \
-  MACRO(80, 2, 128, 2, 2)             \
-  MACRO(96, 2, 128, 2, 2)             \
-  MACRO(128, 2, 128, 2, 2)            \
-  MACRO(160, 2, 128, 1, 2)            \
-  MACRO(192, 2, 112, 1, 2)            \
-  MACRO(256, 2, 80, 1, 2)
+  MACRO(16, 3, 128, 2, 4, true)       \
+  MACRO(32, 3, 128, 2, 4, true)       \
+  MACRO(64, 3, 128, 2, 3, true)       \
+  MACRO(80, 2, 128, 2, 2, true)       \
+  MACRO(96, 2, 128, 2, 2, true)       \
+  MACRO(128, 2, 128, 2, 2, true)      \
+  MACRO(160, 2, 128, 1, 2, true)      \
+  MACRO(192, 2, 112, 1, 2, false)     \
+  MACRO(256, 2, 80, 1, 2, false)
 
 /// How teams share the tiles out. A full mask makes equal tiles, which a fixed stride serves best: teams then walk the
 /// same keys in step. Unequal ones are drawn on demand, longest first.

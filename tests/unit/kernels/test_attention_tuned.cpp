@@ -321,6 +321,22 @@ TYPED_TEST(AttentionTuned, large_scores_neither_overflow_nor_become_nan) {
   }
 }
 
+TYPED_TEST(AttentionTuned, matches_reference_when_scores_keep_growing_along_the_keys) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const int D : TypeParam::widths()) {
+    for (const bool causal : {false, true}) {
+      const Shape s{1, 2, 450, 450, causal};
+      Inputs<Scalar> in(s, D);
+      // Doubled every 128 keys, exactly: later weights exceed the first ones by factors beyond 2^10.
+      for (std::size_t i = 0; i < in.k.size(); ++i) in.k[i] *= 1 << i / D % s.Tk / 128;
+      const Outcome<TypeParam> got(s, D, in);
+      const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
+      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out())) << D;
+      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse())) << D;
+    }
+  }
+}
+
 TYPED_TEST(AttentionTuned, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
   using Scalar = typename TypeParam::Scalar;
   for (const int D : TypeParam::widths()) {
