@@ -1,13 +1,17 @@
 #include "kernels/cross_entropy.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/copy_ahead.hpp"
 #include "kernels/core/instantiate.hpp"
+#include "kernels/core/lanes.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -29,6 +33,106 @@ KOKKOS_INLINE_FUNCTION OrderKey<Real> order_key(Real value) {
 template <class Real>
 KOKKOS_INLINE_FUNCTION Real value_of_key(OrderKey<Real> key) {
   return std::bit_cast<Real>(flip_negative<Real>(key));
+}
+
+// --- rows on GPUs --------------------------------------------------------------------------------------------------
+
+template <class Scalar, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION Accum<Scalar> largest(const Packet<Scalar, kWidth>& packet) {
+  Accum<Scalar> max = packet[0];
+  for (int j = 1; j < kWidth; ++j) max = larger(max, packet[j]);
+  return max;
+}
+
+/// Largest logit so far, and the sum of exponentials relative to it.
+template <class Scalar>
+struct RunningSum {
+  using Real = Accum<Scalar>;
+  /// "No maximum yet": below every logit, and still finite when multiplied by log2(e).
+  static constexpr Real kNothingYet = -(sizeof(Real) == 4 ? Real(1.7e38) : Real(8e307));
+
+  Real max = kNothingYet, sum = 0;
+
+  KOKKOS_FORCEINLINE_FUNCTION void raise(Real new_max) {
+    sum *= ShiftedExp<Scalar>{Real(0)}(max - new_max);
+    max = new_max;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void add(Real logit) {
+    raise(larger(max, logit));
+    sum += ShiftedExp<Scalar>{max}(logit);
+  }
+  template <int kWidth>
+  KOKKOS_FORCEINLINE_FUNCTION void add(const Packet<Scalar, kWidth>& logits) {
+    raise(larger(max, largest(logits)));
+    const ShiftedExp<Scalar> exp{max};
+    Real of_packet = 0;
+    for (int j = 0; j < kWidth; ++j) of_packet += exp(logits[j]);
+    sum += of_packet;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION Real loss(Real target_logit) const { return kernels::log(sum) - (target_logit - max); }
+};
+
+/// That of a whole team, from those of its lanes, for all of them. One barrier; `pad` as in join_lanes, but with two
+/// values per thread.
+template <class Scalar, class Member>
+KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, RunningSum<Scalar> mine,
+                                                          Accum<Scalar>* pad) {
+  const auto join = [&] {
+    mine.raise(max_over_lanes(team, mine.max));
+    mine.sum = sum_over_lanes(team, mine.sum);
+  };
+  join();
+  if (team.team_size() == 1) return mine;
+  Kokkos::single(Kokkos::PerThread(team), [&] {
+    pad[2 * team.team_rank()] = mine.max;
+    pad[2 * team.team_rank() + 1] = mine.sum;
+  });
+  team.team_barrier();
+  mine = {};
+  if (const int thread = lane_of(team) % kVectorLanes; thread < team.team_size()) {
+    mine = {pad[2 * thread], pad[2 * thread + 1]};
+  }
+  join();
+  return mine;
+}
+
+/// A row of V numbers that may begin anywhere: whole packets, at addresses that are multiples of them, and before and
+/// behind these fewer than kWidth single numbers, at most one for a lane.
+template <class Scalar, int kWidth>
+struct CutRow {
+  Scalar* begin;
+  int before, packets, behind;
+
+  KOKKOS_FORCEINLINE_FUNCTION CutRow(Scalar* row, int V) : begin(row) {
+    const auto numbers_to_row = reinterpret_cast<std::uintptr_t>(row) / sizeof(Scalar);
+    before = static_cast<int>((0 - numbers_to_row) % kWidth);
+    before = before < V ? before : V;
+    packets = (V - before) / kWidth;
+    behind = V - before - packets * kWidth;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION int column(int packet) const { return before + packet * kWidth; }
+  /// Column of the lane's single number, or -1.
+  KOKKOS_FORCEINLINE_FUNCTION int single(int lane) const {
+    return lane < before ? lane : lane < before + behind ? packets * kWidth + lane : -1;
+  }
+};
+
+/// numbers[place] -= what, where there is such a place.
+template <class Real, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void subtract_at(int place, Real (&numbers)[kWidth], Real what) {
+  if (place < 0 || place >= kWidth) return;
+  TESSERA_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    if (j == place) numbers[j] -= what;
+  }
+}
+
+/// Stores numbers rounded to Scalar.
+template <class Scalar, int kWidth>
+KOKKOS_FORCEINLINE_FUNCTION void store_rounded(Scalar* to, const Accum<Scalar> (&numbers)[kWidth]) {
+  Packet<Scalar, kWidth> packet;
+  for (int j = 0; j < kWidth; ++j) packet.set(j, numbers[j]);
+  store(to, packet);
 }
 
 }  // namespace detail
@@ -53,46 +157,37 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {
-    const int width = kPacketWidth<Exec, Scalar>;
-    const bool fits = packets_fit(width, columns, logits.data());
-    const auto pads = Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad));
-    if (fits && columns / width <= kHeldPackets) {
-      constexpr int kLanes = 64;
-      in_registers<Exec, Scalar, kLanes>("cross entropy", fits, columns, [&](auto how, int lanes) {
-        using How = decltype(how);
-        using Bounds = Kokkos::LaunchBounds<kMostLanes<How, kLanes>, 1024 / kMostLanes<How, kLanes>>;
-        using Policy = Kokkos::TeamPolicy<Exec, How, Bounds>;
-        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
-      });
-    } else {
-      in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
-        using Policy = Kokkos::TeamPolicy<Exec, Walked<kWidth>, Kokkos::LaunchBounds<1024, 1>>;
-        const int packets = columns / kWidth, lanes = packets < 4096 ? kTeamLanes : packets < 8192 ? 512 : 1024;
-        Kokkos::parallel_for(label, team_policy<Policy>(exec, n, lanes).set_scratch_size(0, pads), *this);
-      });
+    constexpr int kWidth = kPacketWidth<Exec, Scalar>;
+    const std::int64_t packets = (V() + kWidth - 1) / kWidth;
+    if (Held<kWidth>::suits(packets)) {
+      launch_held<kWidth>(exec, label, packets);
+    } else if (!launch_streamed<kWidth, 256>(exec, label, packets) &&
+               !launch_streamed<kWidth, 512>(exec, label, packets)) {
+      launch_streamed<kWidth, 1024>(exec, label, packets);
     }
   }
 }
 
-/// Whether this row's target is -1; then the row is done.
+/// No gradient in row i from column `first` on.
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION bool CrossEntropy<Exec, Scalar>::is_ignored(const Member& team) const {
-  const int i = team.league_rank(), target = targets(i);
-  KOKKOS_ASSERT(-1 <= target && target < V());
-  if (target >= 0) return false;
-  if (write_gradient) {
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, logits.extent_int(1)),
-                         [&](int v) { logits(i, v) = Scalar(Real(0)); });
-  }
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::clear(const Member& team, int i, int first) const {
+  if (first == logits.extent_int(1)) return;
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, first, logits.extent_int(1)),
+                       [&](int v) { logits(i, v) = Scalar(Real(0)); });
+}
+
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::ignore_row(const Member& team, int i) const {
+  if (write_gradient) clear(team, i, 0);
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = Real(0); });
-  return true;
 }
 
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member& team) const {
   using Key = detail::OrderKey<Real>;
   const int i = team.league_rank(), V = this->V(), target = targets(i);
-  if (is_ignored(team)) return;
+  KOKKOS_ASSERT(-1 <= target && target < V);
+  if (target < 0) return ignore_row(team, i);
   const Real target_logit = static_cast<Real>(logits(i, target));
 
   // 1. running maximum and sum of exponentials, tile by tile; the most negative number stands for "nothing yet"
@@ -128,128 +223,208 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member
     const Real probability = softmax_scale * fast_exp(static_cast<Real>(logits(i, v)) - row_max);
     logits(i, v) = static_cast<Scalar>(probability - (v == target ? scale : Real(0)));
   });
-  if (V < logits.extent_int(1)) {
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, V, logits.extent_int(1)),
-                         [&](int v) { logits(i, v) = Scalar(Real(0)); });
-  }
+  clear(team, i, V);
 }
 
-/// A packet of a row, -infinity in the columns that are padding.
+// --- on GPUs -------------------------------------------------------------------------------------------------------
+
+/// A row per team, of as few lanes as hold it.
 template <class Exec, class Scalar>
 template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION Packet<Scalar, kWidth> CrossEntropy<Exec, Scalar>::load_masked(const Scalar* row,
-                                                                                           int column) const {
-  auto packet = load<kWidth>(row + column);
-  if (column + kWidth > V()) {
-    for (int i = 0; i < kWidth; ++i) {
-      if (column + i >= V()) packet.set(i, -static_cast<Real>(__builtin_inff()));
-    }
-  }
-  return packet;
+void CrossEntropy<Exec, Scalar>::launch_held(const Exec& exec, const char* label, std::int64_t packets) const {
+  using How = Held<kWidth>;
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
+  Kokkos::parallel_for(label,
+                       team_policy<Policy>(exec, logits.extent_int(0), How::lanes(packets))
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
+                       *this);
 }
 
 template <class Exec, class Scalar>
 template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION void CrossEntropy<Exec, Scalar>::store_gradient(Scalar* row, int column,
-                                                                            const Packet<Scalar, kWidth>& logit,
-                                                                            const RowGradient& of) const {
-  Packet<Scalar, kWidth> d;
-  for (int i = 0; i < kWidth; ++i) d.set(i, of.softmax_scale * of.exp(logit[i]));
-  store(row + column, d);
-  if (column <= of.target && of.target < column + kWidth) {  // once more, the one that differs
-    row[of.target] = static_cast<Scalar>(of.softmax_scale * of.exp(of.target_logit) - of.scale);
-  }
-}
-
-template <class Exec, class Scalar>
-template <int kWidth, int kSlots>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(InRegisters<kWidth, kSlots>, const Member& team) const {
-  const int i = team.league_rank(), target = targets(i);
-  const RowShare<kWidth, kSlots> share(team, logits.extent_int(1));
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const Member& team) const {
+  constexpr int kSlots = Held<kWidth>::kSlots;
+  constexpr Real kNone = -static_cast<Real>(__builtin_inff());
+  const int i = team.league_rank(), lane = lane_of(team), lanes = team.team_size() * kVectorLanes;
+  const detail::CutRow<Scalar, kWidth> row(&logits(i, 0), V());
+  Scalar* const first = row.begin + row.column(lane);  // of the lane's packets, `lanes` packets apart
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
+
+  // 1. the row, read before anything waits for its target
   Packet<Scalar, kWidth> logit[kSlots];
-  Scalar* row = &logits(i, 0);
+  TESSERA_UNROLL
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int p = lane + slot * lanes;
+    for (int j = 0; j < kWidth; ++j) logit[slot].set(j, kNone);
+    if (p < row.packets) logit[slot] = load<kWidth>(first + slot * lanes * kWidth);
+  }
+  const int single = row.single(lane), target = targets(i);
+  const Real single_logit = single < 0 ? kNone : static_cast<Real>(row.begin[single]);
+  const Real target_logit = static_cast<Real>(row.begin[target < 0 ? 0 : target]);
+  KOKKOS_ASSERT(-1 <= target && target < V());
 
-  // 1. the row, read before anything waits for the target; its maximum, then its sum; a very negative number
-  //    stands for "nothing yet"
-  share.each([&](int slot, int column) { logit[slot] = load_masked<kWidth>(row, column); });
-  if (is_ignored(team)) return;
-  const Real target_logit = static_cast<Real>(row[target]), scale = write_gradient ? grad_scale() : Real(0);
-  Real lane_max = kNothingYet, lane_sum = 0;
-  share.each([&](int slot, int) {
-    for (int j = 0; j < kWidth; ++j) lane_max = larger(lane_max, logit[slot][j]);
-  });
-  const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
-  const ShiftedExp<Scalar> exp{row_max};
-  share.each([&](int slot, int) {
-    for (int j = 0; j < kWidth; ++j) lane_sum += exp(logit[slot][j]);
-  });
-  const Real row_sum = join_lanes<Kokkos::Sum<Real>>(team, lane_sum, pad.data() + kJoinPad);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
+  // 2. exponentials relative to the lane's largest logit, and their sum over the row
+  detail::RunningSum<Scalar> of_lane;
+  of_lane.max = larger(of_lane.max, single_logit);
+  TESSERA_UNROLL
+  for (int slot = 0; slot < kSlots; ++slot) of_lane.max = larger(of_lane.max, detail::largest(logit[slot]));
+  const ShiftedExp<Scalar> exp{of_lane.max};
+  const Real single_exp = exp(single_logit);
+  of_lane.sum = single_exp;
+  Real probability[kSlots][kWidth];  // after a common factor
+  TESSERA_UNROLL
+  for (int slot = 0; slot < kSlots; ++slot) {
+    Real sum = 0;
+    for (int j = 0; j < kWidth; ++j) {
+      probability[slot][j] = exp(logit[slot][j]);
+      sum += probability[slot][j];
+    }
+    of_lane.sum += sum;
+  }
+  const Real scale = write_gradient ? grad_scale() : Real(0);
+  const detail::RunningSum<Scalar> of_row = detail::join_lanes(team, of_lane, pad.data());
+  if (target < 0) return ignore_row(team, i);
+  if (lane == 0) row_loss(i) = of_row.loss(target_logit);
   if (!write_gradient) return;
 
-  // 2. the gradient, in place; the barriers above keep it behind every lane's look at the target's logit
-  const RowGradient of{exp, scale / row_sum, scale, target_logit, target};
-  share.each([&](int slot, int column) { store_gradient<kWidth>(row, column, logit[slot], of); });
+  // 3. the gradient, in place; the barrier above keeps it behind every lane's look at the target's logit
+  const Real factor = scale / of_row.sum * fast_exp(of_lane.max - of_row.max);
+  if (single >= 0) {
+    row.begin[single] = static_cast<Scalar>(factor * single_exp - (single == target ? scale : Real(0)));
+  }
+  TESSERA_UNROLL
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int p = lane + slot * lanes;
+    if (p < row.packets) {
+      for (int j = 0; j < kWidth; ++j) probability[slot][j] *= factor;
+      detail::subtract_at(target - row.column(p), probability[slot], scale);
+      detail::store_rounded(first + slot * lanes * kWidth, probability[slot]);
+    }
+  }
+  clear(team, i, V());
 }
 
+/// Teams that fill the GPU once and take the rows in turn, each with as large a pad as leaves room for the others.
+/// False where such a pad does not hold a row, unless a team has the whole processor.
 template <class Exec, class Scalar>
-template <int kWidth>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Walked<kWidth>, const Member& team) const {
-  const int i = team.league_rank(), target = targets(i);
-  if (is_ignored(team)) return;
-  Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
-  Scalar* row = &logits(i, 0);
-  const Real target_logit = static_cast<Real>(row[target]), scale = write_gradient ? grad_scale() : Real(0);
-  const int lane = lane_of(team), lanes = team.team_size() * kVectorLanes, packets = logits.extent_int(1) / kWidth;
+template <int kWidth, int kLanes>
+bool CrossEntropy<Exec, Scalar>::launch_streamed(const Exec& exec, const char* label, std::int64_t packets) const {
+  using Rows = Streamed<kWidth, kLanes>;
+  constexpr int kTeamsAtOnce = 1024 / kLanes;
+  using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kLanes, kTeamsAtOnce>>;
+  allow_large_scratch<Rows, Policy>();
+  const std::int64_t room = Policy::scratch_size_max(0) / kTeamsAtOnce - Rows::pad_bytes(0);
+  const std::int64_t wanted = (packets + kLanes - 1) / kLanes, most = room / (16 * kLanes);
+  if (kTeamsAtOnce > 1 && wanted > most) return false;
+  const auto slots = static_cast<int>(std::min(wanted, most));
+  const int teams = std::min(logits.extent_int(0), teams_at_once(kLanes, 1024));
+  Kokkos::parallel_for(
+      label, team_policy<Policy>(exec, teams, kLanes).set_scratch_size(0, Kokkos::PerTeam(Rows::pad_bytes(slots))),
+      Rows{*this, slots});
+  return true;
+}
 
-  // 1. every lane's own running maximum and sum, brought to one maximum at the end; kAtOnce packets are under way
-  constexpr int kAtOnce = 4;
-  Real lane_max = kNothingYet, lane_sum = 0;
-  for (int first = lane; first < packets; first += kAtOnce * lanes) {
-    Packet<Scalar, kWidth> logit[kAtOnce];
-    Real new_max = lane_max, sum = 0;
-    TESSERA_UNROLL
-    for (int slot = 0; slot < kAtOnce; ++slot) {
-      const int p = first + slot * lanes;
-      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
-    }
-    TESSERA_UNROLL
-    for (int slot = 0; slot < kAtOnce; ++slot) {
-      if (first + slot * lanes < packets) {
-        for (int j = 0; j < kWidth; ++j) new_max = larger(new_max, logit[slot][j]);
+/// Slot s of a lane is the row's packet lane + s kLanes. The copies of a row into its slots are closed in batches, so
+/// that the first can be worked on while the last are under way.
+template <class Exec, class Scalar>
+template <int kWidth, int kLanes>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::operator()(const Member& team) const {
+  using Logits = Packet<Scalar, kWidth>;
+  using Row = detail::CutRow<Scalar, kWidth>;
+  const int n = loss.logits.extent_int(0), lane = lane_of(team), beyond = lane + slots * kLanes;
+  Pad<Real, Exec> join_pad(team.team_scratch(0), 4 * kJoinPad);
+  auto* const pad = static_cast<Logits*>(team.team_scratch(0).get_shmem_aligned(
+                        std::size_t(slots) * kLanes * sizeof(Logits), sizeof(Logits))) +
+                    lane;
+  const Real scale = loss.write_gradient ? loss.grad_scale() : Real(0);
+
+  const auto each_slot = [&](int batch, const auto& body) {  // body(index in the pad) for the slots of a batch
+    const int first = batch * slots / kBatches, end = (batch + 1) * slots / kBatches;
+    for (int slot = first; slot < end; ++slot) body(slot * kLanes);
+  };
+  const auto each_beyond = [&](const Row& row, const auto& body) {  // body(packet, logits) where the pad ends
+    for (int first = beyond; first < row.packets; first += kAtOnce * kLanes) {
+      Logits logits[kAtOnce];
+      TESSERA_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int p = first + k * kLanes;
+        if (p < row.packets) logits[k] = load<kWidth>(row.begin + row.column(p));
+      }
+      TESSERA_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int p = first + k * kLanes;
+        if (p < row.packets) body(p, logits[k]);
       }
     }
-    const ShiftedExp<Scalar> exp{new_max};
-    TESSERA_UNROLL
-    for (int slot = 0; slot < kAtOnce; ++slot) {
-      if (first + slot * lanes < packets) {
-        for (int j = 0; j < kWidth; ++j) sum += exp(logit[slot][j]);
-      }
+  };
+
+  int i = team.league_rank(), target = loss.targets(i);
+  {
+    const Row row(&loss.logits(i, 0), loss.V());
+    for (int batch = 0; batch < kBatches; ++batch) {
+      each_slot(batch, [&](int at) {
+        if (lane + at < row.packets) copy_ahead(pad + at, row.begin + row.column(lane + at));
+      });
+      close_batch();
     }
-    lane_sum = lane_sum * fast_exp(lane_max - new_max) + sum;
-    lane_max = new_max;
   }
-  const Real row_max = join_lanes<Kokkos::Max<Real>>(team, lane_max, pad.data());
-  const Real row_sum =
-      join_lanes<Kokkos::Sum<Real>>(team, lane_sum * fast_exp(lane_max - row_max), pad.data() + kJoinPad);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
-  if (!write_gradient) return;
+  for (int turn = 0; i < n; turn ^= 1) {
+    // 1. the loss: what the pad does not hold, then the pad
+    const Row row(&loss.logits(i, 0), loss.V());
+    const int next = i + team.league_size(), last_or_next = next < n ? next : i;
+    const int next_target = loss.targets(last_or_next), single = row.single(lane);
+    const Real single_logit = single < 0 ? kNone : static_cast<Real>(row.begin[single]);
+    const Real target_logit = static_cast<Real>(row.begin[target < 0 ? 0 : target]);
+    KOKKOS_ASSERT(-1 <= target && target < loss.V());
+    detail::RunningSum<Scalar> of_lane;
+    each_beyond(row, [&](int, const Logits& logits) { of_lane.add(logits); });
+    const auto add_batch = [&](int batch) {
+      each_slot(batch, [&](int at) {
+        if (lane + at < row.packets) of_lane.add(pad[at]);
+      });
+    };
+    static_assert(kBatches == 4);
+    wait_for_batches<3>(), add_batch(0);
+    wait_for_batches<2>(), add_batch(1);
+    wait_for_batches<1>(), add_batch(2);
+    wait_for_batches<0>(), add_batch(3);
+    of_lane.add(single_logit);
+    const auto of_row = detail::join_lanes(team, of_lane, join_pad.data() + turn * 2 * kJoinPad);
+    if (target < 0) {
+      loss.ignore_row(team, i);
+    } else if (lane == 0) {
+      loss.row_loss(i) = of_row.loss(target_logit);
+    }
 
-  // 2. the gradient, in place; every lane reads again what it has read, with luck from a cache
-  const RowGradient of{{row_max}, scale / row_sum, scale, target_logit, target};
-  for (int first = lane; first < packets; first += kAtOnce * lanes) {
-    Packet<Scalar, kWidth> logit[kAtOnce];
-    TESSERA_UNROLL
-    for (int slot = 0; slot < kAtOnce; ++slot) {
-      const int p = first + slot * lanes;
-      if (p < packets) logit[slot] = load_masked<kWidth>(row, p * kWidth);
+    // 2. the gradient, in place; where a slot is done, the next row's logits come in. The barrier above keeps it behind
+    //    every lane's look at the target's logit.
+    const bool writes = loss.write_gradient && target >= 0;
+    const Real factor = scale / of_row.sum;
+    const ShiftedExp<Scalar> exp{of_row.max};
+    const auto write = [&](int p, const Logits& logits) {
+      Real probability[kWidth];
+      for (int j = 0; j < kWidth; ++j) probability[j] = factor * exp(logits[j]);
+      detail::subtract_at(target - row.column(p), probability, scale);
+      detail::store_rounded(row.begin + row.column(p), probability);
+    };
+    const Row next_row(&loss.logits(last_or_next, 0), loss.V());
+    const int next_packets = next < n ? next_row.packets : 0;
+    for (int batch = 0; batch < kBatches; ++batch) {
+      each_slot(batch, [&](int at) {
+        if (writes && lane + at < row.packets) write(lane + at, pad[at]);
+        if (lane + at < next_packets) copy_ahead(pad + at, next_row.begin + next_row.column(lane + at));
+      });
+      close_batch();
     }
-    TESSERA_UNROLL
-    for (int slot = 0; slot < kAtOnce; ++slot) {
-      const int p = first + slot * lanes;
-      if (p < packets) store_gradient<kWidth>(row, p * kWidth, logit[slot], of);
+    if (writes) {
+      each_beyond(row, write);
+      if (single >= 0) {
+        row.begin[single] = static_cast<Scalar>(factor * exp(single_logit) - (single == target ? scale : Real(0)));
+      }
+      loss.clear(team, i, loss.V());
     }
+    i = next;
+    target = next_target;
   }
 }
 

@@ -3,20 +3,23 @@
 ///   row_loss[i]  = log(sum_v exp(logits[i,v])) - logits[i, targets[i]]           (nats)
 ///   logits[i,v] <- grad_scale * (softmax_v(logits[i,:]) - [v == targets[i]])     when write_gradient
 ///
-/// One team per row. On hosts the row is walked in tiles of kTile columns staged in the pad, with a running maximum and
-/// a running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient over the
-/// logits. On GPUs a row stays in the team's registers (kernels/core/team.hpp) or, a longer one, in the pad; the
-/// longest, and rows that are not made of packets, are read twice. Each lane has a maximum and a sum of its own. A
-/// target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
+/// One team per row at a time. On hosts the row is walked in tiles of kTile columns staged in the pad, with a running
+/// maximum and a running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient
+/// over the logits. On GPUs every lane has a maximum and a sum of its own, joined once per row, and logits are read
+/// once: a row that suits Held stays in its team's registers, as exponentials; a longer one lies in the
+/// pad, and while its gradient is written the next row's logits come into the places that are done. Only what exceeds
+/// the pad is read twice. Rows may begin anywhere: all but a few numbers at either end move in packets.
+///
+/// A target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
 /// gradient 0, so that products over the padded matrix stay right.
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. On GPUs logits below
 ///            -1.7e38 count as that.
-/// Order      fixed for given V: bitwise repeatable. No atomics.
-/// Memory     pad: level 0, Real kTile; on GPUs two Real per thread.
-/// Cost       reads the logits once for the loss; reads and writes them once more for the gradient (GPUs, rows of up
-///            to kHeldPackets: reads and writes them once).
+/// Order      fixed for given V and the place of a row's first logit in a packet: bitwise repeatable. No atomics.
+/// Memory     pad: level 0, Real kTile; on GPUs two or four Real per thread and, for long rows, up to all the rest.
+/// Cost       hosts: reads the logits once for the loss; reads and writes them once more for the gradient. GPUs: reads
+///            and writes them once, but for the part of a row beyond the pad (208 KiB on Hopper).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
 /// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
@@ -39,36 +42,50 @@ struct CrossEntropy {
   bool write_gradient;
   int vocabulary = 0;  // V; 0: all columns of logits
 
-  static constexpr int kTile = 1024;                  // columns staged at a time
-  static constexpr std::int64_t kHeldPackets = 2048;  // of 16 bytes: the longest row that a GPU keeps in registers
+  static constexpr int kTile = 1024;  // columns staged at a time
 
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   struct Staged {};
+  /// A row in the registers of a team of as few lanes as hold it, kSlots packets per lane; 1024 lanes fill a processor.
   template <int kWidth>
-  struct Walked {};
+  struct Held {
+    static constexpr int kSlots = 4, kMostLanes = 512;
+    static std::int64_t lanes(std::int64_t packets) {
+      return (packets + kSlots * kVectorLanes - 1) / (kSlots * kVectorLanes) * kVectorLanes;
+    }
+    /// Whether the row fits, and teams of that size leave less than a quarter of a processor idle.
+    static bool suits(std::int64_t packets) {
+      return lanes(packets) <= kMostLanes && 1024 / lanes(packets) * lanes(packets) > 768;
+    }
+  };
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
-  template <int kWidth, int kSlots>
-  KOKKOS_FUNCTION void operator()(InRegisters<kWidth, kSlots>, const Member& team) const;
   template <int kWidth>
-  KOKKOS_FUNCTION void operator()(Walked<kWidth>, const Member& team) const;
+  KOKKOS_FUNCTION void operator()(Held<kWidth>, const Member& team) const;
+
+  /// Rows that pass through a team's pad, which holds `slots` packets per lane.
+  template <int kWidth, int kLanes>
+  struct Streamed {
+    CrossEntropy loss;
+    int slots;
+
+    static constexpr int kBatches = 4, kAtOnce = 4;
+    static constexpr Real kNone = -static_cast<Real>(__builtin_inff());
+    static std::size_t pad_bytes(int slots) {
+      return Pad<Real, Exec>::shmem_size(4 * kJoinPad) + std::size_t(16) * (1 + slots * kLanes);
+    }
+    KOKKOS_FUNCTION void operator()(const Member& team) const;
+  };
 
  private:
-  KOKKOS_FUNCTION bool is_ignored(const Member& team) const;
   template <int kWidth>
-  KOKKOS_FUNCTION Packet<Scalar, kWidth> load_masked(const Scalar* row, int column) const;
-  struct RowGradient {  // what a row's gradient is made of
-    ShiftedExp<Scalar> exp;
-    Real softmax_scale, scale, target_logit;  // scale / sum of exponentials; grad_scale
-    int target;
-  };
-  template <int kWidth>
-  KOKKOS_FUNCTION void store_gradient(Scalar* row, int column, const Packet<Scalar, kWidth>& logit,
-                                      const RowGradient& of) const;
-  /// "No maximum yet": below every logit, and still finite when multiplied by log2(e).
-  static constexpr Real kNothingYet = -(sizeof(Real) == 4 ? Real(1.7e38) : Real(8e307));
+  void launch_held(const Exec& exec, const char* label, std::int64_t packets) const;
+  template <int kWidth, int kLanes>
+  bool launch_streamed(const Exec& exec, const char* label, std::int64_t packets) const;
   KOKKOS_FUNCTION int V() const { return vocabulary > 0 ? vocabulary : logits.extent_int(1); }
+  KOKKOS_FUNCTION void clear(const Member& team, int i, int first) const;
+  KOKKOS_FUNCTION void ignore_row(const Member& team, int i) const;
 };
 
 /// total += sum_i row_loss[i], in double, by one team: fixed order, and the total stays on the device.

@@ -88,6 +88,20 @@ TESSERA_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+/// The same over all lanes of the warp, for float and double.
+template <class Real>
+TESSERA_DEVICE Real warp_max(Real x) {
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) x = ::max(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+template <class Real>
+TESSERA_DEVICE Real warp_sum(Real x) {
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
 /// Transposes a 4x4 matrix of words over the four lanes of a quad: lane t gives row t and gets column t.
 ///
 /// Accumulators leave a lane with words of four 16-byte pieces; afterwards it has all four words of one piece.

@@ -19,10 +19,13 @@ using kernels::LossSum;
 struct Shape {
   int n, V;
 };
-// one class, primes, a byte vocabulary, a tile less one, exactly one, plus one, several tiles and a rest; vocabularies
-// that a GPU's lanes hold in one to eight packets each, one that they do not, one not made of packets
-const std::vector<Shape> kShapes = {{1, 1},    {3, 7},    {5, 257},   {2, 1023},  {2, 1024},   {3, 1025},
-                                    {2, 5000}, {3, 4096}, {2, 10000}, {2, 50304}, {1, 151936}, {2, 50257}};
+// one class, fewer than a packet, primes, a byte vocabulary, a tile less one, exactly one, plus one, several tiles and
+// a rest; on GPUs: rows that begin anywhere in a packet, the longest in registers (fp64, fp32, 16 bits) and one more,
+// rows in the pad, beyond it
+const std::vector<Shape> kShapes = {{1, 1},     {9, 2},     {3, 7},     {5, 257},   {2, 1023},  {2, 1024},  {3, 1025},
+                                    {9, 4099},  {3, 4096},  {2, 4097},  {2, 8192},  {2, 8193},  {2, 10000}, {2, 16384},
+                                    {2, 16385}, {9, 20011}, {2, 50304}, {2, 50257}, {2, 60001}, {1, 151936}};
+constexpr int kLong = 20011;  // columns that no GPU team keeps in registers, prime
 constexpr double kScale = 0.25;
 
 template <class Scalar>
@@ -101,15 +104,31 @@ TYPED_TEST(CrossEntropyTest, large_logits_neither_overflow_nor_become_nan) {
 }
 
 TYPED_TEST(CrossEntropyTest, ignores_targets_of_minus_one) {
-  const Shape s{3, 40};
+  for (const int V : {40, kLong}) {
+    const Shape s{3, V};
+    auto logits = this->logits(s);
+    logits[V + 1] = std::nan("");  // of the row without target: nobody looks
+    const Result<TypeParam> got(s, logits, {5, -1, 6}, true);
+    const auto expected = reference::cross_entropy(logits, {5, -1, 6}, kScale);
+    EXPECT_EQ(got.row_loss.values()[1], 0);
+    const auto d = got.logits.values();
+    EXPECT_THAT(std::vector<double>(d.begin() + V, d.begin() + 2 * V), ::testing::Each(0.0));
+    EXPECT_TRUE(
+        all_close<TypeParam>(d, expected.d_logits, {.relative = 2 * tolerance<TypeParam>(V), .absolute = 1e-6}));
+  }
+}
+
+TYPED_TEST(CrossEntropyTest, long_rows_are_taken_in_turn) {
+  const Shape s{kernels::kIsHost<Device> ? 3 : 600, kLong};  // more rows than a GPU has teams at once
   const auto logits = this->logits(s);
-  const Result<TypeParam> got(s, logits, {5, -1, 6}, true);
-  const auto expected = reference::cross_entropy(logits, {5, -1, 6}, kScale);
-  EXPECT_EQ(got.row_loss.values()[1], 0);
-  const auto d = got.logits.values();
-  EXPECT_THAT(std::vector<double>(d.begin() + s.V, d.begin() + 2 * s.V), ::testing::Each(0.0));
-  EXPECT_TRUE(
-      all_close<TypeParam>(d, expected.d_logits, {.relative = 2 * tolerance<TypeParam>(s.V), .absolute = 1e-6}));
+  const auto targets = this->targets(s);
+  const Result<TypeParam> got(s, logits, targets, true);
+  const auto expected = reference::cross_entropy(logits, targets, kScale);
+  EXPECT_TRUE(all_close<Accum<TypeParam>>(got.row_loss.values(), expected.row_loss,
+                                          {.absolute = 20 * tolerance<Accum<TypeParam>>()}));
+  EXPECT_TRUE(all_close<TypeParam>(got.logits.values(), expected.d_logits,
+                                   {.relative = tolerance<TypeParam>(s.V) + 12 * kEpsilon<Accum<TypeParam>>,
+                                    .absolute = kScale * tolerance<Accum<TypeParam>>(s.V)}));
 }
 
 TYPED_TEST(CrossEntropyTest, padding_takes_no_part_and_gets_no_gradient) {
@@ -138,22 +157,25 @@ TYPED_TEST(CrossEntropyTest, padding_takes_no_part_and_gets_no_gradient) {
 }
 
 TYPED_TEST(CrossEntropyTest, leaves_the_logits_alone_when_no_gradient_is_wanted) {
-  const Shape s{3, 257};
-  const auto logits = this->logits(s);
-  const auto targets = this->targets(s);
-  const Result<TypeParam> without(s, logits, targets, false), with(s, logits, targets, true);
-  EXPECT_EQ(without.logits.values(), logits);
-  EXPECT_TRUE(same_bits(without.row_loss.elements(), with.row_loss.elements()));
+  for (const int V : {257, kLong}) {
+    const Shape s{3, V};
+    const auto logits = this->logits(s);
+    const auto targets = this->targets(s);
+    const Result<TypeParam> without(s, logits, targets, false), with(s, logits, targets, true);
+    EXPECT_EQ(without.logits.values(), logits);
+    EXPECT_TRUE(same_bits(without.row_loss.elements(), with.row_loss.elements()));
+  }
 }
 
 TYPED_TEST(CrossEntropyTest, a_nan_logit_shows_in_its_loss_and_in_no_other) {
-  const Shape s{3, 300};
-  for (const double sign : {1.0, -1.0}) {
-    auto logits = this->logits(s);
-    logits[s.V + 123] = std::copysign(std::nan(""), sign);
-    const auto loss = Result<TypeParam>(s, logits, {0, 1, 2}, false).row_loss.values();
-    EXPECT_TRUE(std::isnan(loss[1])) << sign;
-    EXPECT_TRUE(std::isfinite(loss[0]) && std::isfinite(loss[2])) << sign;
+  for (const Shape s : {Shape{3, 300}, Shape{3, kLong}}) {
+    for (const double sign : {1.0, -1.0}) {
+      auto logits = this->logits(s);
+      logits[s.V + 123] = std::copysign(std::nan(""), sign);
+      const auto loss = Result<TypeParam>(s, logits, {0, 1, 2}, false).row_loss.values();
+      EXPECT_TRUE(std::isnan(loss[1])) << sign << " " << s.V;
+      EXPECT_TRUE(std::isfinite(loss[0]) && std::isfinite(loss[2])) << sign << " " << s.V;
+    }
   }
 }
 
@@ -171,11 +193,12 @@ TYPED_TEST(CrossEntropyTest, loss_sum_adds_to_the_total_in_double) {
 }
 
 TYPED_TEST(CrossEntropyTest, repeats_bit_for_bit) {
-  const Shape s{9, 2500};
-  const Result<TypeParam> one(s, this->logits(s), this->targets(s), true),
-      two(s, this->logits(s), this->targets(s), true);
-  EXPECT_TRUE(same_bits(one.logits.elements(), two.logits.elements()));
-  EXPECT_TRUE(same_bits(one.row_loss.elements(), two.row_loss.elements()));
+  for (const Shape s : {Shape{9, 2500}, Shape{9, kLong}}) {
+    const Result<TypeParam> one(s, this->logits(s), this->targets(s), true),
+        two(s, this->logits(s), this->targets(s), true);
+    EXPECT_TRUE(same_bits(one.logits.elements(), two.logits.elements()));
+    EXPECT_TRUE(same_bits(one.row_loss.elements(), two.row_loss.elements()));
+  }
 }
 
 TYPED_TEST(CrossEntropyTest, launches_under_its_name_on_the_callers_instance) {
