@@ -277,8 +277,8 @@ struct TileKernel {
             warpgroup_commit();
             multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
             warpgroup_commit();
-            // This look at a barrier decides nothing. Without it (CUDA 13.0) ptxas keeps the tiles' descriptors in
-            // vector registers, moves them over before every product, spills, and the kernel is 4 to 12 % slower.
+            // This look at a barrier decides nothing. Without it ptxas (CUDA 13.0) keeps the tiles' descriptors in
+            // vector registers, moves them over before every product, and spills; such a form was 4 to 12 % slower.
             barrier_test(pad.v_full(key.stage), key.parity);
             hide(first_scores, 2 * j);
             weigh(first_scores, first_weights);
