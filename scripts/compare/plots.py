@@ -25,13 +25,15 @@ def draw(report):
 
 
 def bars(axis, groups, series):
-    """Bars side by side: series is [(label, colour, [height or None per group])]."""
+    """Bars side by side: series is [(label, colour, [height or None per group])]. Returns the bars of each."""
     width = 0.8 / len(series)
+    drawn = []
     for i, (label, colour, heights) in enumerate(series):
         places = [g + width * (i - (len(series) - 1) / 2) for g in range(len(groups))]
-        axis.bar(places, [height or 0 for height in heights], width, color=colour, label=label)
+        drawn.append(axis.bar(places, [height or 0 for height in heights], width, color=colour, label=label))
     axis.set_xticks(range(len(groups)))
     axis.set_xticklabels(groups, fontsize=7)
+    return drawn
 
 
 def case_label(row):
@@ -48,10 +50,12 @@ def attention(plt, rows):
             flop = factor * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
             return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
 
+        sides = [side for side in COLOURS if direction == "backward" or side != "any"]  # forward has one order
         bars(axis, [case_label(row) for row in chosen],
-             [(labels.get(side, f"PyTorch {side}"), colour, [tflops(row, side) for row in chosen]) for side, colour in COLOURS.items()])
+             [(labels.get(side, f"PyTorch {side}"), COLOURS[side], [tflops(row, side) for row in chosen]) for side in sides])
         axis.set(title=f"Attention {direction}, bf16", ylabel="TFLOP/s")
-    axes[0].legend(ncol=6, fontsize=7, frameon=False)
+        axis.margins(y=0.15)  # room for the legend
+        axis.legend(ncol=len(sides), loc="upper center", fontsize=7, frameon=False)
     return figure
 
 
@@ -77,7 +81,7 @@ def kernels(plt, rows):
     axis.bar([row["kernel"] for row in chosen], [row["of_copy"] for row in chosen], color=OURS)
     axis.axhline(0.85, color=LIMIT, linewidth=1)
     axis.set(title="Memory-bound kernels, bf16", ylabel="fraction of the copy rate")
-    axis.tick_params(axis="x", rotation=40)
+    plt.setp(axis.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
     return figure
 
 
@@ -93,10 +97,15 @@ def steps(plt, data):
     best = lambda rounds, key: statistics.median(r[key] for r in rounds) if rounds else None
     sides = (("ours, graph", OURS, "ours", "graph", "step_ms"), ("ours, plain", COLOURS["any"], "ours", "plain", "step_ms"),
              ("torch.compile", COLOURS["CUDNN"], "torch", "torch.compile", "step"), ("PyTorch eager", COLOURS["FLASH"], "torch", "eager", "step"))
-    figure, axis = plt.subplots(figsize=(8, 4), constrained_layout=True)
-    bars(axis, list(data), [(label, colour, [best(d[side].get(kind), key) for d in data.values()]) for label, colour, side, kind, key in sides])
-    axis.set(title="One optimizer step, 4 x 512 tokens, bf16", ylabel="ms", yscale="log")
-    axis.legend(frameon=False, fontsize=8)
+    ms = [[best(d[side].get(kind), key) for d in data.values()] for _, _, side, kind, key in sides]
+    slowest = [max(filter(None, column), default=1) for column in zip(*ms)]
+    figure, axis = plt.subplots(figsize=(9, 4), constrained_layout=True)
+    drawn = bars(axis, list(data), [(label, colour, [x and x / most for x, most in zip(row, slowest)])
+                                    for (label, colour, *_), row in zip(sides, ms)])
+    for row, container in zip(ms, drawn):
+        axis.bar_label(container, [f"{x:.1f}" if x else "" for x in row], fontsize=6)
+    axis.set(title="One optimizer step, 4 x 512 tokens, bf16; ms on the bars", ylabel="time, of the slowest", ylim=(0, 1.25))
+    axis.legend(ncol=4, loc="upper center", frameon=False, fontsize=8)
     return figure
 
 

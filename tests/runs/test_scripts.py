@@ -154,15 +154,6 @@ class Scripts(unittest.TestCase):
         self.assertIn("-R rmsnorm", self.call("test", "-R", "rmsnorm", code=0, says="ctest --preset cpu ").stderr)
         self.call("test", "cuda", code=3, says="no GPU", env={"CUDA_VISIBLE_DEVICES": ""})
 
-    def test_tests_that_skip_themselves_are_named(self):
-        self.checkout_with_gpus(1)
-        log = self.folder / "build/cuda/Testing/Temporary/LastTest.log"
-        log.parent.mkdir(parents=True)
-        log.write_text("test_a (__main__.A.test_a) ... ok\ntest_b (__main__.A.test_b) ... skipped 'needs 2 GPUs, found 1'\n")
-        self.tool("ctest", "exit 8")
-        self.assertEqual(self.call("test", "cuda", code=8).stdout,
-                         "skipped: test_b (__main__.A.test_b) ... skipped 'needs 2 GPUs, found 1'\n")
-
     def test_sanitize(self):
         def sanitizer(says, code=0):
             self.tool("compute-sanitizer", f'while [ "$1" != --print-limit ]; do shift; done\necho "$3" | sed "s|.*/||"\necho "{says}"\nexit {code}')
