@@ -1,6 +1,8 @@
 /// The preconditions that every attention kernel shares.
 #pragma once
 
+#include <string>
+
 #include "kernels/core/require.hpp"
 #include "kernels/core/tensor.hpp"
 
@@ -17,18 +19,49 @@ void require_attention_shapes(const Query& q, const Key& k, int max_head) {
 }
 
 template <class Like, class Other>
+bool are_same_heads(const Like& like, const Other& other) {
+  return like.extent(0) == other.extent(0) && like.extent(1) == other.extent(1) && like.extent(2) == other.extent(2) &&
+         like.extent(3) == other.extent(3) && (other.span() == 0 || other.stride(3) == 1);
+}
+
+template <class Like, class Other>
 void require_same_heads(const char* rule, const Like& like, const Other& other) {
-  TESSERA_REQUIRE(like.extent(0) == other.extent(0) && like.extent(1) == other.extent(1) &&
-                      like.extent(2) == other.extent(2) && like.extent(3) == other.extent(3) &&
-                      (other.span() == 0 || other.stride(3) == 1),
-                  rule, like.extent(0), like.extent(1), like.extent(2), like.extent(3), other.extent(0),
-                  other.extent(1), other.extent(2), other.extent(3));
+  TESSERA_REQUIRE(are_same_heads(like, other), rule, like.extent(0), like.extent(1), like.extent(2), like.extent(3),
+                  other.extent(0), other.extent(1), other.extent(2), other.extent(3));
 }
 
 template <class Query, class Rows>
 void require_head_rows(const char* rule, const Query& q, const Rows& rows) {
   TESSERA_REQUIRE(rows.extent(0) == q.extent(0) && rows.extent(1) == q.extent(1) && rows.extent(2) == q.extent(2), rule,
                   q.extent(0), q.extent(1), q.extent(2), rows.extent(0), rows.extent(1), rows.extent(2));
+}
+
+/// The same with the kernel's name apart from the rule; they are joined only where it is broken.
+template <class Like, class Other>
+void require_same_heads(const char* kernel, const char* rule, const Like& like, const Other& other) {
+  if (!are_same_heads(like, other)) require_same_heads((std::string(kernel) + ": " + rule).c_str(), like, other);
+}
+
+/// What every flash2 kernel wants of its tensors; `kernel` names it in messages: "flash2 forward". q and out are
+/// [B,H,Tq,D], k and v [B,H,Tk,D], lse [B,H,Tq]; head widths are contiguous.
+template <class Kernel>
+void require_forward_tensors(const char* kernel, const Kernel& x, int max_head) {
+  require_attention_shapes(x.q, x.k, max_head);
+  require_same_heads(kernel, "q must have a contiguous head width", x.q, x.q);
+  require_same_heads(kernel, "k must have a contiguous head width", x.k, x.k);
+  require_same_heads(kernel, "v must have k's shape and a contiguous head width", x.k, x.v);
+  require_same_heads(kernel, "out must have q's shape and a contiguous head width", x.q, x.out);
+  require_head_rows("attention: lse must be [B,H,Tq]", x.q, x.lse);
+}
+
+/// The same and the gradients: d_out and d_q like q, d_k and d_v like k.
+template <class Kernel>
+void require_backward_tensors(const char* kernel, const Kernel& x, int max_head) {
+  require_forward_tensors(kernel, x, max_head);
+  require_same_heads(kernel, "d_out must have q's shape and a contiguous head width", x.q, x.d_out);
+  require_same_heads(kernel, "d_q must have q's shape and a contiguous head width", x.q, x.d_q);
+  require_same_heads(kernel, "d_k must have k's shape and a contiguous head width", x.k, x.d_k);
+  require_same_heads(kernel, "d_v must have k's shape and a contiguous head width", x.k, x.d_v);
 }
 
 }  // namespace tessera::kernels::detail

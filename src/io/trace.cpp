@@ -21,9 +21,10 @@ constexpr double kFlushShare = 100;  // a flush comes at most every 100 times it
 
 /// The columns of /steps besides `step`; the one list that writing and loading share.
 struct StepColumn {
+  using Member = double StepRecord::*;
   const char* name;
   h5::Meaning meaning;
-  double StepRecord::*member;
+  Member member;
 };
 const StepColumn kStepColumns[] = {
     {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss},

@@ -71,6 +71,7 @@ class Trace final : public events::Listener {
   std::span<const StepRecord> steps() const { return steps_; }
   std::span<const KernelRow> kernels() const { return kernels_; }  // of earlier starts too
 
+  using events::Listener::on;  // the starts of communication say nothing to it
   void on(const events::Region&) override;
   void on(const events::MemoryChange&) override;
   void on(const events::Communication&) override;

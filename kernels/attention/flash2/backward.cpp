@@ -10,16 +10,7 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_attention_shapes(q, k, kMaxHead);
-  detail::require_same_heads("flash2 backward: q must have a contiguous head width", q, q);
-  detail::require_same_heads("flash2 backward: k must have a contiguous head width", k, k);
-  detail::require_same_heads("flash2 backward: v must have k's shape and a contiguous head width", k, v);
-  detail::require_same_heads("flash2 backward: out must have q's shape and a contiguous head width", q, out);
-  detail::require_same_heads("flash2 backward: d_out must have q's shape and a contiguous head width", q, d_out);
-  detail::require_same_heads("flash2 backward: d_q must have q's shape and a contiguous head width", q, d_q);
-  detail::require_same_heads("flash2 backward: d_k must have k's shape and a contiguous head width", k, d_k);
-  detail::require_same_heads("flash2 backward: d_v must have k's shape and a contiguous head width", k, d_v);
-  detail::require_head_rows("flash2 backward: lse must be [B,H,Tq]", q, lse);
+  detail::require_backward_tensors("flash2 backward", *this, kMaxHead);
   const int teams = q.extent_int(0) * q.extent_int(1);
   if (teams == 0 || (q.extent(2) == 0 && k.extent(2) == 0)) return;
 

@@ -10,12 +10,7 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_attention_shapes(q, k, kMaxHead);
-  detail::require_same_heads("flash2 forward: q must have a contiguous head width", q, q);
-  detail::require_same_heads("flash2 forward: v must have k's shape and a contiguous head width", k, v);
-  detail::require_same_heads("flash2 forward: k must have a contiguous head width", k, k);
-  detail::require_same_heads("flash2 forward: out must have q's shape and a contiguous head width", q, out);
-  detail::require_head_rows("flash2 forward: lse must be [B,H,Tq]", q, lse);
+  detail::require_forward_tensors("flash2 forward", *this, kMaxHead);
   const int tiles = (q.extent_int(2) + kQueryTile - 1) / kQueryTile;
   const int teams = q.extent_int(0) * q.extent_int(1) * tiles;
   if (teams == 0) return;

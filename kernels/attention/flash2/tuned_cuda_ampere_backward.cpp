@@ -24,21 +24,11 @@ std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int, 
 
 template <class Scalar>
 void AmpereBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_attention_shapes(q, k, 256);
+  detail::require_backward_tensors("ampere attention backward", *this, 256);
   TESSERA_REQUIRE(supports(q.extent_int(3)),
                   "ampere attention backward: D must be a multiple of 8 up to 256 (less on chips with less scratch)",
                   q.extent(3));
   TESSERA_REQUIRE(scale > 0, "ampere attention backward: scale must be positive", scale);
-  detail::require_same_heads("ampere attention backward: q must have a contiguous head width", q, q);
-  detail::require_same_heads("ampere attention backward: k must have a contiguous head width", k, k);
-  detail::require_same_heads("ampere attention backward: v must have k's shape and a contiguous head width", k, v);
-  detail::require_same_heads("ampere attention backward: out must have q's shape and a contiguous head width", q, out);
-  detail::require_same_heads("ampere attention backward: d_out must have q's shape and a contiguous head width", q,
-                             d_out);
-  detail::require_same_heads("ampere attention backward: d_q must have q's shape and a contiguous head width", q, d_q);
-  detail::require_same_heads("ampere attention backward: d_k must have k's shape and a contiguous head width", k, d_k);
-  detail::require_same_heads("ampere attention backward: d_v must have k's shape and a contiguous head width", k, d_v);
-  detail::require_head_rows("ampere attention backward: lse must be [B,H,Tq]", q, lse);
   ampere::require_aligned_rows("ampere attention backward: rows of q must start at multiples of 16 bytes", q);
   ampere::require_aligned_rows("ampere attention backward: rows of k must start at multiples of 16 bytes", k);
   ampere::require_aligned_rows("ampere attention backward: rows of v must start at multiples of 16 bytes", v);

@@ -281,14 +281,7 @@ std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, [[may
 
 template <class Scalar>
 void HopperBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_attention_shapes(q, k, 256);
-  detail::require_same_heads("hopper backward: v must have k's shape and a contiguous head width", k, v);
-  detail::require_same_heads("hopper backward: out must have q's shape and a contiguous head width", q, out);
-  detail::require_same_heads("hopper backward: d_out must have q's shape and a contiguous head width", q, d_out);
-  detail::require_same_heads("hopper backward: d_q must have q's shape and a contiguous head width", q, d_q);
-  detail::require_same_heads("hopper backward: d_k must have k's shape and a contiguous head width", k, d_k);
-  detail::require_same_heads("hopper backward: d_v must have k's shape and a contiguous head width", k, d_v);
-  detail::require_head_rows("hopper backward: lse must be [B,H,Tq]", q, lse);
+  detail::require_backward_tensors("hopper backward", *this, 256);
   TESSERA_REQUIRE(runs_on(exec), "hopper backward: the device, or the architecture this was built for, is another",
                   exec.cuda_device_prop().major, cuda::kBuiltForHopper);
   TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper backward: no kernel for this head width", q.extent(3));

@@ -43,11 +43,11 @@ struct BackwardTiles {
 /// Shapes of a launch, and who works on what.
 struct BackwardShape {
   int heads, H, Tq, Tk;  // heads = B*H
-  int query_tiles, key_tiles;
-  int query_tile, keys_of_tile;  // rows of a tile
-  int diagonal;                  // query i sees the keys j <= i + diagonal
-  int heads_per_group;           // heads that are worked on together, so that they share the level-2 cache
-  bool is_descending;            // key tiles are taken last one first
+  int query_tiles = 0, key_tiles = 0;
+  int query_tile = 0, keys_of_tile = 0;  // rows of a tile
+  int diagonal = 0;                      // query i sees the keys j <= i + diagonal
+  int heads_per_group = 0;               // heads that are worked on together, so that they share the level-2 cache
+  bool is_descending = false;            // key tiles are taken last one first
 
   TESSERA_DEVICE int first_query_tile(int key_tile) const {
     return max(key_tile * keys_of_tile - diagonal, 0) / query_tile;

@@ -579,12 +579,7 @@ bool HopperForward<Scalar>::accepts() const {
 
 template <class Scalar>
 void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
-  detail::require_attention_shapes(q, k, 256);
-  detail::require_same_heads("hopper forward: q must have a contiguous head width", q, q);
-  detail::require_same_heads("hopper forward: v must have k's shape and a contiguous head width", k, v);
-  detail::require_same_heads("hopper forward: k must have a contiguous head width", k, k);
-  detail::require_same_heads("hopper forward: out must have q's shape and a contiguous head width", q, out);
-  detail::require_head_rows("hopper forward: lse must be [B,H,Tq]", q, lse);
+  detail::require_forward_tensors("hopper forward", *this, 256);
   TESSERA_REQUIRE(runs_on(exec), "hopper forward: the device, or the architecture this was built for, is another",
                   exec.cuda_device_prop().major, cuda::kBuiltForHopper);
   TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper forward: no kernel for this head width", q.extent(3));
