@@ -82,7 +82,10 @@ KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, Ru
     mine.sum = sum_over_lanes(team, mine.sum);
   };
   join();
-  if (team.team_size() == 1) return mine;
+  if (team.team_size() == 1) {
+    team.team_barrier();  // callers count on one
+    return mine;
+  }
   Kokkos::single(Kokkos::PerThread(team), [&] {
     pad[2 * team.team_rank()] = mine.max;
     pad[2 * team.team_rank() + 1] = mine.sum;

@@ -159,10 +159,10 @@ CollectivesChoice::CollectivesChoice(World& world, const config::Parallel& choic
   }
   const bool takes_nccl = choice.collectives == config::Collectives::nccl ||
                           (choice.collectives == config::Collectives::automatic && can && world.size() > 1);
-  if (choice.all_reduce == config::AllReduceMethod::copy_engine && world.size() > 1 && !takes_nccl) {
+  if (choice.all_reduce != config::AllReduceMethod::automatic && world.size() > 1 && !takes_nccl) {
     throw Failure(Exit::environment,
-                  "parallel.all_reduce = \"copy_engine\" wants a GPU for each rank, joined by NCCL, and these ranks "
-                  "talk through MPI: set parallel.all_reduce = \"auto\"");
+                  "parallel.all_reduce by name wants a GPU for each rank, joined by NCCL, and these ranks talk through "
+                  "MPI: set parallel.all_reduce = \"auto\"");
   }
   if constexpr (kHasNccl) {
     if (takes_nccl) {

@@ -99,10 +99,10 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   const std::string command = joined(argc, argv);
   std::optional<parallel::World> world(std::in_place, argc, argv);
   const parallel::FaultExit fault_exit(world->rank());
+  std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
     const config::Parallel& ranks = deck.settings.parallel;
-    std::optional<parallel::DeviceChoice> device;
     jobs::together(*world, [&] { device.emplace(*world, ranks.allow_shared_device); });
     std::vector<std::string> arguments = device->kokkos_arguments();
     arguments.insert(arguments.end(), line.kokkos_arguments.begin(), line.kokkos_arguments.end());
@@ -124,7 +124,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
     return static_cast<int>(failure.code());
   } catch (const std::exception& exception) {
-    const bool is_lost = !parallel::device_fault().empty();
+    const bool is_lost = device && !parallel::device_fault().empty();
     const Exit code = is_lost ? Exit::hang : exit_of(exception);
     fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), exception.what());
     std::fflush(nullptr);

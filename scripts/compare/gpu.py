@@ -234,7 +234,11 @@ def ours_attention(ours, cases, quick, **sweep):
 def attention(ours, torch, report, rounds, quick):
     wgmma, mma, theirs = [], [], []
     short = [c for c in ATTENTION_CASES if c["T"] <= 4096]  # MATH keeps several arrays of T x T
-    stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"], repeats=3, warmup_ms=1)))
+    try:
+        stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"], repeats=3, warmup_ms=1)))
+    except Failed as reason:
+        print(f"  MATH: {reason}", flush=True)
+        stored = {}
     for number in range(rounds):
         def our_turn():
             wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["wgmma"]', deterministic="[true, false]"))
@@ -651,21 +655,22 @@ def main(arguments, program):
             "scaling": lambda: scaling(ours, report, gpus, quick),
             "parts": lambda: parts(ours, report, arguments.sizes.split(","))}
     signal.signal(signal.SIGTERM, cut_short)
-    for section in sections:
-        if section not in ("attention", "error"):
-            torch.stop()  # its memory is wanted
-        spent = time.perf_counter() - begin
-        if spent > arguments.budget:
-            print(f"{section}: left out, {spent:.0f} s of {arguments.budget} are gone", flush=True)
-            continue
-        try:
-            work[section]()
-        except Failed as reason:
-            print(f"{section}: {reason}", flush=True)
-        except CutShort:
-            print(f"{section}: cut short", flush=True)
-            break
-        print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
+    try:
+        for section in sections:
+            if section not in ("attention", "error"):
+                torch.stop()  # its memory is wanted
+            spent = time.perf_counter() - begin
+            if spent > arguments.budget:
+                print(f"{section}: left out, {spent:.0f} s of {arguments.budget} are gone", flush=True)
+                continue
+            try:
+                work[section]()
+            except Failed as reason:
+                print(f"{section}: {reason}", flush=True)
+            print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
+    except CutShort:
+        print(f"{section}: cut short", flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the table comes
     report.keep("sections", sections)
     torch.stop()
     print(report.table(), flush=True)

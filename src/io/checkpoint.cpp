@@ -45,7 +45,8 @@ std::vector<std::int64_t> steps_in(const fs::path& folder) {
   return steps;
 }
 
-/// Runs `work` on every rank; when it failed on any, all ranks throw the same Failure, which names the first that did.
+/// Runs `work` on every rank; when it failed on any, all ranks throw the same Failure, which names the first that did:
+/// of files, unless the work says otherwise (memory that runs out while a tensor is fetched).
 /// Returns what `work` returned on each rank. A collective: no rank leaves before all have arrived.
 template <class Work>
 std::vector<std::string> together(const Peers& peers, Work work) {
@@ -53,13 +54,15 @@ std::vector<std::string> together(const Peers& peers, Work work) {
   try {
     report = "+" + work();
   } catch (const std::exception& fault) {
-    report = std::string("-") + fault.what();
+    const Exit code = exit_of(fault);
+    report = fmt::format("-{} {}", static_cast<int>(code == Exit::environment ? Exit::files : code), fault.what());
   }
   auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].starts_with('+')) continue;
     const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
-    throw Failure(Exit::files, who + reports[rank].substr(1));
+    const std::size_t space = reports[rank].find(' ');
+    throw Failure(static_cast<Exit>(std::stoi(reports[rank].substr(1, space))), who + reports[rank].substr(space + 1));
   }
   for (std::string& text : reports) text.erase(0, 1);
   return reports;

@@ -1,4 +1,4 @@
-/// Sums by copy engines, without NCCL: the ranks may share a GPU, so one is enough.
+/// Sums by copy engines, without NCCL: the ranks may share a GPU, so one GPU is enough; one rank alone sums nothing.
 #include "parallel/copy_engine.hpp"
 
 #include <gtest/gtest.h>

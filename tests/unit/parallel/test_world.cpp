@@ -166,10 +166,11 @@ TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
         HasSubstr("parallel.collectives = \"mpi\""));
   }
   if (world.size() > 1) {
-    const config::Parallel contradiction{.collectives = config::Collectives::mpi,
-                                         .all_reduce = config::AllReduceMethod::copy_engine};
-    EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
-                HasSubstr("parallel.all_reduce = \"auto\""));
+    for (const auto method : {config::AllReduceMethod::copy_engine, config::AllReduceMethod::ring}) {
+      const config::Parallel contradiction{.collectives = config::Collectives::mpi, .all_reduce = method};
+      EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
+                  HasSubstr("parallel.all_reduce = \"auto\""));
+    }
   }
   EXPECT_EQ(world.collectives().name(), "mpi");
 }
