@@ -19,11 +19,8 @@ struct CastCopy {
 
   void launch(const Exec& exec) const {
     TESSERA_REQUIRE(from.extent(0) == to.extent(0), "cast copy: both must be [n]", from.extent(0), to.extent(0));
-    const auto n = static_cast<std::int64_t>(from.extent(0));
     const bool fit = packets_fit(1, 1, from.data(), to.data());
-    const std::int64_t packets = fit ? n / kWidth : 0;
-    run<InPackets<kWidth>>(exec, 0, packets);
-    run<InPackets<1>>(exec, packets * kWidth, n);
+    for_packets<kWidth>("tessera::core::cast_copy", exec, fit, from.extent(0), *this);
   }
 
   template <int kAtOnce>
@@ -32,14 +29,6 @@ struct CastCopy {
     Packet<To, kAtOnce> converted;
     for (int i = 0; i < kAtOnce; ++i) converted.set(i, read[i]);
     store(&to(p * kAtOnce), converted);
-  }
-
- private:
-  template <class How>
-  void run(const Exec& exec, std::int64_t first, std::int64_t last) const {
-    if (first == last) return;
-    using Policy = Kokkos::RangePolicy<Exec, How, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for("tessera::core::cast_copy", Policy(exec, first, last), *this);
   }
 };
 

@@ -17,11 +17,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real max_over_lanes([[maybe_unused]] const Member& t
 #ifdef KOKKOS_ENABLE_CUDA
   KOKKOS_IF_ON_DEVICE((return cuda::warp_max(mine);))
 #endif
-  Real max;
-  Kokkos::parallel_reduce(
-      Kokkos::ThreadVectorRange(team, kVectorLanes), [&](int, Real& value) { value = larger(value, mine); },
-      Kokkos::Max<Real>(max));
-  return max;
+  return join_lanes_of_thread<Kokkos::Max<Real>>(team, mine);
 }
 
 template <class Real, class Member>
@@ -29,10 +25,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real sum_over_lanes([[maybe_unused]] const Member& t
 #ifdef KOKKOS_ENABLE_CUDA
   KOKKOS_IF_ON_DEVICE((return cuda::warp_sum(mine);))
 #endif
-  Real sum;
-  Kokkos::parallel_reduce(
-      Kokkos::ThreadVectorRange(team, kVectorLanes), [&](int, Real& value) { value += mine; }, sum);
-  return sum;
+  return join_lanes_of_thread<Kokkos::Sum<Real>>(team, mine);
 }
 
 }  // namespace tessera::kernels

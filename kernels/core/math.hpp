@@ -66,15 +66,6 @@ struct ShiftedExp {
   }
 };
 
-/// a b + c: rounded once on a GPU; on a host as the compiler finds best.
-template <class Real>
-KOKKOS_FORCEINLINE_FUNCTION Real multiply_add(Real a, Real b, Real c) {
-#ifdef __CUDACC__
-  KOKKOS_IF_ON_DEVICE((return Kokkos::fma(a, b, c);))
-#endif
-  return a * b + c;
-}
-
 /// The larger of two numbers; a NaN loses.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real larger(Real a, Real b) {

@@ -109,4 +109,17 @@ void in_packets(bool fit, const Launch& launch) {
   launch(InPackets<1>{});
 }
 
+/// Runs `kernel` over n elements that lie one behind the other: operator()(InPackets<kWidth>, p) for the packets of
+/// kWidth where they `fit`, operator()(InPackets<1>, p) for the elements that are left.
+template <int kWidth, class Exec, class Kernel>
+void for_packets(const char* label, const Exec& exec, bool fit, std::int64_t n, const Kernel& kernel) {
+  const auto run = [&](auto how, std::int64_t first, std::int64_t last) {
+    using Policy = Kokkos::RangePolicy<Exec, decltype(how), Kokkos::IndexType<std::int64_t>>;
+    if (first < last) Kokkos::parallel_for(label, Policy(exec, first, last), kernel);
+  };
+  const std::int64_t packets = fit ? n / kWidth : 0;
+  run(InPackets<kWidth>{}, 0, packets);
+  run(InPackets<1>{}, packets * kWidth, n);
+}
+
 }  // namespace tessera::kernels

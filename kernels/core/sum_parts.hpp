@@ -24,13 +24,9 @@ struct SumParts {
 
   void launch(const Exec& exec) const {
     TESSERA_REQUIRE(parts >= 1 && parts <= kMostParts, "sum of parts: 1 to 16 of them", parts);
-    const auto n = static_cast<std::int64_t>(out.extent(0));
-    constexpr int kWidth = kPacketWidth<Exec, Scalar>;
     bool fit = packets_fit(1, 1, out.data());
     for (int p = 0; p < parts; ++p) fit = fit && packets_fit(1, 1, part[p]);
-    const std::int64_t packets = fit ? n / kWidth : 0;
-    run<InPackets<kWidth>>(exec, 0, packets);
-    run<InPackets<1>>(exec, packets * kWidth, n);
+    for_packets<kPacketWidth<Exec, Scalar>>("tessera::core::sum_parts", exec, fit, out.extent(0), *this);
   }
 
   template <int kAtOnce>
@@ -49,14 +45,6 @@ struct SumParts {
     Packet<Scalar, kAtOnce> rounded;
     for (int i = 0; i < kAtOnce; ++i) rounded.set(i, sum[i]);
     store(out.data() + first, rounded);
-  }
-
- private:
-  template <class How>
-  void run(const Exec& exec, std::int64_t first, std::int64_t last) const {
-    if (first == last) return;
-    using Policy = Kokkos::RangePolicy<Exec, How, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for("tessera::core::sum_parts", Policy(exec, first, last), *this);
   }
 };
 
