@@ -7,24 +7,19 @@
 #include <stdexcept>
 
 #include "errors.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/sum_parts.hpp"
+#include "kernels/cuda/check.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
+using kernels::round_up;
 
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
-
-void check(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) {
-    throw std::runtime_error(std::string("copy engines: ") + call + ": " + cudaGetErrorString(status));
-  }
-}
-
-#define CHECK(call) check(call, #call)
 
 /// Where an array is, for another process: its allocation and the place in it.
 struct Address {
@@ -43,10 +38,6 @@ std::string address_of(void* data) {
   }
   address.offset = static_cast<std::int64_t>(reinterpret_cast<CUdeviceptr>(data) - begin);
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
-}
-
-std::int64_t round_up(std::int64_t number, std::int64_t multiple) {
-  return (number + multiple - 1) / multiple * multiple;
 }
 
 constexpr int kMostRanks = kernels::SumParts<Device, float>::kMostParts;
@@ -117,11 +108,11 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   const std::size_t flag_bytes = 2 * ranks_ * sizeof(std::uint32_t);
   memory_ = static_cast<char*>(
       Kokkos::kokkos_malloc<Device::memory_space>("tessera::parallel::receive", kReceiveBytes + flag_bytes + kPage));
-  buffer_ = memory_ + (kPage - reinterpret_cast<std::uintptr_t>(memory_) % kPage) % kPage;
-  CHECK(cudaHostAlloc(&is_abandoned_, sizeof(int), cudaHostAllocMapped));
+  buffer_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(memory_), kPage));
+  CUDA_CHECK(cudaHostAlloc(&is_abandoned_, sizeof(int), cudaHostAllocMapped));
   *is_abandoned_ = 0;
-  CHECK(cudaMemset(buffer_ + kReceiveBytes, 0, flag_bytes));
-  CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaMemset(buffer_ + kReceiveBytes, 0, flag_bytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
   buffers_ = std::make_unique<PeerArray>(world, buffer_);  // nobody has its address before its flags are zero
   fault_ = buffers_->fault();
 }
@@ -157,7 +148,7 @@ void CopyEngines::meet(int set, cudaStream_t stream) const {
     flags.here[peer] = flag(rank_, peer);
   }
   wait_for_all<<<1, kMostRanks, 0, stream>>>(flags, is_abandoned_);
-  CHECK(cudaGetLastError());
+  CUDA_CHECK(cudaGetLastError());
 }
 
 CopyEngineSum::CopyEngineSum(const CopyEngines& engines, const Span& span)
@@ -170,7 +161,7 @@ void CopyEngineSum::enqueue(const Device& exec) const {
   const cudaStream_t stream = exec.cuda_stream();
   const auto copy = [&](char* to, const char* from, std::int64_t bytes) {
     if (bytes == 0) return;
-    CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+    CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
   };
   const std::int64_t most = (e.slot_bytes_ - kAlignment) * ranks;
   for (std::int64_t first = 0; first < span_.bytes(); first += most) {

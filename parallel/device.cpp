@@ -122,9 +122,8 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
     if (fault.empty()) {
       check(cudaSetDevice(index_), "using " + id);
       cudaFuncAttributes attributes{};
-      const cudaError_t status = cudaFuncGetAttributes(&attributes, probe);
-      if (status != cudaSuccess)
-        refuse(status, id + " has no code to run in this build (" + compiled_architecture() + ")");
+      check(cudaFuncGetAttributes(&attributes, probe),
+            id + " has no code to run in this build (" + compiled_architecture() + ")");
     }
   } catch (const Failure& failure) {
     fault = failure.what();

@@ -1,13 +1,11 @@
 #include "parallel/nccl.hpp"
 
-#include <cuda_runtime.h>
 #include <nccl.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -15,6 +13,7 @@
 #include "errors.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/cuda/event.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/world.hpp"
@@ -23,24 +22,7 @@ namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
-
-void check_cuda(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) throw std::runtime_error(std::string("nccl: ") + call + ": " + cudaGetErrorString(status));
-}
-
-#define CUDA_CHECK(call) check_cuda(call, #call)
-
-class Event {
- public:
-  explicit Event(unsigned flags) { CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
+using kernels::cuda::Event;
 
 class Stream {
  public:
@@ -138,10 +120,7 @@ class Communicator {
     using namespace std::chrono;
     const auto start = steady_clock::now();
     auto asked = start;
-    for (;;) {
-      const cudaError_t status = cudaEventQuery(event);
-      if (status == cudaSuccess) return;
-      if (status != cudaErrorNotReady) check_cuda(status, "waiting for the GPU");
+    while (!event.has_happened()) {
       const auto now = steady_clock::now();
       if (now - asked > milliseconds(20)) {
         asked = now;
@@ -160,28 +139,17 @@ class Communicator {
       CUDA_CHECK(cudaEventSynchronize(reference_));
       reference_s_ = events::now_s();
     }
-    float elapsed_ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, reference_, event));
-    return reference_s_ + 1e-3 * static_cast<double>(elapsed_ms);
+    return reference_s_ + 1e-3 * static_cast<double>(event.milliseconds_since(reference_));
   }
 
  private:
   Stream stream_, clock_stream_;  // nothing ever waits on the second: what it records has happened
   Device compute_;
-  Event reference_{cudaEventDefault};
+  Event reference_;
   double reference_s_ = -1e9;
   ncclComm_t comm_ = nullptr;
   std::thread abort_;
 };
-
-/// Records when `stream` gets there. Under capture that is a node of its own, which every replay records anew; a plain
-/// record there would only be a dependency.
-void stamp(const Event& event, cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  const bool is_captured = status == cudaStreamCaptureStatusActive;
-  CUDA_CHECK(cudaEventRecordWithFlags(event, stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
-}
 
 class NcclAllReduce final : public AllReduce {
  public:
@@ -199,7 +167,7 @@ class NcclAllReduce final : public AllReduce {
   void start(const Device& exec) override {
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
-    stamp(begin_, comm_.stream());
+    begin_.stamp(comm_.stream());
     if (has_wire()) {
       kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(
           comm_.instance());
@@ -216,24 +184,19 @@ class NcclAllReduce final : public AllReduce {
       kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(
           comm_.instance());
     }
-    stamp(end_, comm_.stream());
+    end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture wants everything joined
     was_started_ = true;
     was_joined_ = false;
   }
 
-  bool test() override {
-    const cudaError_t status = cudaEventQuery(end_);
-    if (status == cudaErrorNotReady) return false;
-    check_cuda(status, "cudaEventQuery");
-    return true;
-  }
+  bool test() override { return end_.has_happened(); }
 
   void wait() override { comm_.wait_for(end_); }
 
   void join(const Device& exec) override {
     if (!was_started_) return;
-    stamp(joined_, exec.cuda_stream());
+    joined_.stamp(exec.cuda_stream());
     CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done_, 0));
     was_joined_ = true;
   }
@@ -257,9 +220,9 @@ class NcclAllReduce final : public AllReduce {
   Communicator& comm_;
   Span span_, wire_;
   ncclDataType_t type_;
-  std::unique_ptr<CopyEngineSum> copies_;                                             // null: NCCL's ring
-  Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};                // order the streams
-  Event begin_{cudaEventDefault}, end_{cudaEventDefault}, joined_{cudaEventDefault};  // tell the time
+  std::unique_ptr<CopyEngineSum> copies_;                               // null: NCCL's ring
+  Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
+  Event begin_, end_, joined_;                                          // tell the time
   bool was_started_ = false, was_joined_ = false;
 };
 

@@ -107,6 +107,4 @@ struct TileProduct {
   }
 };
 
-KOKKOS_INLINE_FUNCTION constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 }  // namespace tessera::kernels

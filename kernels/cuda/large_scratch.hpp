@@ -17,27 +17,15 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
-#include <stdexcept>
-#include <string>
 
 #include "kernels/core/compat.hpp"
-#include "kernels/cuda/device.hpp"
+#include "kernels/cuda/check.hpp"
 
 namespace tessera::kernels::cuda {
 
 /// Request for a block of `bytes` that starts on a multiple of `alignment`, wherever the scratch starts (a multiple of
 /// 8): take it with team_scratch(0).get_shmem_aligned(bytes, alignment).
 constexpr std::size_t aligned_scratch_bytes(std::size_t bytes, std::size_t alignment) { return bytes + alignment - 8; }
-
-namespace detail {
-
-inline void require_success(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) {
-    throw std::runtime_error(std::string("large scratch: ") + what + ": " + cudaGetErrorString(status));
-  }
-}
-
-}  // namespace detail
 
 template <class Functor, class Policy>
 void enable_large_scratch() {
@@ -53,12 +41,11 @@ void enable_large_scratch() {
       using Launch = Kokkos::Impl::CudaParallelLaunch<Driver, typename Policy::launch_bounds>;
       const auto kernel = reinterpret_cast<const void*>(Launch::get_kernel_func());
       cudaFuncAttributes attributes;
-      detail::require_success(cudaFuncGetAttributes(&attributes, kernel),
-                              "the device has no code of this kernel (was it built for another architecture?)");
-      detail::require_success(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(limits.sharedMemPerBlockOptin - attributes.sharedSizeBytes)),
-          "cannot opt the kernel in");
+      check(cudaFuncGetAttributes(&attributes, kernel),
+            "large scratch: the device has no code of this kernel (was it built for another architecture?)");
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(limits.sharedMemPerBlockOptin - attributes.sharedSizeBytes)),
+            "large scratch: cannot opt the kernel in");
       return true;
     }();
   }

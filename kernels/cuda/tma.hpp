@@ -10,11 +10,9 @@
 
 #include <cuda.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "kernels/core/require.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/cuda/check.hpp"
 #include "kernels/cuda/device.hpp"
 
 namespace tessera::kernels::cuda {
@@ -66,12 +64,10 @@ CUtensorMap head_tensor_map(const HeadTensor<Scalar, Kokkos::Cuda>& heads, int r
                                             ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
-  const CUresult status = cuTensorMapEncodeTiled(
-      &map, kType, 5, const_cast<void*>(static_cast<const void*>(heads.data())), extents, strides, box, every,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw std::runtime_error("tensor map: the driver refuses it, CUresult " + std::to_string(static_cast<int>(status)));
-  }
+  check(cuTensorMapEncodeTiled(&map, kType, 5, const_cast<void*>(static_cast<const void*>(heads.data())), extents,
+                               strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzle,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "tensor map: the driver refuses it");
   return map;
 }
 

@@ -1,7 +1,6 @@
 #include "kernels/gemm/cublaslt.hpp"  // the contract is there; here is how
 
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
@@ -11,24 +10,20 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
+#include "kernels/cuda/event.hpp"
 #include "kernels/gemm/tool_kernel.hpp"
 
 namespace tessera::kernels::cublaslt {
 namespace {
 
-[[noreturn]] void fail(const std::string& call, const char* reason) {
-  throw std::runtime_error("gemm: " + call.substr(0, call.find('(')) + ": " + reason);
-}
-void check(cublasStatus_t status, const char* call) {
+void check(cublasStatus_t status, std::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(call, cublasLtGetStatusString(status));
+  throw std::runtime_error("gemm: " + std::string(call.substr(0, call.find('('))) + ": " +
+                           cublasLtGetStatusString(status));
 }
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  fail(call, cudaGetErrorString(status));
-}
-#define LIBRARY_CHECK(call) check(call, #call)
+#define CUBLAS_CHECK(call) check(call, #call)
 
 constexpr int kProposals = 16;          // that are asked for; version 13.1 has no more than 8
 constexpr double kSmallTile = 22600;    // elements: 176 x 128, and the part that edges waste
@@ -108,17 +103,17 @@ struct Plan {
 cublasLtMatrixLayoutOpaque_t layout_of(Dtype dtype, Op op, std::int64_t rows, std::int64_t columns) {
   if (op == Op::transpose) std::swap(rows, columns);
   cublasLtMatrixLayoutOpaque_t layout;  // of op(x) [rows,columns] row-major, seen column-major
-  LIBRARY_CHECK(cublasLtMatrixLayoutInit(&layout, data_type(dtype), columns, rows, columns));
+  CUBLAS_CHECK(cublasLtMatrixLayoutInit(&layout, data_type(dtype), columns, rows, columns));
   return layout;
 }
 
 Plan describe(const Kind& kind) {
   Plan plan{};
   const cudaDataType_t scale_type = kind.in == Dtype::fp64 ? CUDA_R_64F : CUDA_R_32F;
-  LIBRARY_CHECK(cublasLtMatmulDescInit(&plan.operation, compute_type(kind), scale_type));
+  CUBLAS_CHECK(cublasLtMatmulDescInit(&plan.operation, compute_type(kind), scale_type));
   const auto set_op = [&](cublasLtMatmulDescAttributes_t which, Op op) {
     const cublasOperation_t value = op == Op::transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
-    LIBRARY_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, which, &value, sizeof(value)));
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, which, &value, sizeof(value)));
   };
   set_op(CUBLASLT_MATMUL_DESC_TRANSA, kind.op_b);
   set_op(CUBLASLT_MATMUL_DESC_TRANSB, kind.op_a);
@@ -142,11 +137,11 @@ GemmSelection selection = GemmSelection::heuristic;
 Library& library() {
   if (!open_library) {
     Library fresh;
-    LIBRARY_CHECK(cublasLtCreate(&fresh.handle));
+    CUBLAS_CHECK(cublasLtCreate(&fresh.handle));
     int device = 0;
     cudaDeviceProp properties;
-    LIBRARY_CHECK(cudaGetDevice(&device));
-    LIBRARY_CHECK(cudaGetDeviceProperties(&properties, device));
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     fresh.multiprocessors = properties.multiProcessorCount;
     fresh.capability = 10 * properties.major + properties.minor;
     fresh.stamp = versions() + " on " + properties.name + " with " + std::to_string(properties.multiProcessorCount) +
@@ -169,7 +164,7 @@ std::size_t workspace_bytes(const Kind& kind) {
 std::uint32_t attribute(const Algorithm& algorithm, cublasLtMatmulAlgoConfigAttributes_t which, std::size_t bytes = 4) {
   std::uint32_t value = 0;  // little-endian, like the values of 2 and 4 bytes that are read into it
   std::size_t written = 0;
-  LIBRARY_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm.words, which, &value, bytes, &written));
+  CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algorithm.words, which, &value, bytes, &written));
   return value;
 }
 
@@ -182,9 +177,9 @@ bool is_split(const Algorithm& algorithm) { return attribute(algorithm, CUBLASLT
 /// proposals 5 %.
 std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference;
-  LIBRARY_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
-    LIBRARY_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof(value)));
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof(value)));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes(kind)});
   for (const auto operand : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -199,9 +194,9 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results;
   std::vector<Algorithm> algorithms;
   int found = 0;
-  LIBRARY_CHECK(cublasLtMatmulAlgoGetHeuristic(library().handle, &plan.operation, &plan.first, &plan.second,
-                                               &plan.result, &plan.result, &preference, kProposals, results.data(),
-                                               &found));
+  CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(library().handle, &plan.operation, &plan.first, &plan.second,
+                                              &plan.result, &plan.result, &preference, kProposals, results.data(),
+                                              &found));
   const auto last = std::remove_if(results.begin(), results.begin() + found,
                                    [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
   std::for_each(results.begin(), last, [&](const auto& result) { algorithms.push_back({result.algo}); });
@@ -242,12 +237,12 @@ void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands&
   const double wide_one = 1, wide_beta = kind.plus == Plus::nothing ? 0 : 1;
   const float one = 1, beta = static_cast<float>(wide_beta);
   const bool is_wide = kind.in == Dtype::fp64;
-  LIBRARY_CHECK(cublasLtMatmul(library().handle, &plan.operation,
-                               is_wide ? static_cast<const void*>(&wide_one) : &one,  //
-                               x.b, &plan.first, x.a, &plan.second,
-                               is_wide ? static_cast<const void*>(&wide_beta) : &beta,
-                               kind.plus == Plus::addend ? x.addend : x.c, &plan.result, x.c, &plan.result,
-                               &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
+  CUBLAS_CHECK(cublasLtMatmul(library().handle, &plan.operation,
+                              is_wide ? static_cast<const void*>(&wide_one) : &one,  //
+                              x.b, &plan.first, x.a, &plan.second,
+                              is_wide ? static_cast<const void*>(&wide_beta) : &beta,
+                              kind.plus == Plus::addend ? x.addend : x.c, &plan.result, x.c, &plan.result,
+                              &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
 }
 
 // --- selection by time ---------------------------------------------------------------------------------------------
@@ -255,7 +250,7 @@ void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands&
 /// Memory of the device for as long as a selection takes.
 class Temporary {
  public:
-  explicit Temporary(std::size_t bytes) { LIBRARY_CHECK(cudaMalloc(&data_, bytes)); }
+  explicit Temporary(std::size_t bytes) { cuda::check(cudaMalloc(&data_, bytes), "gemm: memory to time products in"); }
   ~Temporary() { cudaFree(data_); }
   Temporary(const Temporary&) = delete;
   Temporary& operator=(const Temporary&) = delete;
@@ -265,30 +260,12 @@ class Temporary {
   void* data_ = nullptr;
 };
 
-class Event {
- public:
-  Event() { LIBRARY_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  void record(cudaStream_t stream) const { LIBRARY_CHECK(cudaEventRecord(event_, stream)); }
-  float milliseconds_since(const Event& earlier) const {
-    float milliseconds = 0;
-    LIBRARY_CHECK(cudaEventSynchronize(event_));
-    LIBRARY_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
-    return milliseconds;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 /// The proposal with the least median time, from memory that no cache holds. The results go to memory of its own, with
 /// what `itself` would add read from the caller's c.
 Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operands operands) {
   cudaStream_t stream = exec.cuda_stream();
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  LIBRARY_CHECK(cudaStreamIsCapturing(stream, &capture));
+  CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) {
     throw std::runtime_error(
         "gemm: " + text_of(kind) +
@@ -304,15 +281,16 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
     operands.addend = operands.c;
   }
   operands.c = result.data();
-  const Event begin, end;
+  const cuda::Event begin, end;
   std::vector<std::vector<float>> times(rivals.size());
   for (int round = -1; round < kRounds; ++round) {  // the first loads the kernels and counts for nothing
     for (std::size_t i = 0; i < rivals.size(); ++i) {
       plan.algorithm = rivals[i];
-      LIBRARY_CHECK(cudaMemsetAsync(flush.data(), 0, kGemmFlushBytes, stream));
-      begin.record(stream);
+      CUDA_CHECK(cudaMemsetAsync(flush.data(), 0, kGemmFlushBytes, stream));
+      CUDA_CHECK(cudaEventRecord(begin, stream));
       run(exec, timed, plan, operands);
-      end.record(stream);
+      CUDA_CHECK(cudaEventRecord(end, stream));
+      CUDA_CHECK(cudaEventSynchronize(end));
       const float milliseconds = end.milliseconds_since(begin);
       if (round >= 0) times[i].push_back(milliseconds);
     }

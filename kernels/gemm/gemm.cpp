@@ -8,6 +8,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/gemm/tool_kernel.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
   #include "kernels/gemm/cublaslt.hpp"
@@ -83,8 +84,7 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
                             .plus = plus,
                             .alignment = static_cast<int>(addresses & -addresses)};
   const std::uintptr_t workspace =
-      (reinterpret_cast<std::uintptr_t>(x.workspace.data()) + cublaslt::kWorkspaceAlignment - 1) /
-      cublaslt::kWorkspaceAlignment * cublaslt::kWorkspaceAlignment;
+      round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
   const cublaslt::Operands operands{.a = x.a.data(),
                                     .b = x.b.data(),
                                     .addend = x.addend.data(),

@@ -1,21 +1,16 @@
 #include "train/graph.hpp"
 
 #include <stdexcept>
-#include <string>
+
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/cuda/check.hpp"
+#endif
 
 namespace tessera::train {
 
 #ifdef KOKKOS_ENABLE_CUDA
 
-namespace {
-
-void require_success(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) {
-    throw std::runtime_error(std::string("CUDA graph: ") + what + ": " + cudaGetErrorString(status));
-  }
-}
-
-}  // namespace
+using kernels::cuda::check;
 
 struct StepGraph::Recorded {
   cudaGraph_t graph = nullptr;
@@ -33,7 +28,7 @@ struct StepGraph::Recorded {
 void StepGraph::record(const kernels::Device& exec, const std::function<void()>& enqueue) {
   auto recorded = std::make_unique<Recorded>();
   // Of this thread only: the watchdog's and the communication library's threads do as they like meanwhile.
-  require_success(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "recording");
+  check(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "CUDA graph: recording");
   try {
     enqueue();
   } catch (...) {
@@ -42,17 +37,17 @@ void StepGraph::record(const kernels::Device& exec, const std::function<void()>&
     if (discarded) cudaGraphDestroy(discarded);
     throw;
   }
-  require_success(cudaStreamEndCapture(exec.cuda_stream(), &recorded->graph), "the end of the recording");
+  check(cudaStreamEndCapture(exec.cuda_stream(), &recorded->graph), "CUDA graph: the end of the recording");
   // Every kernel at the priority of the stream it was recorded on: communication goes first, as launch by launch.
-  require_success(cudaGraphInstantiate(&recorded->executable, recorded->graph, cudaGraphInstantiateFlagUseNodePriority),
-                  "instantiating");
-  require_success(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "uploading");
+  check(cudaGraphInstantiate(&recorded->executable, recorded->graph, cudaGraphInstantiateFlagUseNodePriority),
+        "CUDA graph: instantiating");
+  check(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "CUDA graph: uploading");
   recorded_ = std::move(recorded);
 }
 
 void StepGraph::launch(const kernels::Device& exec) const {
   if (!recorded_) throw std::logic_error("step graph: launched before it was recorded");
-  require_success(cudaGraphLaunch(recorded_->executable, exec.cuda_stream()), "launching");
+  check(cudaGraphLaunch(recorded_->executable, exec.cuda_stream()), "CUDA graph: launching");
 }
 
 #else

@@ -32,7 +32,7 @@ ROOMS = {
     "src/main.cpp": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
     "kernels/core": ["kernels/cuda"],
     "kernels": [],
-    "parallel": ["kernels/core", "config/settings.hpp", "errors.hpp"],
+    "parallel": ["kernels/core", "kernels/cuda", "config/settings.hpp", "errors.hpp"],
 }
 
 # (what, pattern, homes): the word stands nowhere in C++ code but under these paths.

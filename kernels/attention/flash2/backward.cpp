@@ -4,6 +4,7 @@
 #include "kernels/attention/pads.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {

@@ -22,6 +22,7 @@
 ///            room for fp64 pads only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
 #pragma once
 
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
 

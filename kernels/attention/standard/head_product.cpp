@@ -2,6 +2,7 @@
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 
 namespace tessera::kernels {
 

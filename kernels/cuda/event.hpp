@@ -1,0 +1,50 @@
+/// An event in a stream, owned: what orders streams and tells the time of what ran in them.
+///
+/// Source  CUDA Runtime API, "Event Management".
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/check.hpp"
+
+namespace tessera::kernels::cuda {
+
+class Event {
+ public:
+  explicit Event(unsigned flags = cudaEventDefault) { CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+  /// Records when `stream` gets there, so that the time can be asked for. Under capture that is a node of its own,
+  /// which every replay records anew; a plain record there is a mere dependency, and outside of a capture the flag is
+  /// refused.
+  void stamp(cudaStream_t stream) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+    const bool is_captured = status == cudaStreamCaptureStatusActive;
+    CUDA_CHECK(
+        cudaEventRecordWithFlags(event_, stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
+  }
+
+  /// Whether the latest record has been reached; true where there was none. Never waits.
+  bool has_happened() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    check(status, "cudaEventQuery");
+    return true;
+  }
+
+  /// Of two that have happened.
+  float milliseconds_since(const Event& earlier) const {
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+    return milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace tessera::kernels::cuda
