@@ -207,7 +207,11 @@ std::optional<Fault> Reader::store_as(const Key& key, const Access<Value>& acces
 }
 
 std::optional<Fault> Reader::store_as(const Key& key, const EnumAccess& access, const Given& given) {
-  const auto text = converted<std::string>(given.node);
+  const auto& words = key.legal.words;
+  const bool has_booleans = std::any_of(words.begin(), words.end(), [](const Word& w) { return w.text == "true"; });
+  const auto* boolean = has_booleans ? given.node.as_boolean() : nullptr;
+  auto text = converted<std::string>(given.node);
+  if (boolean != nullptr) text = boolean->get() ? "true" : "false";
   if (!text) return wrong_type(key, given);
   if (auto fault = word_fault(key, *text)) return fault;
   for (const Word& word : key.legal.words)

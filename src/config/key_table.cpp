@@ -64,6 +64,8 @@ constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", Re
 constexpr Word kAttention[] = {
     word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
     word("flash1", AttentionImplementation::flash1), word("flash2", AttentionImplementation::flash2)};
+constexpr Word kTuned[] = {word("auto", AttentionTuned::automatic), word("true", AttentionTuned::yes),
+                           word("false", AttentionTuned::no)};
 constexpr Word kEngines[] = {word("auto", AttentionEngine::automatic), word("mma", AttentionEngine::mma),
                              word("wgmma", AttentionEngine::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
@@ -204,10 +206,11 @@ std::vector<Key> make_table() {
        "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2 in the "
        "fastest version that this build has for the dtype and the head width, tensor cores included. The line "
        "'attention' of --plan and of the log names what runs."},
-      {"attention.tuned", at<&S::attention, &Attention::tuned>(), any(), "-",
-       "true: the tensor-core version of the kernel, or an error where this build has none for the dtype and the head "
-       "width (bf16 or fp16 in precision.compute, on GPUs). false: attention.implementation decides, and flash2 is the "
-       "portable version."},
+      {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
+       "Whether attention runs on tensor cores. true: it does, or an error where this build has no such kernel for the "
+       "dtype and the head width (bf16 or fp16 in precision.compute, on GPUs). false: it does not, whatever "
+       "attention.implementation is. auto: attention.implementation decides; its auto takes the fastest, its flash2 "
+       "the portable version."},
       {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
        "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
        "best that this GPU and the head width have."},

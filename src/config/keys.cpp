@@ -36,6 +36,11 @@ std::string toml_text(const std::vector<Element>& values) {
   return text + "]";
 }
 
+/// A word as a deck writes it: quoted, but for true and false.
+std::string toml_text(const Word& word) {
+  return word.text == "true" || word.text == "false" ? std::string(word.text) : toml_string(word.text);
+}
+
 std::string number_text(double value) {
   return std::abs(value) < 1e10 && value == std::floor(value) ? fmt::format("{:.0f}", value)
                                                               : fmt::format("{:g}", value);
@@ -111,7 +116,7 @@ std::string value_text(const Key& key, const Settings& settings) {
   return std::visit(Overloaded{[&](const EnumAccess& access) {
                                  const int value = access.read(settings);
                                  for (const Word& word : key.legal.words)
-                                   if (word.value == value) return toml_string(word.text);
+                                   if (word.value == value) return toml_text(word);
                                  return fmt::format("\"?{}\"",
                                                     value);  // a word is missing in the table: a test looks for this
                                },

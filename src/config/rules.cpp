@@ -128,9 +128,10 @@ void check_gradients(const PrecisionSettings& precision, Rules& rules) {
 }
 
 void check_attention(const Settings& settings, Rules& rules) {
-  rules.require(settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned,
-                {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is false",
-                "attention.tuned = true, or attention.engine = \"auto\"");
+  rules.require(
+      settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned == AttentionTuned::yes,
+      {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is not true",
+      "attention.tuned = true, or attention.engine = \"auto\"");
   const Bench& bench = settings.bench;
   const bool has_tuned_rows = std::find(bench.tuned.begin(), bench.tuned.end(), true) != bench.tuned.end();
   const auto require_tuned_rows = [&](bool is_default, std::string_view key) {

@@ -18,6 +18,7 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are kept
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
+enum class AttentionTuned { automatic, no, yes };      // automatic: as the implementation says
 enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
 enum class Collectives { automatic, mpi, nccl };
 enum class AllReduceMethod { automatic, ring, copy_engine };
@@ -102,7 +103,7 @@ struct PrecisionSettings {
 
 struct Attention {
   AttentionImplementation implementation = AttentionImplementation::automatic;
-  bool tuned = false;
+  AttentionTuned tuned = AttentionTuned::automatic;
   AttentionEngine engine = AttentionEngine::automatic;
   bool deterministic = true;
 

@@ -41,21 +41,22 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
 }
 
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width) {
-  using config::AttentionEngine, config::AttentionImplementation, kernels::Engine;
+  using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned, kernels::Engine;
   const int D = static_cast<int>(head_width);
   kernels::AttentionChoice choice = kind_of(attention.implementation);
   choice.deterministic = attention.deterministic;
-  if (choice.kind == kernels::AttentionKind::standard && !attention.tuned) return choice;
-  const bool wants_fastest = attention.implementation == AttentionImplementation::automatic;
-  if (!attention.tuned && !wants_fastest) return choice;
-
-  const kernels::AttentionChoice fastest = kernels::fastest_attention(dtype, D, attention.deterministic);
-  if (!attention.tuned) return fastest;
+  const bool may_be_fastest = attention.implementation == AttentionImplementation::automatic;
+  const bool is_portable =
+      attention.tuned == AttentionTuned::no || (attention.tuned == AttentionTuned::automatic && !may_be_fastest);
+  if (is_portable) return choice;
   if (choice.kind == kernels::AttentionKind::standard) {
     throw Failure(Exit::usage,
                   "attention.tuned = true: standard attention has no tuned kernel; set attention.implementation = "
                   "\"flash2\", or attention.tuned = false");
   }
+  const kernels::AttentionChoice fastest = kernels::fastest_attention(dtype, D, attention.deterministic);
+  if (attention.tuned == AttentionTuned::automatic) return fastest;
+
   choice = fastest;
   if (attention.engine != AttentionEngine::automatic) {
     choice.forward = choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;

@@ -17,8 +17,8 @@ model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 
-/// What the deck's [attention] runs for a dtype and a head width. `implementation = "auto"` takes the fastest that this
-/// build has; "flash2" takes tensor cores only where `tuned` says so.
+/// What the deck's [attention] runs for a dtype and a head width. `tuned = true` takes tensor cores, false never does;
+/// where it is "auto", `implementation = "auto"` takes the fastest that this build has, and "flash2" the portable one.
 /// Throws Failure(Exit::usage), naming what would do, where this build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width);
 kernels::GemmMath math_of(config::Precision precision);

@@ -40,6 +40,19 @@ TEST(Deck, overrides_are_toml_or_bare_words) {
   EXPECT_EQ(settings.optimizer.clip_norm, 2.0);
 }
 
+TEST(Deck, attention_is_tuned_or_not_where_the_deck_says_so_and_else_as_its_implementation_says) {
+  EXPECT_EQ(read("train.steps = 9").attention.tuned, AttentionTuned::automatic);
+  EXPECT_EQ(read("attention.tuned = false").attention.tuned, AttentionTuned::no);
+  EXPECT_EQ(read("attention.tuned = 'auto'", {"attention.tuned=false"}).attention.tuned, AttentionTuned::no);
+  EXPECT_EQ(read("precision.compute = 'bf16'", {"attention.tuned=true"}).attention.tuned, AttentionTuned::yes);
+  for (const char* value : {"false", "\"auto\""}) {
+    const std::string resolved = parse_deck(std::string("attention.tuned = ") + value, "deck.toml").resolved;
+    EXPECT_THAT(resolved, HasSubstr(std::string("\ntuned = ") + value + "\n"));
+  }
+  EXPECT_THAT(deck_refusal("attention.tuned = 1"), HasSubstr("is the integer 1  legal: word, auto true false"));
+  EXPECT_THAT(deck_refusal("attention.engine = true"), HasSubstr("is the boolean true"));
+}
+
 TEST(Deck, a_line_break_in_an_override_is_text_and_cannot_set_a_second_key) {
   EXPECT_EQ(read("train.steps = 9", {"generate.prompt=1\ntrain = 2"}).generate.prompt, "1\ntrain = 2");
   EXPECT_EQ(read("train.steps = 9", {"generate.prompt=\"a # b\" # c"}).generate.prompt, "a # b");

@@ -119,7 +119,7 @@ const Case kCases[] = {
      "deck.toml:1:12  job.input  is not given, and this job.kind reads it"},
     {"verify_without_input", "job.kind = 'verify.model'\n", "deck.toml:1:12  job.input  is not given"},
     {"engine_without_tuned", "attention.engine = 'mma'\n",
-     "deck.toml:1:20  attention.engine  would be ignored: attention.tuned is false  legal: attention.tuned = true"},
+     "deck.toml:1:20  attention.engine  would be ignored: attention.tuned is not true  legal: attention.tuned = true"},
     {"bench_engines_without_tuned_rows", "bench.engines = ['mma']\n",
      "deck.toml:1:17  bench.engines  would be ignored: bench.tuned has no true in it  legal: bench.tuned = [true]"},
     {"bench_order_without_tuned_rows", "bench.tuned = [false]\nbench.deterministic = [true, false]\n",

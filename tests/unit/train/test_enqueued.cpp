@@ -211,7 +211,7 @@ class TensorCores : public ::testing::TestWithParam<Engine> {};
 TEST_P(TensorCores, train_as_the_reference_does) {
   config::Settings deck = wide_settings();
   deck.attention = {.implementation = config::AttentionImplementation::flash2,
-                    .tuned = true,
+                    .tuned = config::AttentionTuned::yes,
                     .engine = GetParam().engine,
                     .deterministic = GetParam().is_deterministic};
   deck.precision.initial_loss_scale = 1024;

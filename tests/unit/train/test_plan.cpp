@@ -93,6 +93,22 @@ TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
   EXPECT_EQ(plan.layout[plan.state.state].offset % alignof(optim::StepState), 0u);
 }
 
+TEST(ChooseAttention, is_portable_where_the_deck_says_not_tuned_or_names_flash2_alone) {
+  using config::AttentionImplementation, config::AttentionTuned;
+  for (const auto implementation : {AttentionImplementation::automatic, AttentionImplementation::flash2}) {
+    EXPECT_FALSE(
+        choose_attention({.implementation = implementation, .tuned = AttentionTuned::no}, Dtype::bf16, 64).is_tuned());
+  }
+  EXPECT_FALSE(choose_attention({.implementation = AttentionImplementation::flash2}, Dtype::bf16, 64).is_tuned());
+}
+
+TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_open) {
+  const kernels::AttentionChoice choice = choose_attention({}, Dtype::bf16, 64);
+  const kernels::AttentionChoice fastest = kernels::fastest_attention(Dtype::bf16, 64, true);
+  EXPECT_EQ(choice.forward, fastest.forward);
+  EXPECT_EQ(choice.backward, fastest.backward);
+}
+
 TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
   const Plan plan = plan_training(settings(), Dtype::fp32, 1);
   const double V = 101, T = 32, C = 64, L = 3, F = 160, tokens = 12 * T;
