@@ -1,4 +1,5 @@
-/// The exit codes of the program, the one exception type that carries them to main, and what others' exceptions mean.
+/// The exit codes of the program, the one exception type that carries them to main and from rank to rank, and what
+/// others' exceptions mean.
 #pragma once
 
 #include <new>
@@ -27,6 +28,16 @@ class Failure : public std::runtime_error {
  private:
   Exit code_;
 };
+
+/// A failure as one rank tells the others, "4 its message", and back.
+inline std::string told(const Failure& failure) {
+  return std::to_string(static_cast<int>(failure.code())) + " " + failure.what();
+}
+inline Failure failure_told(const std::string& text) {
+  std::size_t digits = 0;
+  const int code = std::stoi(text, &digits);
+  return Failure(static_cast<Exit>(code), text.substr(digits + 1));
+}
 
 /// The exit code that an exception means. Kokkos, the GPU's libraries and ours say in words only that memory has run
 /// out.

@@ -124,12 +124,12 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
     return static_cast<int>(failure.code());
   } catch (const std::exception& exception) {
-    const bool is_lost = device && !parallel::device_fault().empty();
-    const Exit code = is_lost ? Exit::hang : exit_of(exception);
-    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), exception.what());
+    const Failure failure = jobs::failure_of(*world, exception);
+    const int code = static_cast<int>(failure.code());
+    fmt::print(stderr, "tessera: rank {}: {}\n", world->rank(), failure.what());
     std::fflush(nullptr);
-    if (world->size() > 1) world->abort(static_cast<int>(code));
-    return static_cast<int>(code);
+    if (world->size() > 1) world->abort(code);
+    return code;
   }
 }
 

@@ -55,14 +55,14 @@ std::vector<std::string> together(const Peers& peers, Work work) {
     report = "+" + work();
   } catch (const std::exception& fault) {
     const Exit code = exit_of(fault);
-    report = fmt::format("-{} {}", static_cast<int>(code == Exit::environment ? Exit::files : code), fault.what());
+    report = "-" + told(Failure(code == Exit::environment ? Exit::files : code, fault.what()));
   }
   auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].starts_with('+')) continue;
     const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
-    const std::size_t space = reports[rank].find(' ');
-    throw Failure(static_cast<Exit>(std::stoi(reports[rank].substr(1, space))), who + reports[rank].substr(space + 1));
+    const Failure failure = failure_told(reports[rank].substr(1));
+    throw Failure(failure.code(), who + failure.what());
   }
   for (std::string& text : reports) text.erase(0, 1);
   return reports;

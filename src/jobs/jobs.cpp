@@ -13,6 +13,7 @@
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
+#include "parallel/device.hpp"
 
 namespace tessera::jobs {
 
@@ -36,24 +37,34 @@ Exit run_job(const Context& context) {
   throw std::logic_error("run_job: a job.kind without a job");
 }
 
+Failure failure_of(const parallel::World& world, const std::exception& caught) {
+  const auto* ours = dynamic_cast<const Failure*>(&caught);
+  if (ours != nullptr && ours->code() == Exit::hang) return *ours;
+  if (const std::string lost = world.devices().empty() ? "" : parallel::device_fault(); !lost.empty()) {
+    return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}); resume from the last checkpoint (--resume auto)",
+                                           lost, caught.what()));
+  }
+  if (ours != nullptr) return *ours;
+  const Exit code = exit_of(caught);
+  const char* advice = code == Exit::out_of_memory ? ": an allocation failed; smaller batches or models need less" : "";
+  return Failure(code, caught.what() + std::string(advice));
+}
+
 namespace {
 
-/// Runs `work`; "" when it went well, else exit code and message.
-std::string problem_of(const std::function<void()>& work) {
+/// Runs `work`; "" when it went well, else the failure as the other ranks are told.
+std::string problem_of(const parallel::World& world, const std::function<void()>& work) {
   try {
     work();
-  } catch (const std::exception& failure) {
-    const Exit code = exit_of(failure);
-    const bool is_bare = code == Exit::out_of_memory && dynamic_cast<const Failure*>(&failure) == nullptr;
-    return fmt::format("{} {}{}", static_cast<int>(code), failure.what(),
-                       is_bare ? ": an allocation failed; smaller batches or models need less" : "");
+  } catch (const std::exception& caught) {
+    return told(failure_of(world, caught));
   }
   return "";
 }
 
 [[noreturn]] void fail_with(parallel::World& world, const std::string& problem, const std::string& where) {
-  const std::size_t space = problem.find(' ');
-  fail_together(world, static_cast<Exit>(std::stoi(problem.substr(0, space))), where + problem.substr(space + 1));
+  const Failure failure = failure_told(problem);
+  fail_together(world, failure.code(), where + failure.what());
 }
 
 }  // namespace
@@ -64,7 +75,7 @@ void fail_together(parallel::World& world, Exit code, const std::string& message
 }
 
 void together(parallel::World& world, const std::function<void()>& work) {
-  const std::vector<std::string> problems = world.all_gather(problem_of(work));
+  const std::vector<std::string> problems = world.all_gather(problem_of(world, work));
   std::string ranks, first;
   int failed = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -76,7 +87,7 @@ void together(parallel::World& world, const std::function<void()>& work) {
 }
 
 void on_root(parallel::World& world, const std::function<void()>& work) {
-  const std::string problem = world.broadcast(world.rank() == 0 ? problem_of(work) : "");
+  const std::string problem = world.broadcast(world.rank() == 0 ? problem_of(world, work) : "");
   if (!problem.empty()) fail_with(world, problem, "");
 }
 

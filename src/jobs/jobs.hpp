@@ -44,7 +44,11 @@ class CollectiveFailure : public Failure {
   using Failure::Failure;
 };
 
-/// Throws it. Waits for all ranks first, so that none takes another's leaving for a loss.
+/// What was caught on this rank, with the exit code that it means here: 7 where the rank's GPU is lost, whatever the
+/// words are.
+Failure failure_of(const parallel::World& world, const std::exception& caught);
+
+/// Throws a CollectiveFailure. Waits for all ranks first, so that none takes another's leaving for a loss.
 [[noreturn]] void fail_together(parallel::World& world, Exit code, const std::string& message);
 
 /// Runs `work` on every rank and waits for all; if any rank failed, every rank throws the same CollectiveFailure,

@@ -430,7 +430,14 @@ class TrainingRun {
                                     .git_hash = build_info::git_hash()};
     std::vector<io::CheckpointTensor> tensors;
     for (train::SavedTensor& tensor : trainer_->saved_state(true)) {
-      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, std::move(tensor.data)});
+      const auto fetched = [this, fetch = std::move(tensor.data)] {
+        try {
+          return fetch();
+        } catch (const std::exception& caught) {  // io takes what has no code for a fault of files
+          throw failure_of(world_, caught);
+        }
+      };
+      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched});
     }
     together(world_, [&] {
       io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_),

@@ -1,0 +1,72 @@
+/// How one rank's failure becomes every rank's.
+#include "jobs/jobs.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+
+#include "unit/parallel/world.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using test::TestWorld;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(Failure, is_told_and_read_back) {
+  const Failure failure = failure_told(told(Failure(Exit::hang, "2 lines\n75 more")));
+  EXPECT_EQ(failure.code(), Exit::hang);
+  EXPECT_STREQ(failure.what(), "2 lines\n75 more");
+  EXPECT_STREQ(failure_told(told(Failure(Exit::files, ""))).what(), "");
+}
+
+TEST(FailureOf, keeps_the_code_of_ours_and_finds_that_of_others) {
+  const TestWorld world;
+  EXPECT_EQ(failure_of(world, Failure(Exit::numbers, "NaN")).code(), Exit::numbers);
+  EXPECT_EQ(failure_of(world, std::runtime_error("?")).code(), Exit::environment);
+  const Failure full = failure_of(world, std::bad_alloc());
+  EXPECT_EQ(full.code(), Exit::out_of_memory);
+  EXPECT_THAT(full.what(), HasSubstr("need less"));
+}
+
+/// What `work` throws on this rank.
+template <class Work>
+Failure collective_failure(const Work& work) {
+  try {
+    work();
+  } catch (const CollectiveFailure& failure) {
+    return failure;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {Exit::finished, ""};
+}
+
+TEST(Together, a_failure_of_one_rank_has_its_code_on_every_rank) {
+  TestWorld world;
+  for (const Exit code : {Exit::out_of_memory, Exit::files, Exit::hang}) {
+    const Failure failure = collective_failure([&] {
+      together(world, [&] {
+        if (world.rank() == world.size() - 1) throw Failure(code, "the last rank's trouble");
+      });
+    });
+    EXPECT_EQ(failure.code(), code);
+    EXPECT_THAT(failure.what(), HasSubstr("the last rank's trouble"));
+    if (world.size() > 1) {
+      EXPECT_THAT(failure.what(), StartsWith("rank " + std::to_string(world.size() - 1) + ": "));
+    }
+  }
+  EXPECT_NO_THROW(together(world, [] {}));
+}
+
+TEST(OnRoot, a_failure_there_is_everyones) {
+  TestWorld world;
+  const Failure failure = collective_failure([&] { on_root(world, [] { throw Failure(Exit::files, "gone"); }); });
+  EXPECT_EQ(failure.code(), Exit::files);
+  EXPECT_STREQ(failure.what(), "gone");
+}
+
+}  // namespace
+}  // namespace tessera::jobs
