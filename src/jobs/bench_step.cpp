@@ -174,7 +174,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
   row.forward_pass_s = time_forward(settings.bench, *trainer, *sampler, settings.train.batch_size, world);
 }
 
-std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
+std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks, const Mfu& mfu) {
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
   const double step_s = row.step ? row.step->median_s : NAN;
   using T = BenchTable;
@@ -197,7 +197,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
           T::number("step_std_ms", "ms", row.step ? 1e3 * row.step->std_s : NAN),
           T::number("tokens_per_s", "tokens/s", tokens / step_s),
           T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
-          T::number("mfu", "1", Mfu(settings, ranks).of(row.flop, step_s)),
+          T::number("mfu", "1", mfu.of(row.flop, step_s)),
           T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
           T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
           T::text("outcome", row.outcome)};
@@ -225,6 +225,7 @@ Exit bench_step(const Context& context) {
   on_root(world, [&] { path = result_path(context, "bench.h5"); });
   if constexpr (kernels::kIsHost<Exec>) together(world, require_fast_blas);
   const std::int64_t free_at_start = kernels::device_info<Exec>().free_bytes;
+  const Mfu mfu(context.settings(), world);
   const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
 
   BenchTable table;
@@ -240,11 +241,10 @@ Exit bench_step(const Context& context) {
         if (is_alone || failure.code() != Exit::out_of_memory) throw;
         row.outcome = "out of memory";
       }
-      add_and_print(table, cells_of(row, settings, world.size()), context);
+      add_and_print(table, cells_of(row, settings, world.size(), mfu), context);
     }
   }
-  const std::string formula = Mfu(context.settings(), world.size()).formula();
-  if (world.rank() == 0 && !formula.empty()) fmt::print("{}\n", formula);
+  if (world.rank() == 0 && !mfu.formula().empty()) fmt::print("{}\n", mfu.formula());
   on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;
 }

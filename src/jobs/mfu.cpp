@@ -19,16 +19,20 @@ std::string format_of(config::Precision precision) {
   return "fp32";
 }
 
-Mfu::Mfu(const config::Settings& settings, int ranks)
-    : ranks_(ranks),
-      peak_(1e12 * ranks *
+int devices_of(const parallel::World& world) {
+  return static_cast<int>(std::lround(world.sum({1.0 / world.ranks_on_device()})[0]));
+}
+
+Mfu::Mfu(const config::Settings& settings, const parallel::World& world)
+    : devices_(devices_of(world)),
+      peak_(1e12 * devices_ *
             kernels::dense_peak_tflops(kernels::device_info<kernels::Device>().name,
                                        format_of(settings.precision.compute))) {}
 
 std::string Mfu::formula() const {
   if (std::isnan(peak_)) return "";
   return fmt::format("MFU = (6 (P - V C) + 6 L C T) x tokens/s / ({:.4g} TFLOP/s dense x {} {})",
-                     1e-12 * peak_ / ranks_, ranks_, ranks_ == 1 ? "rank" : "ranks");
+                     1e-12 * peak_ / devices_, devices_, devices_ == 1 ? "GPU" : "GPUs");
 }
 
 }  // namespace tessera::jobs

@@ -47,7 +47,7 @@ class TrainingRun {
         settings_(context.settings()),
         world_(context.world),
         console_(style_of(context), settings_.trace.every_steps),
-        mfu_(settings_, world_.size()),
+        mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s) {}
 
   Exit run() {

@@ -1,4 +1,4 @@
-/// How one rank's failure becomes every rank's.
+/// How one rank's failure becomes every rank's, and how many GPUs the ranks count.
 #include "jobs/jobs.hpp"
 
 #include <gmock/gmock.h>
@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "jobs/mfu.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -66,6 +67,17 @@ TEST(OnRoot, a_failure_there_is_everyones) {
   const Failure failure = collective_failure([&] { on_root(world, [] { throw Failure(Exit::files, "gone"); }); });
   EXPECT_EQ(failure.code(), Exit::files);
   EXPECT_STREQ(failure.what(), "gone");
+}
+
+TEST(DevicesOf, counts_a_shared_device_once) {
+  TestWorld world;
+  world.set_devices("one for each", 1);
+  EXPECT_EQ(devices_of(world), world.size());
+  world.set_devices("one for all", world.size());
+  EXPECT_EQ(devices_of(world), 1);
+  const bool is_alone = world.rank() == 0;  // and the others share a second one
+  world.set_devices("two", is_alone ? 1 : world.size() - 1);
+  EXPECT_EQ(devices_of(world), world.size() == 1 ? 1 : 2);
 }
 
 }  // namespace
