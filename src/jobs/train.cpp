@@ -296,8 +296,6 @@ class TrainingRun {
     const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) || saves_after(step) ||
                        step == settings_.train.steps;
     while (trainer_->started() > (waits ? 0 : 1)) settle(is_profiled);
-    if (is_profiled) add_profile();
-    if (trace_) trace_->record_events(false);
     has_recorded_memory_ = true;
   }
 
@@ -317,6 +315,8 @@ class TrainingRun {
   void settle(bool is_profiled) {
     const std::int64_t step = step_ + 1;
     const auto [numbers, loss] = watched_collect(step);
+    if (is_profiled) add_profile();  // of the step: a validation or a checkpoint may follow
+    if (trace_) trace_->record_events(false);
     steps_s_ += numbers.step_s;
     ++step_;
     sample_ += settings_.train.batch_size;

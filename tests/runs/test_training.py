@@ -44,6 +44,15 @@ class Training(RunTest):
             labels = [text.decode() for text in file["kernels/label"][()]]
         self.assertTrue(labels and all(label.startswith(("tessera::", "Kokkos")) for label in labels), labels)
 
+    def test_a_profile_is_of_its_step_and_not_of_what_follows(self):
+        def calls(name, *overrides):
+            directory = self.train(name, "train.steps=20", "trace.profile_steps=[10]", *overrides)
+            with h5py.File(directory / "run.h5", "r") as file:
+                return dict(zip(file["kernels/label"][()], file["kernels/calls"][()])), max(file["events/step"][()])
+
+        alone = calls("alone", "train.validate_every=0", "checkpoint.every=0")
+        self.assertEqual(calls("followed", "train.validate_every=10", "checkpoint.every=10"), alone)
+
     def test_the_same_deck_gives_the_same_bits(self):
         a, b = tensors(self.train("a")), tensors(self.train("b"))
         for label in a:
