@@ -45,7 +45,7 @@ struct BackwardMain {
   static constexpr int kRowBytes = kQueries * 4;                      // lse or delta of a tile
   static constexpr int kK = 0, kV = kK + kKTiles * kKeyBytes, kQ = kV + kKeyBytes, kDOut = kQ + kQTiles * kQueryBytes,
                        kDs = kDOut + kDOutTiles * kQueryBytes, kShare = kDs + kDsTiles * kScoreBytes,
-                       kLse = kShare + kStages * kShareBytes, kDelta = kLse + kQTiles * kRowBytes,
+                       kLse = kShare + kStages * kShareBytes, kDelta = kLse + kDOutTiles * kRowBytes,
                        kBarriers = kDelta + kDOutTiles * kRowBytes;
   enum Barrier {
     kPlaceFull,
@@ -99,9 +99,9 @@ struct BackwardMain {
       give_registers<24>();
       if (lane == 0) {
         if (warp == 0) {
-          load_tiles<true>(pad, k, q, sums.lse2, kK, kQ, kLse, kQFull, kQEmpty);
+          load_tiles<true>(pad, k, q, kK, kQ, kQFull, kQEmpty);
         } else if (warp == 1) {
-          load_tiles<false>(pad, v, d_out, sums.delta, kV, kDOut, kDelta, kDOutFull, kDOutEmpty);
+          load_tiles<false>(pad, v, d_out, kV, kDOut, kDOutFull, kDOutEmpty);
         } else {
           add_shares(pad, warp - 2);
         }
@@ -139,7 +139,7 @@ struct BackwardMain {
     }
     for (int slot = 0; slot < kDOutTiles; ++slot) {
       barrier_init(pad.barrier(kDOutFull + slot), 1);
-      barrier_init(pad.barrier(kDOutEmpty + slot), kConsumerWarps);
+      barrier_init(pad.barrier(kDOutEmpty + slot), kConsumerWarps * kWarpLanes);  // each lane has read rows
     }
     fence_barrier_init();
   }
@@ -165,11 +165,11 @@ struct BackwardMain {
     barrier_arrive(pad.barrier(kPlaceFull + (n & 1)));
   }
 
-  /// A lane that feeds the consumers: for every place its tile of keys, then the tiles of queries with one number per
-  /// row. The one that loads k also takes the places.
+  /// A lane that feeds the consumers: for every place its tile of keys, then the tiles of queries. The one that loads k
+  /// also takes the places, the other loads the numbers per row.
   template <bool kLoadsK>
-  TESSERA_DEVICE void load_tiles(const Pad& pad, const CUtensorMap& keys, const CUtensorMap& queries, const float* rows,
-                                 int keys_at, int queries_at, int rows_at, int queries_full, int queries_empty) const {
+  TESSERA_DEVICE void load_tiles(const Pad& pad, const CUtensorMap& keys, const CUtensorMap& queries, int keys_at,
+                                 int queries_at, int queries_full, int queries_empty) const {
     constexpr int kTiles = kLoadsK ? kQTiles : kDOutTiles, kKeyTiles = kLoadsK ? kKTiles : 1;
     int turn = 0;
   #pragma unroll 1
@@ -183,15 +183,19 @@ struct BackwardMain {
       if (!kLoadsK) pad.release_place(n);
       if (key_tile < 0) return;
       const int h = head % shape.H, b = head / shape.H;
-      const float* head_rows = rows + std::size_t(head) * shape.query_tiles * kQueries;
+      const std::size_t head_row = std::size_t(head) * shape.query_tiles * kQueries;
   #pragma unroll 1
       for (int tile = first; tile < shape.query_tiles; ++tile, ++turn) {
         const int slot = turn % kTiles;
         const SharedAddress full = pad.barrier(queries_full + slot);
         barrier_wait(pad.barrier(queries_empty + slot), (turn / kTiles & 1) ^ 1);
-        barrier_arrive_expecting(full, kQueryBytes + kRowBytes);
+        barrier_arrive_expecting(full, kQueryBytes + (kLoadsK ? 0 : 2 * kRowBytes));
         load_head_tile(pad + queries_at + slot * kQueryBytes, queries, full, tile * kQueries, h, b);
-        load_bytes(pad + rows_at + slot * kRowBytes, head_rows + tile * kQueries, kRowBytes, full);
+        if (!kLoadsK) {
+          const std::size_t row = head_row + tile * kQueries;
+          load_bytes(pad + kLse + slot * kRowBytes, sums.lse2 + row, kRowBytes, full);
+          load_bytes(pad + kDelta + slot * kRowBytes, sums.delta + row, kRowBytes, full);
+        }
         if (tile == first) {
           const int key_slot = n % kKeyTiles;
           const SharedAddress keys_full = pad.barrier((kLoadsK ? kKFull : kVFull) + key_slot);
@@ -453,7 +457,7 @@ struct BackwardMain {
         if (kKTiles == 2 ? step > 0 && turn > 1 : step > 1) hand_over_share(pad, consumer, lane, turn - 2);
 
         // 2. p and ds
-        const Rows lse2(pad + kLse + q_slot * kRowBytes);
+        const Rows lse2(pad + kLse + slot * kRowBytes);
         warpgroup_wait<1>(p);
         exponentiate(p, lse2);
         const Rows delta(pad + kDelta + slot * kRowBytes);
@@ -499,8 +503,8 @@ struct BackwardMain {
           warpgroup_commit();
           warpgroup_wait<1>(d_q);
           if (kDsTiles == 2) __syncwarp();
+          barrier_arrive(pad.barrier(kDOutEmpty + slot));
           if (lane == 0) {
-            barrier_arrive(pad.barrier(kDOutEmpty + slot));
             if (kDsTiles == 2) barrier_arrive(pad.barrier(kDsFull + slot));
             if (kKTiles == 2 && step == 0 && turn > 0) barrier_arrive(pad.barrier(kKEmpty + (key_slot ^ 1)));
           }

@@ -52,7 +52,7 @@ struct BackwardWide {
   static constexpr int kShareBytes = 64 * kShareColumns * 4;  // a consumer's
   static constexpr int kK = 0, kV = kK + kTileBytes, kQ = kV + kTileBytes, kDOut = kQ + 2 * kTileBytes,
                        kP = kDOut + kTileBytes, kDs = kP + kScoreBytes, kShare = kDs + kDsTiles * kScoreBytes,
-                       kLse = kShare + kConsumers * kShareBytes, kDelta = kLse + 2 * kRowBytes,
+                       kLse = kShare + kConsumers * kShareBytes, kDelta = kLse + kRowBytes,
                        kBarriers = kDelta + kRowBytes;
   enum Barrier {  // each of two is a ring
     kKeysFull,
@@ -96,9 +96,9 @@ struct BackwardWide {
       give_registers<24>();
       if (lane == 0 && walk.count > 0) {
         if (warp == 0) {
-          load_tiles<2>(walk, k, q, sums.lse2, kK, kQ, kLse, kKeysFull, kQFull, kQEmpty);
+          load_tiles<2>(walk, k, q, kK, kQ, kKeysFull, kQFull, kQEmpty);
         } else if (warp == 1) {
-          load_tiles<1>(walk, v, d_out, sums.delta, kV, kDOut, kDelta, kValuesFull, kDOutFull, kDOutEmpty);
+          load_tiles<1>(walk, v, d_out, kV, kDOut, kValuesFull, kDOutFull, kDOutEmpty);
         } else {
           add_shares(walk, warp - 2);
         }
@@ -117,30 +117,34 @@ struct BackwardWide {
     for (int one : {kKeysFull + 0, kValuesFull + 0, kQFull + 0, kQFull + 1, kDOutFull + 0, kShareEmpty + 0}) {
       barrier_init(walk.barrier(one), 1);
     }
-    for (int one :
-         {kQEmpty + 0, kQEmpty + 1, kScoresFull + 0, kScoresFull + 1, kDOutEmpty + 0, kShareFull + 0, kShareFull + 1}) {
+    for (int one : {kQEmpty + 0, kQEmpty + 1, kScoresFull + 0, kScoresFull + 1, kShareFull + 0, kShareFull + 1}) {
       barrier_init(walk.barrier(one), kConsumerWarps);
     }
+    barrier_init(walk.barrier(kDOutEmpty), kConsumerWarps * kWarpLanes);  // each lane has read rows
     fence_barrier_init();
   }
 
-  /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries with one number per row.
+  /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries, those of d_out with the numbers
+  /// per row.
   template <int kSlots>
-  TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries,
-                                 const float* rows, int keys_at, int queries_at, int rows_at, int keys_full,
-                                 int queries_full, int queries_empty) const {
+  TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries, int keys_at,
+                                 int queries_at, int keys_full, int queries_full, int queries_empty) const {
     const int h = walk.head % shape.H, b = walk.head / shape.H;
     barrier_arrive_expecting(walk.barrier(keys_full), kTileBytes);
     load_head_tile(walk.pad + keys_at, keys, walk.barrier(keys_full), walk.key_tile * kKeys, h, b);
-    const float* head_rows = rows + std::size_t(walk.head) * shape.query_tiles * kQueries;
+    const std::size_t head_row = std::size_t(walk.head) * shape.query_tiles * kQueries;
+    constexpr bool kLoadsRows = kSlots == 1;
   #pragma unroll 1
     for (int step = 0; step < walk.count; ++step) {
       const int slot = step % kSlots, first_query = (walk.first + step) * kQueries;
       const SharedAddress full = walk.barrier(queries_full + slot);
       barrier_wait(walk.barrier(queries_empty + slot), (step / kSlots & 1) ^ 1);
-      barrier_arrive_expecting(full, kTileBytes + kRowBytes);
+      barrier_arrive_expecting(full, kTileBytes + (kLoadsRows ? 2 * kRowBytes : 0));
       load_head_tile(walk.pad + queries_at + slot * kTileBytes, queries, full, first_query, h, b);
-      load_bytes(walk.pad + rows_at + slot * kRowBytes, head_rows + first_query, kRowBytes, full);
+      if (kLoadsRows) {
+        load_bytes(walk.pad + kLse, sums.lse2 + head_row + first_query, kRowBytes, full);
+        load_bytes(walk.pad + kDelta, sums.delta + head_row + first_query, kRowBytes, full);
+      }
     }
   }
 
@@ -338,7 +342,7 @@ struct BackwardWide {
       // 1. p and ds, for the other consumer as well. That it has read the previous p shows by this step's d_out, which
       // could not have come before; that it has read the ds that is overwritten, by its previous one.
       Packed p_packed, ds_packed;
-      const Rows lse2(walk.pad + kLse + slot * kRowBytes + own * 4);
+      const Rows lse2(walk.pad + kLse + own * 4);
       warpgroup_wait<1>(p);
       exponentiate(p, lse2);
       const Rows delta(walk.pad + kDelta + own * 4);
@@ -381,7 +385,7 @@ struct BackwardWide {
       warpgroup_wait<2>(second_d_q);
       if (step > 0) hand_over(second_d_q, walk, consumer, thread, lane, 2 * step - 1);
       warpgroup_wait<1>();
-      if (lane == 0) barrier_arrive(walk.barrier(kDOutEmpty));
+      barrier_arrive(walk.barrier(kDOutEmpty));
 
       // 3. the next scores, and beside them this step's first share of d_q
       if constexpr (!kIsLast) start_p(step + 1);
