@@ -2,7 +2,7 @@
 /// nccl.cpp for the memory of NVIDIA GPUs.
 ///
 /// Every rank calls the same operations in the same order. A started reduction owns its spans until it has completed.
-/// Over MPI it makes progress only inside test() and wait(), so whoever computes meanwhile polls; over NCCL it runs on
+/// Over MPI it makes progress only inside test() and join(), so whoever computes meanwhile polls; over NCCL it runs on
 /// a stream of its own, and nobody has to wait on the host at all: join() orders the streams.
 #pragma once
 
@@ -29,15 +29,12 @@ class AllReduce {
  public:
   virtual ~AllReduce() = default;
 
-  /// Begins behind what was enqueued on `exec` so far. Starting, joining and waiting allocate nothing after the first
-  /// time. Where is_asynchronous(), start and join may be captured in a graph, together.
+  /// Begins behind what was enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
+  /// Where is_asynchronous(), start and join may be captured in a graph, together.
   virtual void start(const kernels::Device& exec) = 0;
 
   /// Polls; true once the sums are there. Not while it is captured.
   virtual bool test() = 0;
-
-  /// The host waits for the sums.
-  virtual void wait() = 0;
 
   /// What is enqueued on `exec` from here on sees the sums. The host waits, too, unless is_asynchronous().
   virtual void join(const kernels::Device& exec) = 0;
@@ -68,18 +65,8 @@ class Collectives {
   /// Throws std::invalid_argument for what cannot be summed.
   virtual std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) = 0;
 
-  /// A sum that runs once.
-  std::unique_ptr<AllReduce> start_all_reduce(const kernels::Device& exec, const Span& span) {
-    auto sum = make_all_reduce(span, {});
-    sum->start(exec);
-    return sum;
-  }
-
   /// Rank 0's content to everyone, before it returns. Any dtype. What made the content has been fenced.
   virtual void broadcast(const Span& span) = 0;
-
-  /// The host waits for `exec`. Throws Failure(Exit::hang) when the library says that another rank is lost.
-  virtual void fence(const kernels::Device& exec) = 0;
 
   /// What the library knows to have gone wrong with the other ranks; empty: nothing. From any thread.
   virtual std::string fault() = 0;

@@ -128,11 +128,6 @@ class MpiAllReduce final : public AllReduce {
     return is_done != 0;
   }
 
-  void wait() override {
-    join(exec_);
-    if constexpr (!kernels::kIsHost<Device>) exec_.fence();
-  }
-
   void join(const Device&) override {
     if (is_complete_) return;
     joined_s_ = events::now_s();
@@ -201,7 +196,6 @@ class MpiCollectives final : public Collectives {
     if constexpr (!kernels::kIsHost<Device>) exec.fence();
   }
 
-  void fence(const Device& exec) override { exec.fence(); }  // MPI tells of lost ranks where it is called
   std::string fault() override { return ""; }
   void abandon() override {}  // MPI_Abort follows
 

@@ -192,8 +192,6 @@ class NcclAllReduce final : public AllReduce {
 
   bool test() override { return end_.has_happened(); }
 
-  void wait() override { comm_.wait_for(end_); }
-
   void join(const Device& exec) override {
     if (!was_started_) return;
     joined_.stamp(exec.cuda_stream());
@@ -271,13 +269,8 @@ class NcclCollectives final : public Collectives {
     comm_.check(ncclBroadcast(span.data, span.data, static_cast<std::size_t>(span.bytes()), ncclUint8, 0, comm_.get(),
                               comm_.stream()),
                 "ncclBroadcast");
-    CUDA_CHECK(cudaEventRecord(fence_, comm_.stream()));
-    comm_.wait_for(fence_);
-  }
-
-  void fence(const Device& exec) override {
-    CUDA_CHECK(cudaEventRecord(fence_, exec.cuda_stream()));
-    comm_.wait_for(fence_);
+    CUDA_CHECK(cudaEventRecord(broadcasted_, comm_.stream()));
+    comm_.wait_for(broadcasted_);
   }
 
   std::string fault() override { return comm_.fault(); }
@@ -290,7 +283,7 @@ class NcclCollectives final : public Collectives {
   Communicator comm_;
   std::optional<CopyEngines> engines_;  // none: NCCL's ring
   std::string why_ring_;
-  Event fence_{cudaEventDisableTiming};
+  Event broadcasted_{cudaEventDisableTiming};
   bool has_pinned_ring_;
 };
 

@@ -50,7 +50,7 @@ cublasComputeType_t compute_type(const Kind& kind) {
 
 constexpr std::array<Dtype, 4> kTypes = {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16};
 constexpr const char* kMathNames[] = {"full", "tf32"};
-constexpr const char* kPlusNames[] = {"nothing", "itself", "addend"};
+constexpr const char* kPlusNames[] = {"nothing", "itself"};
 constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
 
 /// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
@@ -58,7 +58,7 @@ std::string text_of(const Kind& kind) {
   std::ostringstream text;
   text << name_of(kind.in) << ' ' << name_of(kind.out) << ' ' << kMathNames[static_cast<int>(kind.math)] << ' '
        << detail::letters_of(kind.op_a, kind.op_b) << ' ' << kind.m << ' ' << kind.n << ' ' << kind.k << " + "
-       << kPlusNames[static_cast<int>(kind.plus)] << " aligned " << kind.alignment;
+       << kPlusNames[kind.accumulate ? 1 : 0] << " aligned " << kind.alignment;
   return text.str();
 }
 
@@ -83,7 +83,7 @@ Kind kind_of(std::istream& text) {
   const int ops = position(kLetters, letters);
   kind.op_a = static_cast<Op>(ops / 2);
   kind.op_b = static_cast<Op>(ops % 2);
-  kind.plus = static_cast<Plus>(position(kPlusNames, plus));
+  kind.accumulate = position(kPlusNames, plus) == 1;
   return kind;
 }
 
@@ -234,15 +234,14 @@ std::string attributes_of(const Algorithm& algorithm) {
 }
 
 void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands& x) {
-  const double wide_one = 1, wide_beta = kind.plus == Plus::nothing ? 0 : 1;
+  const double wide_one = 1, wide_beta = kind.accumulate ? 1 : 0;
   const float one = 1, beta = static_cast<float>(wide_beta);
   const bool is_wide = kind.in == Dtype::fp64;
-  CUBLAS_CHECK(cublasLtMatmul(library().handle, &plan.operation,
-                              is_wide ? static_cast<const void*>(&wide_one) : &one,  //
-                              x.b, &plan.first, x.a, &plan.second,
-                              is_wide ? static_cast<const void*>(&wide_beta) : &beta,
-                              kind.plus == Plus::addend ? x.addend : x.c, &plan.result, x.c, &plan.result,
-                              &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
+  CUBLAS_CHECK(cublasLtMatmul(
+      library().handle, &plan.operation,
+      is_wide ? static_cast<const void*>(&wide_one) : &one,  //
+      x.b, &plan.first, x.a, &plan.second, is_wide ? static_cast<const void*>(&wide_beta) : &beta, x.before,
+      &plan.result, x.c, &plan.result, &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
 }
 
 // --- selection by time ---------------------------------------------------------------------------------------------
@@ -260,8 +259,8 @@ class Temporary {
   void* data_ = nullptr;
 };
 
-/// The proposal with the least median time, from memory that no cache holds. The results go to memory of its own, with
-/// what `itself` would add read from the caller's c.
+/// The proposal with the least median time, from memory that no cache holds. The results go to memory of its own, so
+/// that the caller's c stays as it is.
 Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operands operands) {
   cudaStream_t stream = exec.cuda_stream();
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -275,11 +274,6 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   if (rivals.size() == 1) return rivals.front();
 
   const Temporary result(static_cast<std::size_t>(kind.m * kind.n) * bytes_of(kind.out)), flush(kGemmFlushBytes);
-  Kind timed = kind;
-  if (kind.plus == Plus::itself) {
-    timed.plus = Plus::addend;
-    operands.addend = operands.c;
-  }
   operands.c = result.data();
   const cuda::Event begin, end;
   std::vector<std::vector<float>> times(rivals.size());
@@ -288,7 +282,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
       plan.algorithm = rivals[i];
       CUDA_CHECK(cudaMemsetAsync(flush.data(), 0, kGemmFlushBytes, stream));
       CUDA_CHECK(cudaEventRecord(begin, stream));
-      run(exec, timed, plan, operands);
+      run(exec, kind, plan, operands);
       CUDA_CHECK(cudaEventRecord(end, stream));
       CUDA_CHECK(cudaEventSynchronize(end));
       const float milliseconds = end.milliseconds_since(begin);

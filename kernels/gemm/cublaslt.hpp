@@ -18,15 +18,13 @@
 
 namespace tessera::kernels::cublaslt {
 
-enum class Plus : std::uint8_t { nothing, itself, addend };  // what is added to the product
-
 /// A kind of product: what an algorithm is chosen for.
 struct Kind {
   Dtype in, out;
   GemmMath math;
   Op op_a, op_b;
   std::int64_t m, n, k;
-  Plus plus;
+  bool accumulate;
   int alignment;  // bytes that every operand's address is a multiple of; 16 counts as the most
 
   auto operator<=>(const Kind&) const = default;
@@ -36,7 +34,8 @@ inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // bytes; the library refuses less
 
 struct Operands {
-  const void *a, *b, *addend;
+  const void *a, *b;
+  const void* before;  // what an accumulating product is added to: c, but where a product is only timed
   void* c;
   void* workspace;  // kWorkspaceBytes; for products of float and double in full precision none
 };

@@ -45,20 +45,18 @@ void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
 template <class Exec, class In, class Out>
 void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::int64_t m, std::int64_t n,
                      std::int64_t k) {
-  const auto& [a, op_a, b, op_b, c, accumulate, workspace, addend, math] = product;
-  const Out* start = addend.data() != nullptr ? addend.data() : accumulate ? c.data() : nullptr;
+  const auto& [a, op_a, b, op_b, c, accumulate, workspace, math] = product;
   float* a_wide = workspace.data();
   float* b_wide = a_wide + m * k;
   convert(exec, a.data(), a_wide, m * k);
   convert(exec, b.data(), b_wide, k * n);
   const Matrix<const float, Exec> a_panel(a_wide, a.extent(0), a.extent(1)), b_panel(b_wide, b.extent(0), b.extent(1));
   if constexpr (sizeof(Out) > 2) {
-    if (start != nullptr && start != c.data()) convert(exec, start, c.data(), m * n);
-    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c, start != nullptr);
+    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c, accumulate);
   } else {
     const Matrix<float, Exec> c_panel(b_wide + k * n, m, n);
-    if (start != nullptr) convert(exec, start, c_panel.data(), m * n);
-    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c_panel, start != nullptr);
+    if (accumulate) convert(exec, static_cast<const Out*>(c.data()), c_panel.data(), m * n);
+    multiply<Exec, float>(exec, a_panel, op_a, b_panel, op_b, c_panel, accumulate);
     convert(exec, static_cast<const float*>(c_panel.data()), c.data(), m * n);
   }
 }
@@ -67,12 +65,9 @@ void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::
 template <class In, class Out>
 void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Out>& x, std::int64_t m, std::int64_t n,
                        std::int64_t k) {
-  const std::uintptr_t addresses =
-      reinterpret_cast<std::uintptr_t>(x.a.data()) | reinterpret_cast<std::uintptr_t>(x.b.data()) |
-      reinterpret_cast<std::uintptr_t>(x.c.data()) | reinterpret_cast<std::uintptr_t>(x.addend.data()) | 16;
-  const cublaslt::Plus plus = x.addend.data() != nullptr ? cublaslt::Plus::addend
-                              : x.accumulate             ? cublaslt::Plus::itself
-                                                         : cublaslt::Plus::nothing;
+  const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x.a.data()) |
+                                   reinterpret_cast<std::uintptr_t>(x.b.data()) |
+                                   reinterpret_cast<std::uintptr_t>(x.c.data()) | 16;
   const cublaslt::Kind kind{.in = kDtype<In>,
                             .out = kDtype<Out>,
                             .math = x.math,
@@ -81,13 +76,13 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
                             .m = m,
                             .n = n,
                             .k = k,
-                            .plus = plus,
+                            .accumulate = x.accumulate,
                             .alignment = static_cast<int>(addresses & -addresses)};
   const std::uintptr_t workspace =
       round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
   const cublaslt::Operands operands{.a = x.a.data(),
                                     .b = x.b.data(),
-                                    .addend = x.addend.data(),
+                                    .before = x.c.data(),
                                     .c = x.c.data(),
                                     .workspace = reinterpret_cast<void*>(workspace)};
   cublaslt::multiply(exec, kind, operands);
@@ -98,15 +93,12 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
 
 template <class Exec, class In, class Out>
 void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
-  const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose, has_addend = addend.data() != nullptr;
+  const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose;
   const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(ta ? 0 : 1);
   TESSERA_REQUIRE(std::int64_t(a.extent(ta ? 1 : 0)) == m && std::int64_t(b.extent(tb ? 0 : 1)) == n &&
                       std::int64_t(b.extent(tb ? 1 : 0)) == k,
                   "gemm: shapes must be op(a) [m,k] x op(b) [k,n] = c [m,n]", a.extent(0), a.extent(1), ta, b.extent(0),
                   b.extent(1), tb, m, n);
-  TESSERA_REQUIRE(!has_addend || (!accumulate && addend.extent(0) == c.extent(0) && addend.extent(1) == c.extent(1)),
-                  "gemm: an addend must be [m,n], and takes the place of accumulation", addend.extent(0),
-                  addend.extent(1), m, n, accumulate);
   TESSERA_REQUIRE(math == GemmMath::full || (!kIsHost<Exec> && std::is_same_v<In, float>),
                   "gemm: tf32 is for products of float on GPUs", kIsHost<Exec>, kScalarName<In>);
   const std::int64_t needed = gemm_workspace<Exec, In, Out>(m, n, k, math);
@@ -114,11 +106,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
                   workspace.extent(0), needed);
   if (m == 0 || n == 0) return;
   if (k == 0) {  // an empty sum; libraries would leave c as it is
-    if (has_addend) {
-      Kokkos::deep_copy(exec, c, addend);
-    } else if (!accumulate) {
-      Kokkos::deep_copy(exec, c, static_cast<Out>(0.0f));
-    }
+    if (!accumulate) Kokkos::deep_copy(exec, c, static_cast<Out>(0.0f));
     return;
   }
 #ifdef KOKKOS_ENABLE_CUDA
@@ -132,8 +120,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
   }
 #endif
   if constexpr (sizeof(In) > 2) {
-    if (has_addend) Kokkos::deep_copy(exec, c, addend);
-    multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate || has_addend);
+    multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate);
   } else if constexpr (kIsHost<Exec>) {
     multiply_panels(exec, *this, m, n, k);
   }

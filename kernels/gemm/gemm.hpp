@@ -1,4 +1,4 @@
-/// Matrix products through one interface: c = op(a) op(b), c += op(a) op(b), or c = op(a) op(b) + addend.
+/// Matrix products through one interface: c = op(a) op(b), or c += op(a) op(b).
 ///
 /// The library behind it is the backend's business. On CPUs: Kokkos Kernels over the BLAS that is loaded; the 16-bit
 /// types have no library product there, so their operands are widened into float panels of the caller's workspace and
@@ -6,10 +6,10 @@
 /// cuBLAS for float and double.
 ///
 /// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). Exception: a product
-///            that accumulates in 16 bits is rounded before and after the addition on Hopper; one with an addend is
-///            not. Tensor cores cut their float sums where arithmetic units round them, once in 16 terms: the error
-///            grows like the length k, not like its root (of the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for
-///            65,536). GemmMath::tf32 takes 10 fraction bits of the operands of a float product.
+///            that accumulates in 16 bits is rounded before and after the addition on Hopper. Tensor cores cut their
+///            float sums where arithmetic units round them, once in 16 terms: the error grows like the length k, not
+///            like its root (of the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for 65,536). GemmMath::tf32
+///            takes 10 fraction bits of the operands of a float product.
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
 ///            the first product of a kind and kept for the life of the process (gemm_algorithms, below).
 /// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, however aligned.
@@ -41,7 +41,6 @@ struct Gemm {
   Matrix<Out, Exec> c;  // [m,n]
   bool accumulate;      // c += instead of c =
   Vector<float, Exec> workspace;
-  Matrix<const Out, Exec> addend = {};  // [m,n]  added before the rounding; none where it has no memory
   GemmMath math = GemmMath::full;
 
   void launch(const Exec& exec) const;

@@ -22,7 +22,7 @@ Span span_of(std::vector<Real>& values) {
 
 template <class Real>
 std::vector<Real> all_reduce(TestWorld& world, std::vector<Real> values) {
-  world.collectives().start_all_reduce({}, span_of(values))->wait();
+  test::all_reduce(world.collectives(), span_of(values));
   return values;
 }
 
@@ -70,13 +70,14 @@ TYPED_TEST(AllReduceOf, several_may_be_under_way_and_finish_in_any_order) {
   std::vector<std::unique_ptr<AllReduce>> pending;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(50000 + i, static_cast<TypeParam>(i + world.rank()));
-    pending.push_back(world.collectives().start_all_reduce({}, span_of(values.back())));
+    pending.push_back(world.collectives().make_all_reduce(span_of(values.back()), {}));
+    pending.back()->start({});
   }
   while (!pending[2]->test()) {
   }
-  pending[3]->wait();
-  pending[0]->wait();
-  pending[1]->wait();
+  pending[3]->join({});
+  pending[0]->join({});
+  pending[1]->join({});
   EXPECT_TRUE(pending[0]->test());  // complete stays complete
   const double ranks = world.size() * (world.size() - 1) / 2.0;
   for (int i = 0; i < 4; ++i) {
@@ -96,11 +97,7 @@ TYPED_TEST(AllReduceOf, runs_again_after_it_has_completed) {
   double factor = 1;
   for (int run = 0; run < 3; ++run) {
     sum->start({});
-    if (run == 1) {
-      sum->join({});
-    } else {
-      sum->wait();
-    }
+    sum->join({});
     factor *= world.size();
     EXPECT_EQ(values, std::vector<TypeParam>(1009, static_cast<TypeParam>(factor)));
     const AllReduce::Times times = sum->times();
@@ -144,9 +141,10 @@ TEST(Collectives, refuse_to_sum_what_is_no_number_of_ours) {
 TEST(Collectives, times_are_asked_for_afterwards) {
   TestWorld world;
   std::vector<float> values(1000, 1.0f);
-  const auto sum = world.collectives().start_all_reduce({}, span_of(values));
+  const auto sum = world.collectives().make_all_reduce(span_of(values), {});
+  sum->start({});
   EXPECT_THROW(sum->times(), std::logic_error);
-  sum->wait();
+  sum->join({});
   EXPECT_NO_THROW(sum->times());
 }
 
@@ -175,10 +173,11 @@ TEST(Collectives, broadcast_rank_0_in_every_dtype) {
 TEST(Collectives, gradients_in_flight_do_not_meet_exchanges_of_the_world) {
   TestWorld world;
   std::vector<float> values(300000, 1.0f);
-  const auto pending = world.collectives().start_all_reduce({}, span_of(values));
+  const auto pending = world.collectives().make_all_reduce(span_of(values), {});
+  pending->start({});
   EXPECT_EQ(world.max(world.rank()), world.size() - 1);
   EXPECT_EQ(world.broadcast(world.rank() == 0 ? "text" : ""), "text");
-  pending->wait();
+  pending->join({});
   EXPECT_EQ(values, std::vector<float>(300000, static_cast<float>(world.size())));
 }
 

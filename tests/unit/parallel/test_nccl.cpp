@@ -65,7 +65,7 @@ void expect_exact_sums(Nccl& test, double unit) {
       expected[i] = Scalar(number * test.world.size() * (test.world.size() + 1) / 2);
     }
     const Buffer<Scalar> buffer(values);
-    test.nccl().start_all_reduce(Device(), span_of(buffer))->wait();
+    tessera::test::all_reduce(test.nccl(), span_of(buffer));
     EXPECT_TRUE(same_bits(buffer.elements(), expected)) << n << " elements of " << kScalarName<Scalar>;
   }
 }
@@ -83,7 +83,7 @@ TEST_P(Nccl, has_the_same_bits_on_every_rank_and_in_every_repeat) {
     std::vector<float> first;
     for (int repeat = 0; repeat < 3; ++repeat) {
       const Buffer<float> buffer(random);
-      nccl().start_all_reduce(Device(), span_of(buffer))->wait();
+      test::all_reduce(nccl(), span_of(buffer));
       if (repeat == 0) first = buffer.elements();
       EXPECT_TRUE(same_bits(buffer.elements(), first)) << n << " elements";
     }
@@ -108,7 +108,7 @@ void expect_one_rounding(Nccl& test) {
   std::vector<Scalar> expected(n);
   for (std::size_t i = 0; i < n; ++i) expected[i] = static_cast<Scalar>(sums[i]);
   const Buffer<Scalar> buffer(values_of(test.world.rank()));
-  test.nccl().start_all_reduce(Device(), span_of(buffer))->wait();
+  tessera::test::all_reduce(test.nccl(), span_of(buffer));
   EXPECT_TRUE(same_bits(buffer.elements(), expected)) << kScalarName<Scalar>;
 }
 
@@ -231,9 +231,10 @@ TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   std::vector<std::unique_ptr<AllReduce>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
-    sums.push_back(nccl().start_all_reduce(exec, span_of(values.back())));
+    sums.push_back(nccl().make_all_reduce(span_of(values.back()), {}));
+    sums.back()->start(exec);
   }
-  sums.back()->wait();
+  while (!sums.back()->test()) continue;
   const double ranks = world.size() * (world.size() - 1) / 2.0;
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(sums[i]->test());
@@ -385,7 +386,7 @@ TEST_P(Nccl, a_captured_step_repeats_with_its_times) {
       world.barrier();
       const double start_s = events::now_s();
       ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
-      nccl().fence(step.exec);
+      step.exec.fence();
       const double end_s = events::now_s();
       EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 2.0f))) << "replay " << run;
       Listener listener;

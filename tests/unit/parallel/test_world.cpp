@@ -105,7 +105,6 @@ class Abandoned final : public Collectives {
   bool is_asynchronous() const override { return true; }
   std::unique_ptr<AllReduce> make_all_reduce(const Span&, const Span&) override { return nullptr; }
   void broadcast(const Span&) override {}
-  void fence(const kernels::Device&) override {}
   std::string fault() override { return ""; }
   void abandon() override { ++times_; }
 

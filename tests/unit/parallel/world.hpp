@@ -1,4 +1,4 @@
-/// A World for a test: borrows the MPI that the test's main started.
+/// What tests of collectives begin with: a World that borrows the MPI which the test's main started, and a sum.
 #pragma once
 
 #include "parallel/world.hpp"
@@ -18,5 +18,14 @@ struct TestWorld : parallel::World {
     return none;
   }
 };
+
+/// A sum that runs once, and for which the host waits.
+inline void all_reduce(parallel::Collectives& collectives, const parallel::Span& span) {
+  const kernels::Device exec;
+  const auto sum = collectives.make_all_reduce(span, {});
+  sum->start(exec);
+  sum->join(exec);
+  exec.fence();
+}
 
 }  // namespace tessera::test
