@@ -93,6 +93,20 @@ TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
   EXPECT_EQ(plan.layout[plan.state.state].offset % alignof(optim::StepState), 0u);
 }
 
+TEST(Plan, what_is_timed_at_first_and_the_text_afterwards_share_their_memory) {
+  config::Settings deck = settings();
+  const auto outside = [&](bool times, std::int64_t tokens) {
+    deck.train.tune_gemm = times;
+    deck.train.sample_tokens = tokens;
+    const Plan plan = plan_training(deck, Dtype::bf16, 1);
+    return plan.layout.total_bytes() - plan.layout.arena_bytes();
+  };
+  const std::int64_t none = outside(false, 0), timing = outside(true, 0), text = outside(false, 10);
+  EXPECT_GE(timing, none);  // nothing on hosts
+  EXPECT_GT(text, none);
+  EXPECT_EQ(outside(true, 10), std::max(timing, text));
+}
+
 TEST(ChooseAttention, is_portable_where_the_deck_says_not_tuned_or_names_flash2_alone) {
   using config::AttentionImplementation, config::AttentionTuned;
   for (const auto implementation : {AttentionImplementation::automatic, AttentionImplementation::flash2}) {
