@@ -58,6 +58,10 @@ class Collectives {
   /// progress by themselves.
   virtual bool is_asynchronous() const = 0;
 
+  /// Bytes of this rank's device that are its own buffers from the beginning. What a library takes when it first moves
+  /// something is not among them.
+  virtual std::int64_t device_bytes() const { return 0; }
+
   /// A sum over `span`, dtype fp32, fp64, bf16 or fp16. The same bits on every rank, and from run to run on as many
   /// ranks (MPI does not promise it; the tests hold the library to it).
   /// `wire`: empty, or as many elements of another dtype, of the same memory as `span`, in which the values cross the

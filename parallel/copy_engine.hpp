@@ -67,6 +67,7 @@ class CopyEngines {
   CopyEngines& operator=(const CopyEngines&) = delete;
 
   const std::string& fault() const { return fault_; }
+  std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
   /// Collective. A sum over `span`, in place; its memory is the device's.
   /// Throws Failure(Exit::environment) where the other ranks cannot reach it.

@@ -59,20 +59,31 @@ void require_device_memory(const char* what, const Span& span) {
   throw std::invalid_argument(std::string("nccl ") + what + " of " + span.label + ": its memory is not the device's");
 }
 
+/// Throws Failure unless all went well: where NCCL found no memory that is the fault, else `code`, with `advice`.
+void check(ncclResult_t result, const char* call, ncclComm_t comm, Exit code, const char* advice) {
+  if (result == ncclSuccess) return;
+  const std::string text = std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm) + ")";
+  if (exit_of(std::runtime_error(text)) == Exit::out_of_memory) {
+    throw Failure(Exit::out_of_memory, text +
+                                           ": NCCL finds no memory left; nvidia-smi shows who holds the GPU's, and "
+                                           "smaller batches or models leave more");
+  }
+  throw Failure(code, text + advice);
+}
+
 /// The communicator and the stream it works on.
 class Communicator {
  public:
   explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
     ncclUniqueId id{};
-    if (world.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const auto connect = [](ncclResult_t result, const char* call) {
+      parallel::check(result, call, nullptr, Exit::environment,
+                      ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
+    };
+    if (world.rank() == 0) connect(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
     std::memcpy(id.internal, text.data(), sizeof id.internal);
-    const ncclResult_t result = ncclCommInitRank(&comm_, world.size(), id, world.rank());
-    if (result != ncclSuccess) {
-      throw Failure(Exit::environment, std::string("ncclCommInitRank: ") + ncclGetErrorString(result) + " (" +
-                                           ncclGetLastError(nullptr) +
-                                           "): NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
-    }
+    connect(ncclCommInitRank(&comm_, world.size(), id, world.rank()), "ncclCommInitRank");
   }
 
   ~Communicator() {
@@ -91,10 +102,9 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
 
+  /// For calls between connected ranks: what goes wrong there is a rank or the network.
   void check(ncclResult_t result, const char* call) const {
-    if (result == ncclSuccess) return;
-    throw Failure(Exit::hang, std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm_) +
-                                  "); resume from the last checkpoint (--resume auto)");
+    parallel::check(result, call, comm_, Exit::hang, "; resume from the last checkpoint (--resume auto)");
   }
 
   /// With ranks gone, or leaving, an orderly end would wait for them.
@@ -259,6 +269,8 @@ class NcclCollectives final : public Collectives {
   }
 
   bool is_asynchronous() const override { return true; }
+
+  std::int64_t device_bytes() const override { return engines_ ? engines_->device_bytes() : 0; }
 
   std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
     return std::make_unique<NcclAllReduce>(comm_, engines_ ? &*engines_ : nullptr, span, wire);

@@ -145,7 +145,8 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations);
 }
 
-/// `free_at_start`: bytes of the GPU's memory before the first row.
+/// `free_at_start`: bytes of the GPU's memory before the first row and before the collectives' buffers, which a plan
+/// counts.
 void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, Row& row) {
   parallel::World& world = context.world;
   std::optional<train::Plan> plan;
@@ -159,7 +160,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     row.flop = train::step_flop(*plan);
     row.planned_bytes = static_cast<double>(plan->layout.total_bytes());
     row.attention = attention_text(plan->options.attention);
-    require_memory(plan->layout, sharers_of_memory(world), "\nsmaller batches or models need less");
+    require_memory(plan->layout, share_of_memory(world), "\nsmaller batches or models need less");
     corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
@@ -224,7 +225,7 @@ Exit bench_step(const Context& context) {
   std::string path;
   on_root(world, [&] { path = result_path(context, "bench.h5"); });
   if constexpr (kernels::kIsHost<Exec>) together(world, require_fast_blas);
-  const std::int64_t free_at_start = kernels::device_info<Exec>().free_bytes;
+  const std::int64_t free_at_start = kernels::device_info<Exec>().free_bytes + world.collectives().device_bytes();
   const Mfu mfu(context.settings(), world);
   const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
 

@@ -194,23 +194,25 @@ namespace {
 constexpr bool kComputesOnHost = kernels::kIsHost<kernels::Device>;
 }
 
-std::int64_t available_bytes() {
-  return kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
+MemoryShare share_of_memory(parallel::World& world) {
+  return {kComputesOnHost ? world.local_size() : world.ranks_on_device(), world.collectives().device_bytes()};
 }
 
-int sharers_of_memory(const parallel::World& world) {
-  return kComputesOnHost ? world.local_size() : world.ranks_on_device();
+std::int64_t available_bytes(const MemoryShare& share) {
+  const std::int64_t untaken =
+      kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
+  return untaken / share.ranks + share.held;
 }
 
-void require_memory(const memory::Layout& layout, int sharers, const std::string& advice) {
-  if (kComputesOnHost) return memory::require_host_memory(layout, sharers, advice);
-  const std::int64_t available = available_bytes() / sharers;
+void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice) {
+  if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
+  const std::int64_t available = available_bytes(share);
   if (layout.total_bytes() <= available) return;
   throw Failure(Exit::out_of_memory,
                 fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
                             memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
                             memory::readable_bytes(available),
-                            sharers > 1 ? fmt::format(" to each of the {} ranks that share it", sharers) : "",
+                            share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
                             layout.table(), advice));
 }
 

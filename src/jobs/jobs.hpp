@@ -89,15 +89,19 @@ std::string result_path(const Context& context, const std::string& name);
 /// Writes a result beside `path` and renames it there: whole or not at all.
 void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
-/// Bytes that may still be taken where this process computes: of the GPU's memory, or of what the host leaves it.
-std::int64_t available_bytes();
+/// A rank's part in the memory where it computes: its host's, or its GPU's.
+struct MemoryShare {
+  int ranks = 1;          // that take theirs there, this one included
+  std::int64_t held = 0;  // bytes that a plan counts and this rank has taken already: its collectives' buffers
+};
+MemoryShare share_of_memory(parallel::World& world);
 
-/// Ranks that take their memory from there: those of the host, or those on this rank's GPU.
-int sharers_of_memory(const parallel::World& world);
+/// Bytes that a plan may have there: what nobody has taken, split among the ranks, and what this rank holds.
+std::int64_t available_bytes(const MemoryShare& share = {});
 
-/// Throws Failure(Exit::out_of_memory) with the layout's table where `sharers` such layouts do not fit there. `advice`
-/// says what would fit.
-void require_memory(const memory::Layout& layout, int sharers, const std::string& advice);
+/// Throws Failure(Exit::out_of_memory) with the layout's table where a layout for each of the ranks does not fit there.
+/// `advice` says what would fit.
+void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
 /// Calls work.template operator()<Scalar>() with the storage type of a dtype of the deck.
 template <class Work>

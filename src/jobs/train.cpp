@@ -69,9 +69,9 @@ class TrainingRun {
                      transport.empty() ? "" : "\ntransport  " + transport, train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     together(world_, [&] {
-      const int sharers = sharers_of_memory(world_);
-      const std::int64_t available = available_bytes() / sharers;
-      if (plan_->layout.total_bytes() > available) require_memory(plan_->layout, sharers, what_would_fit(available));
+      const MemoryShare share = share_of_memory(world_);
+      const std::int64_t available = available_bytes(share);
+      if (plan_->layout.total_bytes() > available) require_memory(plan_->layout, share, what_would_fit(available));
     });
     together(world_, [&] {
       corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,

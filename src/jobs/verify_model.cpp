@@ -85,7 +85,7 @@ void verify(const Context& context) {
   if (settings.precision.compute == config::Precision::tf32) options.math = kernels::GemmMath::tf32;
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
   layout.place();
-  require_memory(layout, 1, "\nfewer sequences in `tokens` need less");
+  require_memory(layout, {}, "\nfewer sequences in `tokens` need less");
   const memory::Arena<Exec> arena(layout);
 
   // 2. weights and tokens

@@ -69,6 +69,15 @@ TEST(OnRoot, a_failure_there_is_everyones) {
   EXPECT_STREQ(failure.what(), "gone");
 }
 
+TEST(MemoryShare, is_what_nobody_has_taken_and_what_the_rank_holds) {
+  TestWorld world;
+  EXPECT_EQ(share_of_memory(world).held, 0) << "MPI has no buffers on a device";
+  const double all = static_cast<double>(available_bytes());
+  EXPECT_NEAR(static_cast<double>(available_bytes({4, 0})), all / 4, 0.1 * all);  // others run meanwhile
+  const std::int64_t held = std::int64_t{1} << 50;
+  EXPECT_GE(available_bytes({1, held}), held);
+}
+
 TEST(DevicesOf, counts_a_shared_device_once) {
   TestWorld world;
   world.set_devices("one for each", 1);

@@ -261,6 +261,10 @@ TEST_P(Nccl, broadcasts_rank_0_in_every_dtype) {
   }
 }
 
+TEST_P(Nccl, says_what_it_holds_of_the_device_from_the_beginning) {
+  EXPECT_EQ(nccl().device_bytes(), is_ring() || world.size() == 1 ? 0 : kReceiveBytes);
+}
+
 TEST_P(Nccl, refuses_what_it_cannot_sum) {
   const Buffer<std::int32_t> ints = Buffer<std::int32_t>::zeros(4);
   const Buffer<double> doubles = Buffer<double>::zeros(4);
