@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 
 #include "errors.hpp"
@@ -144,38 +145,66 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   world.set_devices(std::move(all), static_cast<int>(std::count(ids.begin(), ids.end(), ids[world.rank()])));
 }
 
-std::string device_fault() {
+namespace {
+
+/// In CUDA's words; null: none.
+const char* fault_of_device() {
   cudaGetLastError();  // forgets what a call could not do; a fault of the GPU comes back from every call
   std::size_t free = 0, total = 0;
   const cudaError_t status = cudaMemGetInfo(&free, &total);
-  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+}  // namespace
+
+std::string device_fault() {
+  const char* fault = fault_of_device();
+  return fault == nullptr ? "" : fault;
 }
 
 namespace {
 
-int speaker = 0;
+// What the handler of SIGABRT needs is made before: it may neither allocate nor format.
+struct sigaction abort_before;  // what SIGABRT did without us
+char who_is_lost[64] = "", who_leaves[160] = "";
+constexpr unsigned kAskingTime_s = 5;
 
-/// abort() raises the signal on the thread that calls it, outside of CUDA: it can be asked.
-void leave_after_fault(int signal) {
-  std::signal(signal, SIG_DFL);  // returning goes on with the abort
-  const std::string fault = device_fault();
-  if (fault.empty()) return;
-  char text[256];
-  const int length = std::snprintf(text, sizeof text,
-                                   "tessera: rank %d: its GPU is lost: %s\ntessera: rank %d leaves with exit code 7; "
-                                   "resume from the last checkpoint (--resume auto)\n",
-                                   speaker, fault.c_str(), speaker);
-  static_cast<void>(!::write(STDERR_FILENO, text, std::min<std::size_t>(length, sizeof text - 1)));
+void say(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
+
+void go_on_with_abort(int) { std::raise(SIGABRT); }
+
+/// On the thread that called abort(), which may be inside malloc: it aborts where it finds the heap damaged, and may
+/// hold a lock then. Whether the GPU is lost only CUDA knows, whose calls are not made for signal handlers: one that
+/// does not come back is given up after a while, and the abort goes on. So does one that fails: we are out of its way
+/// by then.
+void leave_after_fault(int) {
+  ::sigaction(SIGABRT, &abort_before, nullptr);
+  std::signal(SIGALRM, go_on_with_abort);
+  ::alarm(kAskingTime_s);
+  const char* fault = fault_of_device();
+  ::alarm(0);
+  if (fault == nullptr) {
+    std::raise(SIGABRT);
+    return;
+  }
+  say(who_is_lost);
+  say(fault);
+  say(who_leaves);
   ::_exit(static_cast<int>(Exit::hang));
 }
 
 }  // namespace
 
 FaultExit::FaultExit(int rank) {
-  speaker = rank;
-  std::signal(SIGABRT, leave_after_fault);
+  std::snprintf(who_is_lost, sizeof who_is_lost, "tessera: rank %d: its GPU is lost: ", rank);
+  std::snprintf(who_leaves, sizeof who_leaves,
+                "\ntessera: rank %d leaves with exit code 7; resume from the last checkpoint (--resume auto)\n", rank);
+  struct sigaction action {};
+  action.sa_handler = leave_after_fault;
+  action.sa_flags = SA_NODEFER;  // what the handler raises is not held back until it returns
+  ::sigaction(SIGABRT, &action, &abort_before);
 }
-FaultExit::~FaultExit() { std::signal(SIGABRT, SIG_DFL); }
+FaultExit::~FaultExit() { ::sigaction(SIGABRT, &abort_before, nullptr); }
 
 bool is_device_memory(const void* data) {
   cudaPointerAttributes attributes{};

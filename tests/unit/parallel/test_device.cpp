@@ -116,6 +116,17 @@ TEST_F(FaultExitDeath, leaves_every_other_abort_alone) {
       ::testing::KilledBySignal(SIGABRT), "");
 }
 
+TEST_F(FaultExitDeath, leaves_the_abort_of_a_damaged_heap_alone) {
+  EXPECT_EXIT(
+      {
+        const FaultExit fault_exit(3);
+        void* volatile memory = std::malloc(24);
+        std::free(memory);
+        std::free(memory);
+      },
+      ::testing::KilledBySignal(SIGABRT), "double free");
+}
+
 TEST(Device, without_a_fault_says_so) { EXPECT_EQ(device_fault(), ""); }
 
 TEST(Device, is_there_where_the_build_has_a_backend) {
