@@ -45,7 +45,8 @@ inline Exit exit_of(const std::exception& exception) {
   if (const auto* failure = dynamic_cast<const Failure*>(&exception)) return failure->code();
   if (dynamic_cast<const std::bad_alloc*>(&exception)) return Exit::out_of_memory;
   const std::string text = exception.what();
-  for (const char* words : {"failed to allocate", "out of memory", "ALLOC_FAILED"}) {
+  for (const char* words :
+       {"failed to allocate", "out of memory", "ALLOC_FAILED", "Failed to malloc", "Failed to CUDA "}) {  // last: NCCL
     if (text.find(words) != std::string::npos) return Exit::out_of_memory;
   }
   return Exit::environment;
