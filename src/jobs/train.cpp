@@ -1,4 +1,4 @@
-/// The training job: corpus, plan, resume or start, the loop, and what is told about it.
+/// The training job: plan, corpus, beginning, the loop, and what is told about it.
 ///
 /// Arithmetic and communication are train/step.hpp's; this file is the night watch around it: it decides when to
 /// validate, to checkpoint and to stop, and tells trace and console what happened.
@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "build_info.hpp"
-#include "config/keys.hpp"
 #include "io/console.hpp"
 #include "io/trace.hpp"
+#include "jobs/checkpoints.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/products.hpp"
@@ -86,11 +86,15 @@ class TrainingRun {
                      corpus_->name(), corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(),
                      validation_windows_));
 
-    std::optional<io::CheckpointReader> checkpoint = find_checkpoint();
-    directory_.emplace(context_, continues_itself_);
+    const auto take_note = [this](const std::string& text) { note(text); };
+    const Beginning beginning = find_beginning(context_, *corpus_, take_note);
+    directory_.emplace(context_, beginning.continues_itself);
     together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
-    if (checkpoint) {
-      restore(*checkpoint);
+    if (beginning.checkpoint) {
+      restore_checkpoint(beginning, context_, *trainer_, take_note);
+      step_ = beginning.checkpoint->state().step;
+      sample_ = beginning.checkpoint->state().sample_index;
+      if (*context_.resume == "auto") last_checkpoint_ = step_;  // `latest` names it already
     } else {
       trainer_->initialize(settings_.job.seed);
     }
@@ -98,7 +102,7 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      const bool continues = continues_itself_ && fs::exists(fs::path(settings_.job.directory) / "run.h5");
+      const bool continues = beginning.continues_itself && fs::exists(fs::path(settings_.job.directory) / "run.h5");
       trace_ =
           std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5",
                                       io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command,
@@ -126,110 +130,6 @@ class TrainingRun {
     if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
     return text + fmt::format(" nothing here: one sequence with train.checkpoint_activations=1 needs {}",
                               memory::readable_bytes(least));
-  }
-
-  std::optional<io::CheckpointReader> find_checkpoint() {
-    if (!context_.resume) return std::nullopt;
-    std::string folder;
-    on_root(world_, [&] {
-      const auto newest = io::newest_checkpoint(settings_.job.directory);
-      if (*context_.resume != "auto")
-        folder = checkpoint_folder(*context_.resume).string();
-      else if (newest)
-        folder = newest->string();
-      std::error_code error;
-      const fs::path run = fs::canonical(folder, error).parent_path().parent_path();  // however it was spelled
-      continues_itself_ = *context_.resume == "auto" || fs::equivalent(run, settings_.job.directory, error);
-    });
-    folder = world_.broadcast(folder);
-    continues_itself_ = world_.any(continues_itself_);
-    if (folder.empty()) {
-      note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings_.job.directory));
-      return std::nullopt;
-    }
-    std::optional<io::CheckpointReader> reader;
-    together(world_, [&] { reader.emplace(io::open_checkpoint(folder, peers_of(world_))); });
-    together(world_, [&] { require_same_model(reader->state()); });
-    note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, reader->state().step,
-                     reader->state().ranks));
-    if (*context_.resume == "auto") last_checkpoint_ = reader->state().step;  // `latest` names it already
-    return reader;
-  }
-
-  void require_same_model(const io::CheckpointState& state) {
-    const config::Deck before = config::parse_deck(state.deck, "the checkpoint's deck");
-    std::string changes;
-    for (const std::string& change : config::differences(before.settings, settings_, "model."))
-      changes += "\n  " + change;
-    if (!changes.empty()) {
-      throw Failure(Exit::usage,
-                    "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
-    }
-    if (state.tokenisation != corpus_->tokenisation()) {
-      throw Failure(Exit::usage,
-                    fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
-                                "use data of the same kind",
-                                state.tokenisation, corpus_->tokenisation()));
-    }
-    if (state.corpus_tokens != corpus_->size()) {
-      note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
-                       state.corpus_tokens, corpus_->size()));
-    }
-    const Products products = products_from(state.gemm);
-    if (products.library != kernels::gemm_library()) {
-      note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", products.library,
-                       kernels::gemm_library()));
-    }
-    // What the library's own order of preference chose, it chooses again.
-    if (settings_.train.tune_gemm && before.settings.train.tune_gemm) chosen_before_ = products.algorithms;
-    for (const std::string& change : config::differences(before.settings, settings_, "")) {
-      note("resume     changed " + change + "\n");
-    }
-  }
-
-  void restore(const io::CheckpointReader& checkpoint) {
-    together(world_, [&] {
-      trainer_->load_state([&](const train::StateTensor& tensor) {
-        if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
-          throw Failure(Exit::files,
-                        fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
-                                    checkpoint.folder().string(), tensor.group, tensor.param->label));
-        }
-        checkpoint.read(tensor.group, tensor.param->label, tensor.data);
-      });
-    });
-    const io::CheckpointState& state = checkpoint.state();
-    step_ = state.step;
-    sample_ = state.sample_index;
-    train::StateScalars scalars = trainer_->scalars();
-    scalars.step = state.step;
-    scalars.optimizer_steps = state.optimizer_steps;
-    const auto trained_in = config::parse_deck(state.deck, "the checkpoint's deck").settings.precision.compute;
-    // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
-    if (trained_in == config::Precision::fp16 && settings_.precision.compute == config::Precision::fp16) {
-      scalars.good_steps = state.good_steps;
-      scalars.loss_scale = state.loss_scale;
-    }
-    trainer_->set_scalars(scalars);
-    require_same_weights();
-    if (chosen_before_.empty()) return;
-    if (const std::string fault = take_up(chosen_before_, world_); !fault.empty()) {
-      note(fmt::format("resume     {}: the first step times them anew, and the last bits may differ from here on\n",
-                       fault));
-    }
-  }
-
-  /// A rank that loaded something else would train on with a loss that looks normal.
-  void require_same_weights() {
-    const auto prints = world_.all_gather(std::to_string(trainer_->weights_fingerprint()));
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      if (prints[rank] != prints[0]) {
-        fail_together(world_, Exit::files,
-                      fmt::format("rank {} holds other weights than rank 0 after loading: the checkpoint is not the "
-                                  "same file on every host",
-                                  rank));
-      }
-    }
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------
@@ -416,33 +316,7 @@ class TrainingRun {
     // A resume goes on from here: the rows before must not be lost.
     on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
     const double begin_s = events::now_s();
-    const train::StateScalars scalars = trainer_->scalars();
-    const io::CheckpointState state{.step = step_,
-                                    .sample_index = sample_,
-                                    .seed = settings_.job.seed,
-                                    .loss_scale = scalars.loss_scale,
-                                    .good_steps = scalars.good_steps,
-                                    .optimizer_steps = scalars.optimizer_steps,
-                                    .deck = context_.deck.resolved,
-                                    .tokenisation = corpus_->tokenisation(),
-                                    .corpus_tokens = corpus_->size(),
-                                    .gemm = text_of(products_in_use()),
-                                    .git_hash = build_info::git_hash()};
-    std::vector<io::CheckpointTensor> tensors;
-    for (train::SavedTensor& tensor : trainer_->saved_state(true)) {
-      const auto fetched = [this, fetch = std::move(tensor.data)] {
-        try {
-          return fetch();
-        } catch (const std::exception& caught) {  // io takes what has no code for a fault of files
-          throw failure_of(world_, caught);
-        }
-      };
-      tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched});
-    }
-    together(world_, [&] {
-      io::write_checkpoint(settings_.job.directory, state, tensors, peers_of(world_),
-                           static_cast<int>(settings_.checkpoint.keep));
-    });
+    save_checkpoint(context_, *trainer_, *corpus_, step_, sample_);
     last_checkpoint_ = step_;
     checkpoint_s_ += events::now_s() - begin_s;
   }
@@ -518,13 +392,11 @@ class TrainingRun {
   std::unique_ptr<io::Trace> trace_;  // rank 0
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
-  std::vector<std::string> chosen_before_;  // algorithms of products, of the checkpoint that is resumed
-  double loss_scale_ = 1;                   // after the last step
-  std::int64_t step_ = 0;                   // optimizer steps done
-  std::int64_t sample_ = 0;                 // next global sample
-  std::int64_t last_checkpoint_ = -1;       // step of the newest one of this run
+  double loss_scale_ = 1;              // after the last step
+  std::int64_t step_ = 0;              // optimizer steps done
+  std::int64_t sample_ = 0;            // next global sample
+  std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
   bool has_recorded_memory_ = false;
-  bool continues_itself_ = false;          // resumes in its own directory, which then is not empty
   double validation_loss_ = kNotMeasured;  // the last one
   std::int64_t validated_step_ = 0;
   double start_s_ = 0;           // of the loop

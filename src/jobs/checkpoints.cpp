@@ -1,0 +1,161 @@
+#include "jobs/checkpoints.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "build_info.hpp"
+#include "config/keys.hpp"
+#include "jobs/products.hpp"
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDeckInside = "the checkpoint's deck";
+
+void require_same_model(const io::CheckpointState& state, const config::Settings& before,
+                        const config::Settings& settings, const data::Corpus& corpus) {
+  std::string changes;
+  for (const std::string& change : config::differences(before, settings, "model.")) changes += "\n  " + change;
+  if (!changes.empty()) {
+    throw Failure(Exit::usage, "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
+  }
+  if (state.tokenisation != corpus.tokenisation()) {
+    throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
+                                           "use data of the same kind",
+                                           state.tokenisation, corpus.tokenisation()));
+  }
+}
+
+/// A rank that loaded something else would train on with a loss that looks normal.
+void require_same_weights(parallel::World& world, train::Trainer& trainer) {
+  const auto prints = world.all_gather(std::to_string(trainer.weights_fingerprint()));
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (prints[rank] != prints[0]) {
+      fail_together(world, Exit::files,
+                    fmt::format("rank {} holds other weights than rank 0 after loading: the checkpoint is not the "
+                                "same file on every host",
+                                rank));
+    }
+  }
+}
+
+}  // namespace
+
+Beginning find_beginning(const Context& context, const data::Corpus& corpus, const Note& note) {
+  if (!context.resume) return {};
+  const config::Settings& settings = context.settings();
+  parallel::World& world = context.world;
+  Beginning beginning;
+  std::string folder;
+  on_root(world, [&] {
+    const auto newest = io::newest_checkpoint(settings.job.directory);
+    if (*context.resume != "auto")
+      folder = checkpoint_folder(*context.resume).string();
+    else if (newest)
+      folder = newest->string();
+    std::error_code error;
+    const fs::path run = fs::canonical(folder, error).parent_path().parent_path();  // however it was spelled
+    beginning.continues_itself = *context.resume == "auto" || fs::equivalent(run, settings.job.directory, error);
+  });
+  folder = world.broadcast(folder);
+  beginning.continues_itself = world.any(beginning.continues_itself);
+  if (folder.empty()) {
+    note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings.job.directory));
+    return beginning;
+  }
+
+  together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world))); });
+  const io::CheckpointState& state = beginning.checkpoint->state();
+  config::Settings before;
+  Products products;
+  together(world, [&] {
+    before = config::parse_deck(state.deck, kDeckInside).settings;
+    products = products_from(state.gemm);
+    require_same_model(state, before, settings, corpus);
+  });
+  if (state.corpus_tokens != corpus.size()) {
+    note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
+                     state.corpus_tokens, corpus.size()));
+  }
+  if (products.library != kernels::gemm_library()) {
+    note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", products.library,
+                     kernels::gemm_library()));
+  }
+  // What the library's own order of preference chose, it chooses again.
+  if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = products.algorithms;
+  for (const std::string& change : config::differences(before, settings, "")) {
+    note("resume     changed " + change + "\n");
+  }
+  note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, state.step, state.ranks));
+  return beginning;
+}
+
+void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note) {
+  const io::CheckpointReader& checkpoint = *beginning.checkpoint;
+  parallel::World& world = context.world;
+  together(world, [&] {
+    trainer.load_state([&](const train::StateTensor& tensor) {
+      if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
+        throw Failure(Exit::files, fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
+                                               checkpoint.folder().string(), tensor.group, tensor.param->label));
+      }
+      checkpoint.read(tensor.group, tensor.param->label, tensor.data);
+    });
+  });
+  const io::CheckpointState& state = checkpoint.state();
+  train::StateScalars scalars = trainer.scalars();
+  scalars.step = state.step;
+  scalars.optimizer_steps = state.optimizer_steps;
+  const auto trained_in = config::parse_deck(state.deck, kDeckInside).settings.precision.compute;
+  // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
+  if (trained_in == config::Precision::fp16 && context.settings().precision.compute == config::Precision::fp16) {
+    scalars.good_steps = state.good_steps;
+    scalars.loss_scale = state.loss_scale;
+  }
+  trainer.set_scalars(scalars);
+  require_same_weights(world, trainer);
+  if (beginning.algorithms.empty()) return;
+  if (const std::string fault = take_up(beginning.algorithms, world); !fault.empty()) {
+    note(fmt::format("resume     {}: the first step times them anew, and the last bits may differ from here on\n",
+                     fault));
+  }
+}
+
+void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
+                     std::int64_t sample) {
+  parallel::World& world = context.world;
+  const config::Settings& settings = context.settings();
+  const train::StateScalars scalars = trainer.scalars();
+  const io::CheckpointState state{.step = step,
+                                  .sample_index = sample,
+                                  .seed = settings.job.seed,
+                                  .loss_scale = scalars.loss_scale,
+                                  .good_steps = scalars.good_steps,
+                                  .optimizer_steps = scalars.optimizer_steps,
+                                  .deck = context.deck.resolved,
+                                  .tokenisation = corpus.tokenisation(),
+                                  .corpus_tokens = corpus.size(),
+                                  .gemm = text_of(products_in_use()),
+                                  .git_hash = build_info::git_hash()};
+  std::vector<io::CheckpointTensor> tensors;
+  for (train::SavedTensor& tensor : trainer.saved_state(true)) {
+    const auto fetched = [&world, fetch = std::move(tensor.data)] {
+      try {
+        return fetch();
+      } catch (const std::exception& caught) {  // io takes what has no code for a fault of files
+        throw failure_of(world, caught);
+      }
+    };
+    tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched});
+  }
+  together(world, [&] {
+    io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),
+                         static_cast<int>(settings.checkpoint.keep));
+  });
+}
+
+}  // namespace tessera::jobs
