@@ -11,8 +11,12 @@
 
 namespace tessera::parallel {
 
-Watchdog::Watchdog(int rank, double limit_s, std::function<std::string()> fault)
-    : rank_(rank), limit_s_(limit_s), fault_(std::move(fault)), thread_([this] { guard(); }) {
+Watchdog::Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon)
+    : rank_(rank),
+      limit_s_(limit_s),
+      fault_(std::move(fault)),
+      abandon_(std::move(abandon)),
+      thread_(&Watchdog::guard, this) {
   events::add_listener(*this);
 }
 
@@ -45,6 +49,11 @@ void Watchdog::end() {
   progress();
   what_.clear();
   if (patience_ <= 1) ++watches_;
+}
+
+void Watchdog::leave() {
+  const std::lock_guard lock(mutex_);
+  end_s_ = std::min(end_s_, events::now_s() + limit_s_ + kLeaving_s);
 }
 
 void Watchdog::progress() {
@@ -93,6 +102,7 @@ void Watchdog::guard() {
     const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
     lock.lock();
     if (!fault.empty()) give_up(fault);
+    if (events::now_s() > end_s_) give_up("it leaves by an exception, and has not got anywhere");
     if (!what_.empty() && events::now_s() - progress_s_ > allowed_s()) {
       char text[160];
       std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
@@ -126,6 +136,10 @@ void Watchdog::give_up(const std::string& why) {
     const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
     if (written <= 0) break;
     done += static_cast<std::size_t>(written);
+  }
+  try {
+    if (abandon_) abandon_();
+  } catch (...) {  // the end comes all the same
   }
   ::_exit(static_cast<int>(Exit::hang));
 }

@@ -3,7 +3,8 @@
 /// A thread of its own looks at what the main thread tells; it never calls MPI. While a watch lives, every report to
 /// kernels/core/events.hpp is progress. After `limit_s` without any, it writes to standard error what was under way and
 /// the last that was heard, and leaves the process with exit code 7 (Exit::hang), which ends the launch. It also asks,
-/// several times a second, whether the communication library knows of a fault, and does the same.
+/// several times a second, whether the communication library knows of a fault, and does the same. So it ends a rank
+/// that leaves by an exception and does not get anywhere: destructors, too, wait for the GPU and the libraries.
 ///
 /// Steps differ: the first few watches (where libraries load and kernels are chosen) have twice as long, and none is
 /// ever cut off before twice the longest time without a report that went well. So a loss is noticed within twice
@@ -16,6 +17,7 @@
 #include <array>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -27,8 +29,10 @@ namespace tessera::parallel {
 
 class Watchdog final : public events::Listener {
  public:
-  /// `rank` is who speaks. `fault` is called from the watchdog's thread; what it returns, unless empty, ends the rank.
-  Watchdog(int rank, double limit_s, std::function<std::string()> fault);
+  /// `rank` is who speaks. Both are called from the watchdog's thread. `fault`: what it returns, unless empty, ends the
+  /// rank. `abandon`, the last before the end: so that nothing on the GPU waits for other ranks, which would hold the
+  /// process up.
+  Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon = {});
   ~Watchdog() override;
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -45,6 +49,9 @@ class Watchdog final : public events::Listener {
     Watchdog* watchdog_;
   };
 
+  /// This rank leaves: it has kLeaving_s more than the limit until its end, whatever it reports meanwhile.
+  void leave();
+
   using Listener::on;
   void on(const events::Region& region) override;
   void on(const events::CommunicationStart& start) override;
@@ -53,6 +60,7 @@ class Watchdog final : public events::Listener {
   static constexpr int kFirstWatches = 8;    // that may take longer
   static constexpr double kFirstFactor = 2;  // by this much
   static constexpr double kSlowFactor = 2;   // times the longest silence so far is never too long
+  static constexpr double kLeaving_s = 3;    // that memory takes to be given back, however short the limit
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump
@@ -72,6 +80,7 @@ class Watchdog final : public events::Listener {
   const int rank_;
   const double limit_s_;
   const std::function<std::string()> fault_;
+  const std::function<void()> abandon_;
 
   std::mutex mutex_;  // of all below
   std::condition_variable wake_;
@@ -79,8 +88,9 @@ class Watchdog final : public events::Listener {
   std::size_t heard_count_ = 0;
   std::string what_;  // is watched; empty: nothing is
   double patience_ = 1, progress_s_ = 0;
-  double longest_s_ = 0;  // without progress within a watch that had no patience
-  int watches_ = 0;       // that went well
+  double longest_s_ = 0;                                    // without progress within a watch that had no patience
+  int watches_ = 0;                                         // that went well
+  double end_s_ = std::numeric_limits<double>::infinity();  // of a rank that leaves
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others
 };

@@ -61,10 +61,16 @@ void World::use(std::unique_ptr<Collectives> collectives) {
 void World::start_watchdog(double limit_s) {
   watchdog_.reset();
   if (limit_s <= 0 || size_ == 1) return;
-  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, [this] {
+  // Whoever holds the lock may hang: the watchdog never waits for it.
+  const auto fault = [this] {
     const std::unique_lock lock(asking_, std::try_to_lock);
     return lock && in_use_ && !is_leaving_ ? in_use_->fault() : std::string();
-  });
+  };
+  const auto abandon = [this] {
+    const std::unique_lock lock(asking_, std::try_to_lock);
+    if (lock && in_use_) in_use_->abandon();
+  };
+  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, fault, abandon);
 }
 
 World::Watch::Watch(World& world, std::string_view what, double patience)
@@ -73,9 +79,14 @@ World::Watch::Watch(World& world, std::string_view what, double patience)
 }
 
 World::Watch::~Watch() {
-  if (std::uncaught_exceptions() == exceptions_ || !world_.in_use_ || world_.is_leaving_) return;
+  if (std::uncaught_exceptions() == exceptions_ || world_.is_leaving_) return;
+  world_.leave();
   const std::lock_guard lock(world_.asking_);
-  world_.in_use_->abandon();
+  if (world_.in_use_) world_.in_use_->abandon();
+}
+
+void World::leave() {
+  if (watchdog_) watchdog_->leave();
 }
 
 void World::leave_together() {
@@ -173,6 +184,9 @@ CollectivesChoice::CollectivesChoice(World& world, const config::Parallel& choic
   static_cast<void>(takes_nccl);
 }
 
-CollectivesChoice::~CollectivesChoice() { world_.use(nullptr); }
+CollectivesChoice::~CollectivesChoice() {
+  if (std::uncaught_exceptions() > 0) world_.leave();
+  world_.use(nullptr);
+}
 
 }  // namespace tessera::parallel

@@ -44,7 +44,7 @@ class World {
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
   /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
-  /// leaves the others: it abandons the collectives, unless all leave together.
+  /// leaves the others, unless all leave together: it abandons the collectives, and has to end within the limit.
   class Watch {
    public:
     Watch(World& world, std::string_view what, double patience);
@@ -61,6 +61,9 @@ class World {
 
   /// From here on watches are heeded. 0: they are not. One rank alone is never watched.
   void start_watchdog(double limit_s);
+
+  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long.
+  void leave();
 
   /// Collective: all ranks are about to give up what they are at, by the same exception. None takes for a loss what
   /// the others do from here on, until the next watch begins.

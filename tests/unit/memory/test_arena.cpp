@@ -95,7 +95,7 @@ TEST(ExitCode, of_an_exception_is_its_own_or_what_its_words_mean) {
             Exit::out_of_memory);
   EXPECT_EQ(exit_of(std::runtime_error("CUDA graph: instantiating: out of memory")), Exit::out_of_memory);
   EXPECT_EQ(exit_of(std::runtime_error("gemm: cublasLtCreate: CUBLAS_STATUS_ALLOC_FAILED")), Exit::out_of_memory);
-  const char* of_nccl = "ncclCommInitRank: unhandled cuda error (Failed to CUDA calloc 4194304 bytes)";
+  const char* of_nccl = "connecting: unhandled cuda error (Failed to CUDA calloc 4194304 bytes)";
   EXPECT_EQ(exit_of(std::runtime_error(of_nccl)), Exit::out_of_memory);
   EXPECT_EQ(exit_of(std::runtime_error("no such device")), Exit::environment);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 namespace tessera::parallel {
@@ -46,6 +47,20 @@ TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) 
         sleep_s(kForever_s);
       },
       ExitedWithCode(7), "rank 0: the network is gone");
+}
+
+TEST_F(WatchdogDeath, ends_a_rank_that_leaves_and_does_not_get_anywhere_whatever_it_reports) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(2, kLimit_s, {}, [] { std::fputs("nothing waits any more\n", stderr); });
+        watchdog.leave();
+        for (double slept_s = 0; slept_s < kForever_s; slept_s += kLimit_s / 4) {
+          const Watchdog::Watch watch(&watchdog, "cleaning up");
+          events::report(events::Region{"backward/block.01", "compute", 0, 1});
+          sleep_s(kLimit_s / 4);
+        }
+      },
+      ExitedWithCode(7), "rank 2: it leaves by an exception(.|\n)*exit code 7(.|\n)*nothing waits any more");
 }
 
 TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
