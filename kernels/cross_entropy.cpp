@@ -372,7 +372,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
     }
   }
   for (int turn = 0; i < n; turn ^= 1) {
-    // 1. the loss: what the pad does not hold, then the pad
+    // 1. the loss: the pad, then what it does not hold
     const Row row(&loss.logits(i, 0), loss.V());
     const int next = i + team.league_size(), last_or_next = next < n ? next : i;
     const int next_target = loss.targets(last_or_next), single = row.single(lane);
@@ -380,7 +380,6 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
     const Real target_logit = static_cast<Real>(row.begin[target < 0 ? 0 : target]);
     KOKKOS_ASSERT(-1 <= target && target < loss.V());
     detail::RunningSum<Scalar> of_lane;
-    each_beyond(row, [&](int, const Logits& logits) { of_lane.add(logits); });
     const auto add_batch = [&](int batch) {
       each_slot(batch, [&](int at) {
         if (lane + at < row.packets) of_lane.add(pad[at]);
@@ -391,6 +390,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
     wait_for_batches<2>(), add_batch(1);
     wait_for_batches<1>(), add_batch(2);
     wait_for_batches<0>(), add_batch(3);
+    each_beyond(row, [&](int, const Logits& logits) { of_lane.add(logits); });
     of_lane.add(single_logit);
     const auto of_row = detail::join_lanes(team, of_lane, join_pad.data() + turn * 2 * kJoinPad);
     if (target < 0) {
@@ -399,8 +399,9 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
       loss.row_loss(i) = of_row.loss(target_logit);
     }
 
-    // 2. the gradient, in place; where a slot is done, the next row's logits come in. The barrier above keeps it behind
-    //    every lane's look at the target's logit.
+    // 2. the gradient, in place: first of what the pad does not hold, which was read last and may still be in the GPU's
+    //    cache; then slot by slot, and where one is done the next row's logits come in. The barrier above keeps it
+    //    behind every lane's look at the target's logit.
     const bool writes = loss.write_gradient && target >= 0;
     const Real factor = scale / of_row.sum;
     const ShiftedExp<Scalar> exp{of_row.max};
@@ -410,6 +411,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
       detail::subtract_at(target - row.column(p), probability, scale);
       detail::store_rounded(row.begin + row.column(p), probability);
     };
+    if (writes) each_beyond(row, write);
     const Row next_row(&loss.logits(last_or_next, 0), loss.V());
     const int next_packets = next < n ? next_row.packets : 0;
     for (int batch = 0; batch < kBatches; ++batch) {
@@ -420,7 +422,6 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
       close_batch();
     }
     if (writes) {
-      each_beyond(row, write);
       if (single >= 0) {
         row.begin[single] = static_cast<Scalar>(factor * exp(single_logit) - (single == target ? scale : Real(0)));
       }

@@ -70,7 +70,7 @@ struct CrossEntropy {
     CrossEntropy loss;
     int slots;
 
-    static constexpr int kBatches = 4, kAtOnce = 4;
+    static constexpr int kBatches = 4, kAtOnce = 3;
     static constexpr Real kNone = -static_cast<Real>(__builtin_inff());
     static std::size_t pad_bytes(int slots) {
       return Pad<Real, Exec>::shmem_size(4 * kJoinPad) + std::size_t(16) * (1 + slots * kLanes);
