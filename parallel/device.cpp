@@ -165,7 +165,7 @@ std::string device_fault() {
 namespace {
 
 // What the handler of SIGABRT needs is made before: it may neither allocate nor format.
-struct sigaction abort_before;  // what SIGABRT did without us
+struct sigaction abort_before;  // what SIGABRT does without us, once we are gone
 char who_is_lost[64] = "", who_leaves[160] = "";
 constexpr unsigned kAskingTime_s = 5;
 
@@ -175,10 +175,10 @@ void go_on_with_abort(int) { std::raise(SIGABRT); }
 
 /// On the thread that called abort(), which may be inside malloc: it aborts where it finds the heap damaged, and may
 /// hold a lock then. Whether the GPU is lost only CUDA knows, whose calls are not made for signal handlers: one that
-/// does not come back is given up after a while, and the abort goes on. So does one that fails: we are out of its way
-/// by then.
+/// does not come back is given up after a while, and the abort goes on. So does one that fails. From here on an abort
+/// is the system's plain one: Open MPI's own handler allocates, and would wait for the lock that this thread holds.
 void leave_after_fault(int) {
-  ::sigaction(SIGABRT, &abort_before, nullptr);
+  std::signal(SIGABRT, SIG_DFL);
   std::signal(SIGALRM, go_on_with_abort);
   ::alarm(kAskingTime_s);
   const char* fault = fault_of_device();

@@ -45,7 +45,8 @@ class DeviceChoice {
 };
 
 /// What the GPU reports after which this process can compute there no more ("an illegal memory access was
-/// encountered"); empty: nothing, or no GPU backend. Never waits.
+/// encountered"); empty: nothing, or no GPU backend. Does not wait for what the GPU is at; where the driver itself
+/// hangs, it does too.
 std::string device_fault();
 
 /// While it lives, a process that aborts after such a fault says so and leaves with exit code 7 (Exit::hang), which

@@ -116,15 +116,21 @@ TEST_F(FaultExitDeath, leaves_every_other_abort_alone) {
       ::testing::KilledBySignal(SIGABRT), "");
 }
 
-TEST_F(FaultExitDeath, leaves_the_abort_of_a_damaged_heap_alone) {
+/// malloc finds this damage while it holds its lock: whatever allocates on the way out waits for ever.
+TEST_F(FaultExitDeath, lets_the_abort_of_a_damaged_heap_end_the_process_at_once) {
   EXPECT_EXIT(
       {
         const FaultExit fault_exit(3);
-        void* volatile memory = std::malloc(24);
-        std::free(memory);
-        std::free(memory);
+        auto* const freed = static_cast<std::size_t*>(std::malloc(5000));
+        volatile std::size_t* volatile size_of_freed = freed - 1;  // glibc's: the compiler must not see through it
+        void* volatile behind = std::malloc(5000);                 // so that it stays a piece of its own
+        std::free(freed);
+        *size_of_freed = 1;
+        void* volatile meets_it = std::malloc(4000);
+        static_cast<void>(behind);
+        static_cast<void>(meets_it);
       },
-      ::testing::KilledBySignal(SIGABRT), "double free");
+      ::testing::KilledBySignal(SIGABRT), "malloc\\(\\): invalid size");
 }
 
 TEST(Device, without_a_fault_says_so) { EXPECT_EQ(device_fault(), ""); }
