@@ -135,7 +135,7 @@ struct TileKernel {
     if (warp == 0 && lane == 0) {
       for (int i = 0; i < kQueryStages; ++i) {
         barrier_init(pad.q_full(i), 1);
-        barrier_init(pad.q_empty(i), kConsumers * kWarpgroupWarps);
+        barrier_init(pad.q_empty(i), kConsumers * kWarpgroupLanes);  // each lane reads which tile it is
       }
       for (int i = 0; i < kKeyStages; ++i) {
         barrier_init(pad.k_full(i), 1);
@@ -292,8 +292,7 @@ struct TileKernel {
           const KeyUse last(n - 1);
           barrier_wait(pad.v_full(last.stage), last.parity);
           if (leads) barrier_arrive(pad.k_empty(last.stage));
-          __syncwarp();  // all lanes have the tile before the stage is given back
-          if (leads) barrier_arrive(pad.q_empty(query.stage));
+          barrier_arrive(pad.q_empty(query.stage));
           // Both branches are whole chains: one that went on beyond a branch would make ptxas serialise them all.
           if (ends_in_half) {
             warpgroup_fence();
@@ -368,8 +367,7 @@ struct TileKernel {
           /// Output of the last tile, of which the first 16 * kSteps keys count.
           const auto finish = [&]<int kSteps>() {
             tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
-            __syncwarp();                              // all lanes have it before the stage is given back
-            if (leads) barrier_arrive(pad.q_empty(query.stage));
+            barrier_arrive(pad.q_empty(query.stage));
             const KeyUse value(n - 1);
             if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
             touch(output);
@@ -395,8 +393,7 @@ struct TileKernel {
           }
         }
       } else {
-        __syncwarp();
-        if (leads) barrier_arrive(pad.q_empty(query.stage));
+        barrier_arrive(pad.q_empty(query.stage));
       }
       for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
         const KeyUse key(n);
