@@ -36,6 +36,8 @@ from compare import plots
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
          "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
+GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
+ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
 VANILLA_SIZES = ("small", "medium", "large")  # where what graphs and compilers save is more than a few percent
 
 
@@ -52,7 +54,8 @@ class Torch:
     def send(self, **request):
         if self.process is None:
             self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                            env=ON_ONE_GPU)
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
         except BrokenPipeError:
@@ -100,7 +103,8 @@ class Ours:
             if not any(str(o).startswith("job.output=") for o in overrides):
                 command.append(f"job.output={result}")
             try:
-                answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout)
+                answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout,
+                                        env=ON_ONE_GPU if ranks == 1 else None)
             except subprocess.TimeoutExpired:
                 raise Failed(f"our program took longer than {timeout} s") from None
             if answer.returncode != 0:
@@ -602,7 +606,7 @@ def parts(ours, report, sizes):
     for size in sizes:
         overrides = [f"bench.sizes={words(size)}", *ours.step_overrides]
         profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu.toml"), *overrides], text=True, capture_output=True,
-                                 env={**os.environ, "TESSERA_PROGRAM": str(ours.program)})
+                                 env={**ON_ONE_GPU, "TESSERA_PROGRAM": str(ours.program)})
         if profile.returncode != 0:
             raise Failed("profile_step: " + " | ".join((profile.stderr or profile.stdout).splitlines()[-3:]))
         print(f"\nkernels of one step of {size}, alone:\n" + "\n".join(profile.stdout.splitlines()[-16:]), flush=True)
@@ -643,7 +647,7 @@ def main(arguments, program):
     for section in sections:
         PROMISES[section](report, arguments)
     rounds, quick = arguments.rounds, arguments.quick
-    gpus = len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
+    gpus = len(GPUS) or len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
     print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
                          text=True, capture_output=True).stdout.strip())
     print(subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip(), flush=True)
