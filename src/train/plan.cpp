@@ -174,7 +174,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
       plan.layout.add_outside("the copy engines' receive buffer", parallel::kReceiveBytes);
     }
   }
-  // Given back before the text's is taken, so the larger counts.
+  // The text's products are not timed, so the two are never there at once and the larger counts.
   const std::int64_t timing = settings.train.tune_gemm ? kernels::gemm_timing_bytes(largest_product_bytes(plan)) : 0;
   const std::int64_t sampling = settings.train.sample_tokens > 0
                                     ? model::generation_bytes(shape, dtype, {plan.options.attention, plan.options.math})

@@ -28,6 +28,10 @@ namespace {
 using Exec = kernels::Device;
 using PinnedInts = Kokkos::View<int*, kernels::PinnedSpace>;
 
+kernels::GemmSelection selection_of(const config::Train& train) {
+  return train.tune_gemm ? kernels::GemmSelection::timed : kernels::GemmSelection::heuristic;
+}
+
 template <class Scalar, class Grad = Accum<Scalar>>
 class TrainerOf final : public Trainer {
  public:
@@ -209,7 +213,17 @@ class TrainerOf final : public Trainer {
     Kokkos::deep_copy(state_view(), Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s));
   }
 
+  /// Its products are of other shapes than training's, and met too seldom to be timed, for which the plan has no memory
+  /// beside the text's.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) override {
+    struct Untimed {
+      explicit Untimed(const config::Train& train) : train(train) {
+        kernels::set_gemm_selection(kernels::GemmSelection::heuristic);
+      }
+      ~Untimed() { kernels::set_gemm_selection(selection_of(train)); }
+      const config::Train& train;
+    };
+    const Untimed products(settings_.train);
     return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, params_,
                                          {plan_.options.attention, plan_.options.math}, prompt, options);
   }
@@ -530,8 +544,7 @@ class TrainerOf final : public Trainer {
 }  // namespace
 
 std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings, parallel::World& world) {
-  kernels::set_gemm_selection(settings.train.tune_gemm ? kernels::GemmSelection::timed
-                                                       : kernels::GemmSelection::heuristic);
+  kernels::set_gemm_selection(selection_of(settings.train));
   switch (plan.options.dtype) {
     case Dtype::fp64: return std::make_unique<TrainerOf<double>>(plan, settings, world);
     case Dtype::bf16:

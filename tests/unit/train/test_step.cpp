@@ -7,6 +7,7 @@
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/launch_recorder.hpp"
@@ -492,6 +493,22 @@ TEST(Training, generation_speaks_with_the_present_weights_on_every_rank) {
   std::string text;
   for (const int token : after) text += static_cast<char>(token);
   for (const std::string& other : training.world.all_gather(text)) EXPECT_EQ(other, text);
+}
+
+TEST(Training, generation_times_no_products_whatever_training_does) {
+  if (kernels::kIsHost<kernels::Device>) GTEST_SKIP() << "CPUs have nothing to choose";
+  config::Settings deck = small_settings();
+  std::vector<std::vector<std::string>> chosen;
+  for (const bool times : {true, false}) {
+    deck.train.tune_gemm = times;
+    kernels::set_gemm_algorithms({});
+    Training training(deck, Dtype::bf16);
+    training.trainer->generate({1, 2, 3}, {.max_tokens = 5, .temperature = 0});
+    chosen.push_back(kernels::gemm_algorithms());
+  }
+  EXPECT_GT(chosen[0].size(), 1u);
+  EXPECT_EQ(chosen[0], chosen[1]);
+  kernels::set_gemm_algorithms({});
 }
 
 }  // namespace
