@@ -2,9 +2,11 @@
 /// others' exceptions mean.
 #pragma once
 
+#include <charconv>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace tessera {
 
@@ -29,14 +31,17 @@ class Failure : public std::runtime_error {
   Exit code_;
 };
 
-/// A failure as one rank tells the others, "4 its message", and back.
+/// A failure as one rank tells the others, "4 its message", and back. What was not told as one (where ranks lost their
+/// step, another exchange's bytes) is a fault of the environment, with the text as it is.
 inline std::string told(const Failure& failure) {
   return std::to_string(static_cast<int>(failure.code())) + " " + failure.what();
 }
 inline Failure failure_told(const std::string& text) {
-  std::size_t digits = 0;
-  const int code = std::stoi(text, &digits);
-  return Failure(static_cast<Exit>(code), text.substr(digits + 1));
+  int code = 0;
+  const char* const end = text.data() + text.size();
+  const auto [space, error] = std::from_chars(text.data(), end, code);
+  if (error != std::errc() || space == end || *space != ' ') return Failure(Exit::environment, text);
+  return Failure(static_cast<Exit>(code), std::string(space + 1, end));
 }
 
 /// The exit code that an exception means. Kokkos, the GPU's libraries and ours say in words only that memory has run

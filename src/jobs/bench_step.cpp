@@ -166,6 +166,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     sampler.emplace(*corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
   });
   together(world, [&] { trainer = train::make_trainer(*plan, settings, world); });
+  together(world, [&] { trainer->connect(); });
   trainer->initialize(settings.job.seed);
   watch.reset();
   time_steps(settings, *trainer, *sampler, world, row);

@@ -90,6 +90,7 @@ class TrainingRun {
     const Beginning beginning = find_beginning(context_, *corpus_, take_note);
     directory_.emplace(context_, beginning.continues_itself);
     together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
+    together(world_, [&] { trainer_->connect(); });
     if (beginning.checkpoint) {
       restore_checkpoint(beginning, context_, *trainer_, take_note);
       step_ = beginning.checkpoint->state().step;

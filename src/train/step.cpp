@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "errors.hpp"
@@ -52,8 +53,6 @@ class TrainerOf final : public Trainer {
         grad_scale_(arena_.data<Real>(plan.state.grad_scale)),
         validation_loss_(arena_.data<double>(plan.state.validation_loss)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena_, params_, grads_),
-        queue_(world.collectives(), exec_, gradient_spans(), bucket_bytes(), wire()),
-        hooks_(plan.layout, model::Timeline{plan.shape.units()}.update(), queue_, plan.table.units()),
         row_(plan.shape.T + 1),
         validation_tokens_(plan, 1) {
     for (int i = 0; i < kMostStarted; ++i) slots_.push_back(std::make_unique<Slot>(plan));
@@ -74,6 +73,11 @@ class TrainerOf final : public Trainer {
   /// What is under way ends first: it uses the memory that goes.
   ~TrainerOf() override { exec_.fence(); }
 
+  void connect() override {
+    queue_.emplace(world_.collectives(), exec_, gradient_spans(), bucket_bytes(), wire());
+    hooks_.emplace(plan_.layout, model::Timeline{plan_.shape.units()}.update(), *queue_, plan_.table.units());
+  }
+
   void initialize(std::uint64_t seed) override {
     clear_state();
     if (world_.rank() == 0) {  // the others get theirs from rank 0
@@ -91,6 +95,7 @@ class TrainerOf final : public Trainer {
   }
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
+    if (!queue_) throw std::logic_error("trainer: connect it before the first step");
     if (started_ - collected_ == kMostStarted)
       throw std::logic_error("trainer: collect a step before starting another");
     Slot& slot = *slots_[started_ % kMostStarted];
@@ -120,7 +125,7 @@ class TrainerOf final : public Trainer {
     const double step_s =
         times_.seconds(slot.follows ? end_of(collected_ - 1) : start_of(collected_), end_of(collected_));
     ++collected_;
-    if (started_ == collected_ && slot.is_by_launch && world_.size() > 1) queue_.collect();
+    if (started_ == collected_ && slot.is_by_launch && world_.size() > 1) queue_->collect();
 
     StepNumbers n;
     const optim::StepState& s = slot.state();
@@ -279,7 +284,7 @@ class TrainerOf final : public Trainer {
     const BatchPlan& batch = plan_.batch;
     const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
     const bool has_peers = world_.size() > 1;
-    hooks_.begin_step();
+    hooks_->begin_step();
     slot.marks.mark(exec_, slot.begin());
     phase("begin", [&] {
       kernels::ClearSpans<Exec, Grad>{cleared_, flat(grads_)}.launch(exec_);
@@ -287,37 +292,37 @@ class TrainerOf final : public Trainer {
     });
     for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
       const bool reduces = has_peers && micro + 1 == batch.micro_steps;
-      if (reduces) queue_.begin();
-      hooks_.begin_micro_step(reduces);
+      if (reduces) queue_->begin();
+      hooks_->begin_micro_step(reduces);
       const int sequences = batch.sequences_of(world_.rank(), micro);
       slot.marks.mark(exec_, slot.forward(micro));
       if (sequences == 0) {
         if (micro == 0) clear_gradients();
-        hooks_.nothing_to_do();
+        hooks_->nothing_to_do();
         slot.marks.mark(exec_, slot.backward(micro));
         continue;
       }
       transformer_.accumulate(micro > 0);
       phase("forward", [&] {
         load(slot.tokens, first, sequences);
-        transformer_.forward(exec_, hooks_);
+        transformer_.forward(exec_, *hooks_);
       });
       slot.marks.mark(exec_, slot.backward(micro));
-      hooks_.set_phase("backward");
+      hooks_->set_phase("backward");
       phase("backward", [&] {
-        transformer_.head(exec_, loss_of(state_), kernels::Value<const Real, Exec>(grad_scale_), true, hooks_);
-        transformer_.backward(exec_, hooks_);
+        transformer_.head(exec_, loss_of(state_), kernels::Value<const Real, Exec>(grad_scale_), true, *hooks_);
+        transformer_.backward(exec_, *hooks_);
       });
       first += sequences;
     }
     slot.marks.mark(exec_, slot.forward(batch.micro_steps));
-    phase("reduce", [&] { queue_.finish(); });
+    phase("reduce", [&] { queue_->finish(); });
     slot.marks.mark(exec_, slot.reduced());
-    hooks_.set_phase("optimizer");
+    hooks_->set_phase("optimizer");
     phase("optimizer", [&] { update(); });
     Kokkos::deep_copy(exec_, slot.state, state_view());
     slot.marks.mark(exec_, slot.end());
-    hooks_.end_step();
+    hooks_->end_step();
   }
 
   /// Reports a phase as a region by the host's clock: what it says of a device is when the phase was enqueued, unless
@@ -531,8 +536,8 @@ class TrainerOf final : public Trainer {
   std::vector<std::pair<std::size_t, std::size_t>> blocks_of_tensors_;  // in blocks_
   kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
   model::Transformer<Exec, Scalar, Grad> transformer_;
-  parallel::BucketQueue queue_;
-  StepHooks hooks_;
+  std::optional<parallel::BucketQueue> queue_;  // from connect() on, as the hooks
+  std::optional<StepHooks> hooks_;
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   Tokens validation_tokens_;
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns

@@ -66,6 +66,10 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
+  /// Makes the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
+  /// memory, the others must know before they wait for it here.
+  virtual void connect() = 0;
+
   /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
   virtual void initialize(std::uint64_t seed) = 0;
 
@@ -103,6 +107,7 @@ class Trainer {
   virtual std::uint64_t weights_fingerprint() = 0;
 };
 
+/// Takes the plan's memory on this rank. Not collective: connect() it when every rank has one.
 std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings, parallel::World& world);
 
 }  // namespace tessera::train

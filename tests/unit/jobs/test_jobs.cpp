@@ -22,6 +22,10 @@ TEST(Failure, is_told_and_read_back) {
   EXPECT_EQ(failure.code(), Exit::hang);
   EXPECT_STREQ(failure.what(), "2 lines\n75 more");
   EXPECT_STREQ(failure_told(told(Failure(Exit::files, ""))).what(), "");
+  for (const char* text : {"", "7", "no number", "4\x01 an address", "99999999999 too many"}) {
+    EXPECT_EQ(failure_told(text).code(), Exit::environment) << text;
+    EXPECT_STREQ(failure_told(text).what(), text);
+  }
 }
 
 TEST(FailureOf, keeps_the_code_of_ours_and_finds_that_of_others) {

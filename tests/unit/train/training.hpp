@@ -85,6 +85,7 @@ class Training {
         corpus(data::Corpus::open(config::DataSource::synthetic, "", settings.model.vocab_size, 11)),
         sampler(corpus, settings.model.context_length, 0.1, 12),
         trainer(train::make_trainer(plan, settings, world)) {
+    trainer->connect();
     trainer->initialize(13);
   }
 
