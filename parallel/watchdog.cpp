@@ -7,8 +7,6 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "errors.hpp"
-
 namespace tessera::parallel {
 
 Watchdog::Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon)
@@ -51,9 +49,10 @@ void Watchdog::end() {
   if (patience_ <= 1) ++watches_;
 }
 
-void Watchdog::leave() {
+void Watchdog::leave(const std::optional<Failure>& why) {
   const std::lock_guard lock(mutex_);
-  end_s_ = std::min(end_s_, events::now_s() + limit_s_ + kLeaving_s);
+  end_s_ = std::min(end_s_, events::now_s() + limit_s_ / 2 + kLeaving_s);
+  if (why) why_ = why;
 }
 
 void Watchdog::progress() {
@@ -112,25 +111,22 @@ void Watchdog::guard() {
   }
 }
 
-void Watchdog::give_up(const std::string& why) {
+void Watchdog::give_up(const std::string& loss) {
+  const Failure why = why_ ? *why_ : Failure(Exit::hang, loss);
   const double now_s = events::now_s();
+  const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
+  std::string text = me + why.what() + (what_.empty() ? "" : ", under way: " + what_) + "\n";
   char line[256];
-  std::string text;
-  std::snprintf(line, sizeof line, "tessera: rank %d: %s%s%s\n", rank_, why.c_str(),
-                what_.empty() ? "" : ", under way: ", what_.c_str());
-  text += line;
-  std::snprintf(line, sizeof line, "tessera: rank %d: the last it heard of:\n", rank_);
-  if (heard_count_ > 0) text += line;
+  if (heard_count_ > 0) text += me + "the last it heard of:\n";
   for (std::size_t i = heard_count_ > kKept ? heard_count_ - kKept : 0; i < heard_count_; ++i) {
     const Heard& heard = heard_[i % kKept];
     std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - heard.time_s, heard.text);
     text += line;
   }
-  std::snprintf(line, sizeof line,
-                "tessera: rank %d leaves with exit code 7; resume from the last checkpoint (--resume auto). "
-                "parallel.timeout_s is how long it waits\n",
-                rank_);
-  text += line;
+  const int code = static_cast<int>(why.code());
+  text += me + "leaves with exit code " + std::to_string(code) +
+          (why.code() == Exit::hang ? "; resume from the last checkpoint (--resume auto)" : "") +
+          ". parallel.timeout_s is how long it waits\n";
   // Past every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
@@ -138,10 +134,13 @@ void Watchdog::give_up(const std::string& why) {
     done += static_cast<std::size_t>(written);
   }
   try {
-    if (abandon_) abandon_();
+    if (abandon_) {
+      abandon_();
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLettingGo_s));
+    }
   } catch (...) {  // the end comes all the same
   }
-  ::_exit(static_cast<int>(Exit::hang));
+  ::_exit(code);
 }
 
 }  // namespace tessera::parallel

@@ -3,8 +3,9 @@
 /// A thread of its own looks at what the main thread tells; it never calls MPI. While a watch lives, every report to
 /// kernels/core/events.hpp is progress. After `limit_s` without any, it writes to standard error what was under way and
 /// the last that was heard, and leaves the process with exit code 7 (Exit::hang), which ends the launch. It also asks,
-/// several times a second, whether the communication library knows of a fault, and does the same. So it ends a rank
-/// that leaves by an exception and does not get anywhere: destructors, too, wait for the GPU and the libraries.
+/// several times a second, whether the communication library knows of a fault, and does the same. It also ends a rank
+/// that leaves by an exception and does not get anywhere, since destructors, too, wait for the GPU and the libraries;
+/// where the cause is known, with its words and its exit code.
 ///
 /// Steps differ: the first few watches (where libraries load and kernels are chosen) have twice as long, and none is
 /// ever cut off before twice the longest time without a report that went well. So a loss is noticed within twice
@@ -19,10 +20,12 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "errors.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::parallel {
@@ -30,8 +33,8 @@ namespace tessera::parallel {
 class Watchdog final : public events::Listener {
  public:
   /// `rank` is who speaks. Both are called from the watchdog's thread. `fault`: what it returns, unless empty, ends the
-  /// rank. `abandon`, the last before the end: so that nothing on the GPU waits for other ranks, which would hold the
-  /// process up.
+  /// rank. `abandon`, before the end, which then waits kLettingGo_s more: so that nothing on the GPU waits for other
+  /// ranks, which would hold the process up.
   Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon = {});
   ~Watchdog() override;
   Watchdog(const Watchdog&) = delete;
@@ -49,8 +52,9 @@ class Watchdog final : public events::Listener {
     Watchdog* watchdog_;
   };
 
-  /// This rank leaves: it has kLeaving_s more than the limit until its end, whatever it reports meanwhile.
-  void leave();
+  /// This rank leaves: it has kLeaving_s and half the limit until its end, whatever it reports meanwhile. `why`, once
+  /// somebody knows, is what it then says and ends with.
+  void leave(const std::optional<Failure>& why = {});
 
   using Listener::on;
   void on(const events::Region& region) override;
@@ -60,7 +64,10 @@ class Watchdog final : public events::Listener {
   static constexpr int kFirstWatches = 8;    // that may take longer
   static constexpr double kFirstFactor = 2;  // by this much
   static constexpr double kSlowFactor = 2;   // times the longest silence so far is never too long
-  static constexpr double kLeaving_s = 3;    // that memory takes to be given back, however short the limit
+  /// Time that memory takes to be given back, however short the limit. Beside it half the limit is before the ranks
+  /// that wait for this one take it for lost, unless the limit is very short.
+  static constexpr double kLeaving_s = 3;
+  static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it is not to wait any more
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump
@@ -75,7 +82,7 @@ class Watchdog final : public events::Listener {
   void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
   double allowed_s() const;
-  [[noreturn]] void give_up(const std::string& why);
+  [[noreturn]] void give_up(const std::string& loss);
 
   const int rank_;
   const double limit_s_;
@@ -91,6 +98,7 @@ class Watchdog final : public events::Listener {
   double longest_s_ = 0;                                    // without progress within a watch that had no patience
   int watches_ = 0;                                         // that went well
   double end_s_ = std::numeric_limits<double>::infinity();  // of a rank that leaves
+  std::optional<Failure> why_;                              // it does, once that is known: goes before every loss
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others
 };

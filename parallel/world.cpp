@@ -7,7 +7,6 @@
 #include <exception>
 #include <numeric>
 
-#include "errors.hpp"
 #include "kernels/core/events.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
@@ -85,8 +84,8 @@ World::Watch::~Watch() {
   if (world_.in_use_) world_.in_use_->abandon();
 }
 
-void World::leave() {
-  if (watchdog_) watchdog_->leave();
+void World::leave(const std::optional<Failure>& why) {
+  if (watchdog_) watchdog_->leave(why);
 }
 
 void World::leave_together() {

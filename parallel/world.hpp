@@ -7,10 +7,12 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/settings.hpp"
+#include "errors.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/watchdog.hpp"
 
@@ -62,8 +64,9 @@ class World {
   /// From here on watches are heeded. 0: they are not. One rank alone is never watched.
   void start_watchdog(double limit_s);
 
-  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long.
-  void leave();
+  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long. `why`: the cause,
+  /// where the caller knows it, for the watchdog to tell; main may never get to that.
+  void leave(const std::optional<Failure>& why = {});
 
   /// Collective: all ranks are about to give up what they are at, by the same exception. None takes for a loss what
   /// the others do from here on, until the next watch begins.

@@ -1,4 +1,5 @@
-/// What becomes of a CUDA call that failed: one exception, for everybody who makes such calls.
+/// What becomes of a CUDA call that failed: one exception, for everybody who makes such calls but parallel/device.cpp,
+/// whose refusals of a GPU say what to do.
 ///
 /// Its message ends in CUDA's own words, by which exit_of (src/errors.hpp) tells memory that has run out (exit code 4)
 /// from the rest (3). Whether the GPU is lost (7) is not a matter of the call that noticed: main asks the GPU

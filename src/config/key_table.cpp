@@ -241,7 +241,9 @@ std::vector<Key> make_table() {
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
        "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
        "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence "
-       "before, set-up and checkpoints, which wait for files, ten times as long. 0: no limit."},
+       "before, set-up and checkpoints, which wait for files, ten times as long. A rank that fails and hangs on its "
+       "way out is ended after half as long and 3 s, with the exit code of what failed (7 outside of training and "
+       "bench.step). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
        "Number of ranks that --plan plans for. A run takes its number from mpirun."},
 

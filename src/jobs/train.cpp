@@ -407,6 +407,14 @@ class TrainingRun {
 
 }  // namespace
 
-Exit train(const Context& context) { return TrainingRun(context).run(); }
+Exit train(const Context& context) {
+  TrainingRun run(context);
+  try {
+    return run.run();
+  } catch (const std::exception& caught) {  // known while the run lives, whose destructors may wait for what is gone
+    context.world.leave(failure_of(context.world, caught));
+    throw;
+  }
+}
 
 }  // namespace tessera::jobs

@@ -63,6 +63,18 @@ TEST_F(WatchdogDeath, ends_a_rank_that_leaves_and_does_not_get_anywhere_whatever
       ExitedWithCode(7), "rank 2: it leaves by an exception(.|\n)*exit code 7(.|\n)*nothing waits any more");
 }
 
+TEST_F(WatchdogDeath, ends_a_rank_that_leaves_with_the_cause_once_it_is_known) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(2, kLimit_s, {});
+        watchdog.leave();
+        watchdog.leave(Failure(Exit::files, "the disk is full"));
+        watchdog.leave();
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(6), "rank 2: the disk is full\n(.|\n)*leaves with exit code 6");
+}
+
 TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
   EXPECT_EXIT(
       {
