@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "errors.hpp"
 #include "parallel/world.hpp"
@@ -21,6 +22,12 @@
 namespace tessera::parallel {
 
 int choose_device(int local_rank, int devices) { return devices == 0 ? -1 : local_rank % devices; }
+
+int count_devices(const std::vector<std::string>& ids) {
+  std::set<std::string> different(ids.begin(), ids.end());
+  different.erase("");
+  return static_cast<int>(different.size());
+}
 
 bool check_sharing(const std::vector<std::string>& ids, bool allow_shared) {
   std::map<std::string, std::string> ranks_of;
@@ -142,7 +149,8 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   for (std::size_t rank = 0; rank < ids.size(); ++rank) {
     all += (rank > 0 ? "; " : "") + std::string("rank ") + std::to_string(rank) + " on " + ids[rank];
   }
-  world.set_devices(std::move(all), static_cast<int>(std::count(ids.begin(), ids.end(), ids[world.rank()])));
+  world.set_devices(std::move(all), count_devices(ids),
+                    static_cast<int>(std::count(ids.begin(), ids.end(), ids[world.rank()])));
 }
 
 namespace {

@@ -23,8 +23,10 @@ int visible_devices();
 /// The device of a rank: its local rank, round the devices there are. -1 where there are none.
 int choose_device(int local_rank, int devices);
 
-/// Throws when two of `ids` ("host, 0000:1b:00.0", one per rank, empty: no device) are the same device, unless
-/// `allow_shared`; true when some are, and may be.
+/// Different devices among `ids` ("host, 0000:1b:00.0", one per rank, empty: no device).
+int count_devices(const std::vector<std::string>& ids);
+
+/// Throws when two of `ids` are the same device, unless `allow_shared`; true when some are, and may be.
 bool check_sharing(const std::vector<std::string>& ids, bool allow_shared);
 
 /// Chooses this rank's device, checks that this build's code runs there, makes it current and tells the world.

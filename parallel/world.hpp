@@ -35,9 +35,11 @@ class World {
   const std::string& hosts() const { return hosts_; }  // "node1: 4 ranks, node2: 4 ranks"
 
   const std::string& devices() const { return devices_; }   // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
+  int device_count() const { return device_count_; }        // of all ranks, one that several share once; 0 on CPUs
   int ranks_on_device() const { return ranks_on_device_; }  // this one and those that share its GPU
-  void set_devices(std::string description, int ranks_on_this) {
+  void set_devices(std::string description, int count, int ranks_on_this) {
     devices_ = std::move(description);
+    device_count_ = count;
     ranks_on_device_ = ranks_on_this;
   }
 
@@ -87,7 +89,7 @@ class World {
   static void tell(std::string_view exchange, std::int64_t bytes);
 
   bool owns_mpi_ = false;
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, ranks_on_device_ = 1;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, device_count_ = 0, ranks_on_device_ = 1;
   std::string host_, hosts_, devices_;
   std::unique_ptr<Collectives> mpi_, in_use_;
   std::atomic<bool> is_leaving_ = false;

@@ -19,12 +19,8 @@ std::string format_of(config::Precision precision) {
   return "fp32";
 }
 
-int devices_of(const parallel::World& world) {
-  return static_cast<int>(std::lround(world.sum({1.0 / world.ranks_on_device()})[0]));
-}
-
 Mfu::Mfu(const config::Settings& settings, const parallel::World& world)
-    : devices_(devices_of(world)),
+    : devices_(world.device_count()),
       peak_(1e12 * devices_ *
             kernels::dense_peak_tflops(kernels::device_info<kernels::Device>().name,
                                        format_of(settings.precision.compute))) {}

@@ -15,12 +15,9 @@ namespace tessera::jobs {
 
 std::string format_of(config::Precision precision);  // "bf16": what matrix units multiply
 
-/// Devices that the ranks compute on: a GPU that some share counts once. Collective.
-int devices_of(const parallel::World& world);
-
 class Mfu {
  public:
-  /// Asks the device, so Kokkos runs; the peak is that of precision.compute. Collective.
+  /// Asks the device, so Kokkos runs; the peak is that of precision.compute.
   Mfu(const config::Settings& settings, const parallel::World& world);
 
   /// Of steps of `flop` over all ranks (train::step_flop) that take `step_s`; NaN where the peak is not known.

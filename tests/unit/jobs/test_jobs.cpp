@@ -1,4 +1,4 @@
-/// How one rank's failure becomes every rank's, and how many GPUs the ranks count.
+/// How one rank's failure becomes every rank's, and what memory a rank may have.
 #include "jobs/jobs.hpp"
 
 #include <gmock/gmock.h>
@@ -7,7 +7,6 @@
 #include <new>
 #include <stdexcept>
 
-#include "jobs/mfu.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -80,17 +79,6 @@ TEST(MemoryShare, is_what_nobody_has_taken_and_what_the_rank_holds) {
   EXPECT_NEAR(static_cast<double>(available_bytes({4, 0})), all / 4, 0.1 * all);  // others run meanwhile
   const std::int64_t held = std::int64_t{1} << 50;
   EXPECT_GE(available_bytes({1, held}), held);
-}
-
-TEST(DevicesOf, counts_a_shared_device_once) {
-  TestWorld world;
-  world.set_devices("one for each", 1);
-  EXPECT_EQ(devices_of(world), world.size());
-  world.set_devices("one for all", world.size());
-  EXPECT_EQ(devices_of(world), 1);
-  const bool is_alone = world.rank() == 0;  // and the others share a second one
-  world.set_devices("two", is_alone ? 1 : world.size() - 1);
-  EXPECT_EQ(devices_of(world), world.size() == 1 ? 1 : 2);
 }
 
 }  // namespace

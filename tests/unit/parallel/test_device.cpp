@@ -40,6 +40,12 @@ TEST(Device, is_shared_only_when_allowed) {
   }
 }
 
+TEST(Device, that_several_ranks_share_counts_once) {
+  EXPECT_EQ(count_devices({"a: GPU 0", "a: GPU 1", "b: GPU 0"}), 3);
+  EXPECT_EQ(count_devices({"a: GPU 0", "a: GPU 1", "a: GPU 0"}), 2);
+  EXPECT_EQ(count_devices({"", ""}), 0);  // none at all
+}
+
 TEST(Device, runs_code_of_its_own_architecture) {
   EXPECT_EQ(architecture_fault("90a", 9, 0, "H200"), "");
   EXPECT_EQ(architecture_fault("80", 8, 0, "A100"), "");
