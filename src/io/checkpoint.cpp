@@ -46,7 +46,7 @@ std::vector<std::int64_t> steps_in(const fs::path& folder) {
 }
 
 /// Runs `work` on every rank; when it failed on any, all ranks throw the same Failure, which names the first that did:
-/// of files, unless the work says otherwise (memory that runs out while a tensor is fetched).
+/// of files, unless it is a Failure with a code of its own, or memory that ran out.
 /// Returns what `work` returned on each rank. A collective: no rank leaves before all have arrived.
 template <class Work>
 std::vector<std::string> together(const Peers& peers, Work work) {
@@ -54,8 +54,8 @@ std::vector<std::string> together(const Peers& peers, Work work) {
   try {
     report = "+" + work();
   } catch (const std::exception& fault) {
-    const Exit code = exit_of(fault);
-    report = "-" + told(Failure(code == Exit::environment ? Exit::files : code, fault.what()));
+    const bool has_code = dynamic_cast<const Failure*>(&fault) || exit_of(fault) == Exit::out_of_memory;
+    report = "-" + told(Failure(has_code ? exit_of(fault) : Exit::files, fault.what()));
   }
   auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {

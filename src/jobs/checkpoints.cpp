@@ -32,7 +32,9 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
 
 /// A rank that loaded something else would train on with a loss that looks normal.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
-  const auto prints = world.all_gather(std::to_string(trainer.weights_fingerprint()));
+  std::string print;
+  together(world, [&] { print = std::to_string(trainer.weights_fingerprint()); });
+  const auto prints = world.all_gather(print);
   for (int rank = 1; rank < world.size(); ++rank) {
     if (prints[rank] != prints[0]) {
       fail_together(world, Exit::files,
@@ -96,6 +98,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
 
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note) {
   const io::CheckpointReader& checkpoint = *beginning.checkpoint;
+  const io::CheckpointState& state = checkpoint.state();
   parallel::World& world = context.world;
   together(world, [&] {
     trainer.load_state([&](const train::StateTensor& tensor) {
@@ -105,18 +108,17 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.data);
     });
+    train::StateScalars scalars = trainer.scalars();
+    scalars.step = state.step;
+    scalars.optimizer_steps = state.optimizer_steps;
+    const auto trained_in = config::parse_deck(state.deck, kDeckInside).settings.precision.compute;
+    // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
+    if (trained_in == config::Precision::fp16 && context.settings().precision.compute == config::Precision::fp16) {
+      scalars.good_steps = state.good_steps;
+      scalars.loss_scale = state.loss_scale;
+    }
+    trainer.set_scalars(scalars);
   });
-  const io::CheckpointState& state = checkpoint.state();
-  train::StateScalars scalars = trainer.scalars();
-  scalars.step = state.step;
-  scalars.optimizer_steps = state.optimizer_steps;
-  const auto trained_in = config::parse_deck(state.deck, kDeckInside).settings.precision.compute;
-  // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
-  if (trained_in == config::Precision::fp16 && context.settings().precision.compute == config::Precision::fp16) {
-    scalars.good_steps = state.good_steps;
-    scalars.loss_scale = state.loss_scale;
-  }
-  trainer.set_scalars(scalars);
   require_same_weights(world, trainer);
   if (beginning.algorithms.empty()) return;
   if (const std::string fault = take_up(beginning.algorithms, world); !fault.empty()) {
@@ -129,7 +131,8 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                      std::int64_t sample) {
   parallel::World& world = context.world;
   const config::Settings& settings = context.settings();
-  const train::StateScalars scalars = trainer.scalars();
+  train::StateScalars scalars;
+  together(world, [&] { scalars = trainer.scalars(); });
   const io::CheckpointState state{.step = step,
                                   .sample_index = sample,
                                   .seed = settings.job.seed,

@@ -301,6 +301,35 @@ TEST(CheckpointFault, read_only_folder_is_named) {
   EXPECT_EQ(thrown[0], thrown[1]);
 }
 
+TEST(CheckpointFault, of_what_fetches_a_tensor_keeps_its_code_on_every_rank) {
+  const ScratchFolder run;
+  const auto code_of = [&](const std::function<void()>& fault) {
+    std::vector<Exit> codes(2, Exit::finished);
+    run_ranks(2, [&](const Peers& peers) {
+      const Weights weights(10);
+      std::vector<CheckpointTensor> mine = weights.of(peers.rank, 2);
+      if (peers.rank == 1) {
+        mine[0].data = [&]() -> std::span<const float> {
+          fault();
+          return {};
+        };
+      }
+      try {
+        write_checkpoint(run.path(), state_at(10), mine, peers, 1);
+      } catch (const Failure& failure) {
+        codes[peers.rank] = failure.code();
+      }
+    });
+    EXPECT_EQ(codes[0], codes[1]);
+    return codes[0];
+  };
+  for (const Exit code : {Exit::environment, Exit::out_of_memory, Exit::hang}) {
+    EXPECT_EQ(code_of([&] { throw Failure(code, "the GPU"); }), code);
+  }
+  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), Exit::out_of_memory);
+  EXPECT_EQ(code_of([] { throw std::runtime_error("something about files"); }), Exit::files);
+}
+
 TEST(CheckpointFault, tensor_of_two_ranks_is_refused) {
   const ScratchFolder run;
   const Weights weights(10);
