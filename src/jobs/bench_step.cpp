@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -153,8 +154,18 @@ struct Workings {
   std::unique_ptr<train::Trainer> trainer;
 };
 
-/// `free_at_start`: bytes of the GPU's memory before the first row and before the collectives' buffers, which a plan
-/// counts.
+/// What a plan counts and the rank holds already: the rows before have left what the collectives took for them.
+MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_start, parallel::World& world) {
+  MemoryShare share = share_of_memory(world);
+  if constexpr (!kernels::kIsHost<Exec>) {
+    const train::CollectivesBytes counted = train::collectives_bytes(settings.parallel, world.size());
+    const std::int64_t taken = free_at_start - kernels::device_info<Exec>().free_bytes;
+    share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
+  }
+  return share;
+}
+
+/// `free_at_start`: bytes of the GPU's memory before the first row and before the collectives' buffers.
 void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, Workings& w,
              Row& row) {
   parallel::World& world = context.world;
@@ -165,7 +176,8 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     row.flop = train::step_flop(*w.plan);
     row.planned_bytes = static_cast<double>(w.plan->layout.total_bytes());
     row.attention = attention_text(w.plan->options.attention);
-    require_memory(w.plan->layout, share_of_memory(world), "\nsmaller batches or models need less");
+    require_memory(w.plan->layout, share_of_row(settings, free_at_start, world),
+                   "\nsmaller batches or models need less");
     w.corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     w.sampler.emplace(*w.corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);

@@ -138,6 +138,13 @@ std::int64_t largest_product_bytes(const Plan& plan) {
 
 }  // namespace
 
+CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks) {
+  if (!parallel::kHasNccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};
+  // As version 2.28 takes them with its first collectives on 2 and 4 GPUs, beyond what connecting took.
+  return {.receive = choice.all_reduce == config::AllReduceMethod::ring ? 0 : parallel::kReceiveBytes,
+          .nccl = std::int64_t{490} << 20};
+}
+
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   const model::Shape shape = shape_of(settings.model);
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
@@ -167,13 +174,9 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
             .state = {}};
   plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
-  if (parallel::kHasNccl && ranks > 1 && settings.parallel.collectives != config::Collectives::mpi) {
-    // As version 2.28 takes them with its first collectives on 2 and 4 GPUs, beyond what connecting took.
-    plan.layout.add_outside("NCCL's buffers, about", std::int64_t{490} << 20);
-    if (settings.parallel.all_reduce != config::AllReduceMethod::ring) {
-      plan.layout.add_outside("the copy engines' receive buffer", parallel::kReceiveBytes);
-    }
-  }
+  const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks);
+  if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
+  if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The text's products are not timed, so the two are never there at once and the larger counts.
   const std::int64_t timing = settings.train.tune_gemm ? kernels::gemm_timing_bytes(largest_product_bytes(plan)) : 0;
   const std::int64_t sampling = settings.train.sample_tokens > 0
