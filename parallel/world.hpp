@@ -48,7 +48,7 @@ class World {
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
   /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
-  /// leaves the others, unless all leave together: it abandons the collectives, and has to end within the limit.
+  /// leaves the others, unless all leave together: it abandons the collectives, and leave() is called.
   class Watch {
    public:
     Watch(World& world, std::string_view what, double patience);
