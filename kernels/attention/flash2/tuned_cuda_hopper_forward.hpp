@@ -23,10 +23,13 @@
 /// Order      fixed for given shapes: bitwise repeatable, whichever team a tile falls to.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
-/// Limit now  D = 64, T = 4096: the tensor cores and the special-function unit (exponentials) are each busy 62 % of the
-///            time, instructions issue in 44 % of the cycles. A warp waits for its own exponentials, and once per half
-///            for the vote on the sums. 1.2 times cuDNN's speed there; what holds D = 128 (690 to 720 TFLOP/s at
-///            T = 16384) was not profiled since.
+/// Measured   H200, bf16, B*T = 16,384; TFLOP/s full / causal (times cuDNN): D = 64 T = 4096 531 / 507 (1.13, 1.18),
+///            T = 16,384 547 / 521 (1.22, 1.14); D = 128 749 / 702 (1.14, 1.22), 701 / 782 (1.11, 1.25); T = 1024, D =
+///            64 416 / 413 (0.97, 1.24), D = 128 638 / 489 (1.07, 1.11). Another H200 had 8 to 15 % more at D = 64.
+/// Limit now  by ncu at T = 4096. D = 128: the tensor cores are busy 86 % of the cycles, instructions issue in 35 %.
+///            D = 64: tensor cores and the special-function unit (exponentials)
+///            are each busy 60 to 62 %, instructions issue in 44 %: a warp waits for its own exponentials, and once per
+///            half for the vote on the sums.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, D is not supported, or accepts() is false.
