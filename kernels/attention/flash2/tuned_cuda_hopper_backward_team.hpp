@@ -9,6 +9,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "kernels/attention/flash2/tuned_cuda_hopper_backward_fragments.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_tiles.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -255,87 +256,10 @@ struct BackwardMain {
     bulk_wait<0>();
   }
 
+  using Products = BackwardProducts<Scalar, D, kKeyTile, kQueries>;
+  using Numbers = QueryNumbers<kQueries, kQueries == 64>;
   using Scores = float[kQueries / 2];          // [64 keys, kQueries] of a warpgroup, or their gradient
   using Packed = std::uint32_t[kQueries / 4];  // the same as an operand
-
-  /// scores = keys queries^T: rows of both run along the head width.
-  static TESSERA_DEVICE void score_product(Scores& scores, SharedAddress keys, SharedAddress queries) {
-    const TileDescriptor<kPanelBytes> a(same_in_warp(keys)), b(same_in_warp(queries));
-    constexpr int kSlices = Panels::kWidth / 16;  // of 16 numbers, 32 bytes, in a panel
-  #pragma unroll
-    for (int slice = 0; slice < D / 16; ++slice) {
-      const int panel = slice / kSlices, inside = slice % kSlices * 32;
-      const auto a_slice = a + (panel * kKeyTile * kPanelBytes + inside);
-      const auto b_slice = b + (panel * kQueries * kPanelBytes + inside);
-      if (slice == 0) {
-        Wgmma<Scalar, kQueries>::template from_shared_fresh<false, false>(scores, a_slice, b_slice);
-      } else {
-        Wgmma<Scalar, kQueries>::template from_shared<false, false>(scores, a_slice, b_slice, true);
-      }
-    }
-  }
-
-  /// gradient[64 keys, D] += weights[64 keys, kQueries] rows[kQueries, D].
-  static TESSERA_DEVICE void key_product(float (&gradient)[D / 2], const Packed& weights, SharedAddress rows) {
-    const TileDescriptor<kPanelBytes> b(same_in_warp(rows), kQueries * kPanelBytes);
-  #pragma unroll
-    for (int slice = 0; slice < kQueries / 16; ++slice) {
-      Wgmma<Scalar, D>::template from_registers<true>(gradient, weights[4 * slice], weights[4 * slice + 1],
-                                                      weights[4 * slice + 2], weights[4 * slice + 3],
-                                                      b + slice * 16 * kPanelBytes, true);
-    }
-  }
-
-  /// d_q[64 queries, kColumns] = ds[kKeyTile, 64 queries]^T k[kKeyTile, kColumns].
-  template <int kColumns>
-  static TESSERA_DEVICE void query_product(float (&d_q)[kColumns / 2], SharedAddress ds, SharedAddress keys) {
-    const TileDescriptor<128> a(same_in_warp(ds));
-    const TileDescriptor<kPanelBytes> b(same_in_warp(keys), kKeyTile * kPanelBytes);
-  #pragma unroll
-    for (int slice = 0; slice < kKeyTile / 16; ++slice) {
-      if (slice == 0) {
-        Wgmma<Scalar, kColumns>::template from_shared_fresh<true, true>(d_q, a, b);
-      } else {
-        Wgmma<Scalar, kColumns>::template from_shared<true, true>(d_q, a + slice * 16 * 128,
-                                                                  b + slice * 16 * kPanelBytes, true);
-      }
-    }
-  }
-
-  /// A number of each query of a tile: of every 16, the four of this lane's columns 2t, 2t+1, 2t+8, 2t+9. Loaded ahead
-  /// of a wait where there are registers for it, else when they are used.
-  struct Rows {
-    static constexpr bool kAhead = kQueries == 64;
-    SharedAddress from;
-    float4 fours[kAhead ? kQueries / 16 : 1];
-
-    TESSERA_DEVICE explicit Rows(SharedAddress rows) : from(rows + 16 * (threadIdx.x & 3)) {
-      if constexpr (kAhead) {
-  #pragma unroll
-        for (int i = 0; i < kQueries / 16; ++i) fours[i] = shared_load_float4(from + 64 * i);
-      }
-    }
-    TESSERA_DEVICE float4 operator[](int i) const {
-      if constexpr (kAhead) return fours[i];
-      return shared_load_float4(from + 64 * i);
-    }
-  };
-
-  /// p = exp2(scale log2e s - lse2), in place.
-  TESSERA_DEVICE void exponentiate(Scores& scores, const Rows& lse2) const {
-    const float to_base_2 = scale * kLog2e;
-  #pragma unroll
-    for (int i = 0; i < kQueries / 2; i += 8) {
-      const float4 top = lse2[i / 8];
-  #pragma unroll
-      for (int r = i; r < i + 4; r += 2) {  // rows g and g+8
-        scores[r] = exp2_approx(fmaf(scores[r], to_base_2, -top.x));
-        scores[r + 1] = exp2_approx(fmaf(scores[r + 1], to_base_2, -top.y));
-        scores[r + 4] = exp2_approx(fmaf(scores[r + 4], to_base_2, -top.z));
-        scores[r + 5] = exp2_approx(fmaf(scores[r + 5], to_base_2, -top.w));
-      }
-    }
-  }
 
   /// p = 0 where the query does not see the key, or there is none. After the exponential: a hidden one may be infinite.
   TESSERA_DEVICE void hide(Scores& p, const Pad& pad, int n, int first_row, int step) const {
@@ -348,21 +272,6 @@ struct BackwardMain {
   #pragma unroll
     for (int i = 0; i < kQueries / 2; ++i) {
       if (over[i >> 1 & 1] > 8 * (i >> 2) + (i & 1)) p[i] = 0;
-    }
-  }
-
-  /// ds = p (d_p - delta); p and ds become operands.
-  static TESSERA_DEVICE void weigh(const Scores& p, const Scores& d_p, const Rows& delta, Packed& p_packed,
-                                   Packed& ds_packed) {
-  #pragma unroll
-    for (int i = 0; i < kQueries / 2; i += 8) {
-      const float4 mean = delta[i / 8];
-  #pragma unroll
-      for (int r = i; r < i + 8; r += 2) {
-        const float low = r < i + 4 ? mean.x : mean.z, high = r < i + 4 ? mean.y : mean.w;
-        p_packed[r / 2] = pack<Scalar>(p[r], p[r + 1]);
-        ds_packed[r / 2] = pack<Scalar>(p[r] * (d_p[r] - low), p[r + 1] * (d_p[r + 1] - high));
-      }
     }
   }
 
@@ -449,23 +358,24 @@ struct BackwardMain {
         // 1. scores and d_p, both transposed: [key, query]
         Scores p, d_p;
         warpgroup_fence();
-        score_product(p, pad + kK + key_slot * kKeyBytes + 64 * consumer * kPanelBytes, queries);
+        Products::of_scores(p, pad + kK + key_slot * kKeyBytes + 64 * consumer * kPanelBytes, queries);
         warpgroup_commit();
-        score_product(d_p, pad + kV + 64 * consumer * kPanelBytes, d_outs);
+        Products::of_scores(d_p, pad + kV + 64 * consumer * kPanelBytes, d_outs);
         warpgroup_commit();
         // Stored at the end of the previous step.
         if (kKTiles == 2 ? step > 0 && turn > 1 : step > 1) hand_over_share(pad, consumer, lane, turn - 2);
 
         // 2. p and ds
-        const Rows lse2(pad + kLse + slot * kRowBytes);
+        const Numbers lse2(pad + kLse + slot * kRowBytes);
         warpgroup_wait<1>(p);
-        exponentiate(p, lse2);
-        const Rows delta(pad + kDelta + slot * kRowBytes);
+        exponentiate(p, lse2, scale);
+        const Numbers delta(pad + kDelta + slot * kRowBytes);
         if (step < pad.hiding_steps(n)) hide(p, pad, n, 64 * consumer + 16 * warp, step);
         warpgroup_wait<0>(d_p);
         if (lane == 0 && step + 1 == count) barrier_arrive(pad.barrier(kVEmpty));
         Packed p_packed, ds_packed;
-        weigh(p, d_p, delta, p_packed, ds_packed);
+        round_weights<Scalar>(p, p_packed);
+        weigh<Scalar>(p, d_p, delta, ds_packed);
 
         // 3. ds for the other consumer as well. That it is done with the tile that is overwritten shows by its previous
         // ds: of two tiles it tells only after reading the one before, of three it has read two before by then.
@@ -485,7 +395,7 @@ struct BackwardMain {
         // step it belongs to the place before, with its k where that is still there; else it is of nothing, and not
         // stored.
         warpgroup_fence();
-        key_product(d_v_sum, p_packed, d_outs);
+        Products::of_keys(d_v_sum, p_packed, d_outs);
         warpgroup_commit();
         fence_shared_for_async();
         if (kDsTiles == 3) {
@@ -496,10 +406,10 @@ struct BackwardMain {
         with_columns(consumer, [&]<int kColumns>() {
           float d_q[kColumns / 2];
           warpgroup_fence();
-          query_product<kColumns>(d_q, ds_read(pad, consumer) + previous_ds_tile * kScoreBytes,
-                                  keys_read(pad, consumer, kKTiles == 2 && step == 0 ? key_slot ^ 1 : key_slot));
+          Products::of_queries(d_q, ds_read(pad, consumer) + previous_ds_tile * kScoreBytes,
+                               keys_read(pad, consumer, kKTiles == 2 && step == 0 ? key_slot ^ 1 : key_slot));
           warpgroup_commit();
-          key_product(d_k_sum, ds_packed, queries);
+          Products::of_keys(d_k_sum, ds_packed, queries);
           warpgroup_commit();
           warpgroup_wait<1>(d_q);
           if (kDsTiles == 2) __syncwarp();
@@ -524,8 +434,8 @@ struct BackwardMain {
       touch(d_k_sum);
       touch(d_v_sum);
       const int head = pad.head(n), first_key = pad.key_tile(n) * kKeyTile + 64 * consumer + 16 * warp;
-      write_keys(d_k, d_k_sum, head, first_key, scale);
-      write_keys(d_v, d_v_sum, head, first_key, 1.0f);
+      write_keys(d_k, d_k_sum, shape, head, first_key, 0, scale);
+      write_keys(d_v, d_v_sum, shape, head, first_key, 0, 1.0f);
       __syncwarp();
       if (lane == 0) pad.release_place(n);
     }
@@ -540,8 +450,8 @@ struct BackwardMain {
     with_columns(consumer, [&]<int kColumns>() {
       float d_q[kColumns / 2];
       warpgroup_fence();
-      query_product<kColumns>(d_q, ds_read(pad, consumer) + turn % kDsTiles * kScoreBytes,
-                              keys_read(pad, consumer, key_slot));
+      Products::of_queries(d_q, ds_read(pad, consumer) + turn % kDsTiles * kScoreBytes,
+                           keys_read(pad, consumer, key_slot));
       warpgroup_commit();
       warpgroup_wait<0>(d_q);
       store_share(d_q, pad, consumer, warp * kWarpLanes + lane, turn);
@@ -549,30 +459,6 @@ struct BackwardMain {
     hand_over_share(pad, consumer, lane, turn);
   }
 
-  /// Sixteen rows of an accumulator, rounded; a quad exchanges words so that each lane writes 16 bytes.
-  TESSERA_DEVICE void write_keys(const HeadTensor<Scalar, Kokkos::Cuda>& to, const float (&sum)[D / 2], int head,
-                                 int first_key, float factor) const {
-    const int h = head % shape.H, b = head / shape.H, lane = threadIdx.x;
-    Scalar* rows = to.data() + b * to.stride(0) + h * to.stride(1);
-  #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = first_key + lane / 4 + 8 * half;
-      Scalar* row = rows + key * to.stride(2);
-      const auto word = [&](int tile) {
-        return pack<Scalar>(sum[4 * tile + 2 * half] * factor, sum[4 * tile + 2 * half + 1] * factor);
-      };
-      constexpr int kWhole = D / 32 * 4;  // tiles of 8 columns that come in fours
-  #pragma unroll
-      for (int tile = 0; tile < kWhole; tile += 4) {
-        const uint4 piece = quad_transpose(word(tile), word(tile + 1), word(tile + 2), word(tile + 3));
-        if (key < shape.Tk) *reinterpret_cast<uint4*>(row + 8 * (tile + (lane & 3))) = piece;
-      }
-  #pragma unroll
-      for (int tile = kWhole; tile < D / 8; ++tile) {
-        if (key < shape.Tk) *reinterpret_cast<std::uint32_t*>(row + 8 * tile + 2 * (lane & 3)) = word(tile);
-      }
-    }
-  }
 #endif
 };
 

@@ -17,6 +17,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "kernels/attention/flash2/tuned_cuda_hopper_backward_fragments.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_tiles.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -181,81 +182,20 @@ struct BackwardWide {
     bulk_wait<0>();
   }
 
+  using Products = BackwardProducts<Scalar, D, kKeys, kQueries>;
+  using Numbers = QueryNumbers<kOwnQueries, true>;
   using Scores = float[kOwnQueries / 2];          // [64 keys, 32 queries] of a warpgroup, or their gradient
   using Packed = std::uint32_t[kOwnQueries / 4];  // the same as an operand
   using Sum = float[kColumns / 2];                // [64, kColumns] of a warpgroup
   using Share = float[kShareColumns / 2];         // [64, kShareColumns] of a warpgroup
 
-  /// scores = keys queries^T: rows of both run along the head width.
-  static TESSERA_DEVICE void score_product(Scores& scores, SharedAddress keys, SharedAddress queries) {
-    const TileDescriptor<kPanelBytes> a(same_in_warp(keys)), b(same_in_warp(queries));
-  #pragma unroll
-    for (int slice = 0; slice < D / 16; ++slice) {
-      const int at = slice / 4 * 64 * kPanelBytes + slice % 4 * 32;
-      if (slice == 0) {
-        Wgmma<Scalar, kOwnQueries>::template from_shared_fresh<false, false>(scores, a + at, b + at);
-      } else {
-        Wgmma<Scalar, kOwnQueries>::template from_shared<false, false>(scores, a + at, b + at, true);
-      }
-    }
-  }
-
-  /// gradient[64 keys, kColumns] += weights[64 keys, 32 queries] rows[32 queries, kColumns].
-  static TESSERA_DEVICE void key_product(Sum& gradient, const Packed& weights, SharedAddress rows) {
-    const TileDescriptor<kPanelBytes> b(same_in_warp(rows), kQueries * kPanelBytes);
-  #pragma unroll
-    for (int slice = 0; slice < kOwnQueries / 16; ++slice) {
-      Wgmma<Scalar, kColumns>::template from_registers<true>(gradient, weights[4 * slice], weights[4 * slice + 1],
-                                                             weights[4 * slice + 2], weights[4 * slice + 3],
-                                                             b + slice * 16 * kPanelBytes, true);
-    }
-  }
-  /// The same, the weights out of a tile.
+  /// gradient[64 keys, kColumns] += weights[64 keys, 32 queries] rows[32 queries, kColumns], the weights out of a tile.
   static TESSERA_DEVICE void key_product(Sum& gradient, SharedAddress weights, SharedAddress rows) {
     const TileDescriptor<kPanelBytes> a(same_in_warp(weights)), b(same_in_warp(rows), kQueries * kPanelBytes);
   #pragma unroll
     for (int slice = 0; slice < kOwnQueries / 16; ++slice) {
       Wgmma<Scalar, kColumns>::template from_shared<false, true>(gradient, a + slice * 32, b + slice * 16 * kPanelBytes,
                                                                  true);
-    }
-  }
-
-  /// d_q[64 queries, kShareColumns] = ds[64 keys, 64 queries]^T k[64 keys, kShareColumns].
-  static TESSERA_DEVICE void query_product(Share& d_q, SharedAddress ds, SharedAddress keys) {
-    const TileDescriptor<kPanelBytes> a(same_in_warp(ds)), b(same_in_warp(keys), kKeys * kPanelBytes);
-  #pragma unroll
-    for (int slice = 0; slice < kKeys / 16; ++slice) {
-      const int at = slice * 16 * kPanelBytes;
-      if (slice == 0) {
-        Wgmma<Scalar, kShareColumns>::template from_shared_fresh<true, true>(d_q, a, b);
-      } else {
-        Wgmma<Scalar, kShareColumns>::template from_shared<true, true>(d_q, a + at, b + at, true);
-      }
-    }
-  }
-
-  /// A number of each of 32 queries: of every 16, the four of this lane's columns 2t, 2t+1, 2t+8, 2t+9.
-  struct Rows {
-    float4 fours[kOwnQueries / 16];
-    TESSERA_DEVICE explicit Rows(SharedAddress rows) {
-  #pragma unroll
-      for (int i = 0; i < kOwnQueries / 16; ++i) fours[i] = shared_load_float4(rows + 16 * (threadIdx.x & 3) + 64 * i);
-    }
-  };
-
-  /// p = exp2(scale log2e s - lse2), in place.
-  TESSERA_DEVICE void exponentiate(Scores& scores, const Rows& lse2) const {
-    const float to_base_2 = scale * kLog2e;
-  #pragma unroll
-    for (int i = 0; i < kOwnQueries / 2; i += 8) {
-      const float4 top = lse2.fours[i / 8];
-  #pragma unroll
-      for (int r = i; r < i + 4; r += 2) {  // rows g and g+8
-        scores[r] = exp2_approx(fmaf(scores[r], to_base_2, -top.x));
-        scores[r + 1] = exp2_approx(fmaf(scores[r + 1], to_base_2, -top.y));
-        scores[r + 4] = exp2_approx(fmaf(scores[r + 4], to_base_2, -top.z));
-        scores[r + 5] = exp2_approx(fmaf(scores[r + 5], to_base_2, -top.w));
-      }
     }
   }
 
@@ -267,19 +207,6 @@ struct BackwardWide {
     for (int i = 0; i < kOwnQueries / 2; ++i) {
       const int its_key = key + 8 * (i >> 1 & 1), its_query = query + 8 * (i >> 2) + (i & 1);
       if (its_key >= shape.Tk || its_key > its_query + shape.diagonal) p[i] = 0;
-    }
-  }
-
-  /// ds = p (d_p - delta), as an operand.
-  static TESSERA_DEVICE void weigh(const Scores& p, const Scores& d_p, const Rows& delta, Packed& ds) {
-  #pragma unroll
-    for (int i = 0; i < kOwnQueries / 2; i += 8) {
-      const float4 mean = delta.fours[i / 8];
-  #pragma unroll
-      for (int r = i; r < i + 8; r += 2) {
-        const float low = r < i + 4 ? mean.x : mean.z, high = r < i + 4 ? mean.y : mean.w;
-        ds[r / 2] = pack<Scalar>(p[r] * (d_p[r] - low), p[r + 1] * (d_p[r + 1] - high));
-      }
     }
   }
 
@@ -320,13 +247,13 @@ struct BackwardWide {
       const int slot = step & 1, parity = step >> 1 & 1;
       barrier_wait(walk.barrier(kQFull + slot), parity);
       warpgroup_fence();
-      score_product(p, keys, walk.pad + kQ + slot * kTileBytes + own * kPanelBytes);
+      Products::of_scores(p, keys, walk.pad + kQ + slot * kTileBytes + own * kPanelBytes);
       warpgroup_commit();
     };
     const auto start_d_p = [&](int step) {
       barrier_wait(walk.barrier(kDOutFull), step & 1);
       warpgroup_fence();
-      score_product(d_p, values, walk.pad + kDOut + own * kPanelBytes);
+      Products::of_scores(d_p, values, walk.pad + kDOut + own * kPanelBytes);
       warpgroup_commit();
     };
 
@@ -342,22 +269,21 @@ struct BackwardWide {
       // 1. p and ds, for the other consumer as well. That it has read the previous p shows by this step's d_out, which
       // could not have come before; that it has read the ds that is overwritten, by its previous one.
       Packed p_packed, ds_packed;
-      const Rows lse2(walk.pad + kLse + own * 4);
+      const Numbers lse2(walk.pad + kLse + own * 4);
       warpgroup_wait<1>(p);
-      exponentiate(p, lse2);
-      const Rows delta(walk.pad + kDelta + own * 4);
+      exponentiate(p, lse2, scale);
+      const Numbers delta(walk.pad + kDelta + own * 4);
       if (is_last_incomplete || first_query + own + shape.diagonal < walk.key_tile * kKeys + kKeys - 1) {
         hide(p, first_key, first_query + own);
       }
-  #pragma unroll
-      for (int i = 0; i < kOwnQueries / 4; ++i) p_packed[i] = pack<Scalar>(p[2 * i], p[2 * i + 1]);
+      round_weights<Scalar>(p, p_packed);
   #pragma unroll
       for (int slice = 0; slice < kOwnQueries / 16; ++slice) {
         store_matrices((scores_write ^ slice << 5) + kP, p_packed[4 * slice], p_packed[4 * slice + 1],
                        p_packed[4 * slice + 2], p_packed[4 * slice + 3]);
       }
       warpgroup_wait<0>(d_p);
-      weigh(p, d_p, delta, ds_packed);
+      weigh<Scalar>(p, d_p, delta, ds_packed);
   #pragma unroll
       for (int slice = 0; slice < kOwnQueries / 16; ++slice) {
         store_matrices((scores_write ^ slice << 5) + kDs + ds_at, ds_packed[4 * slice], ds_packed[4 * slice + 1],
@@ -371,16 +297,16 @@ struct BackwardWide {
       // second share of the previous step's d_q (of nothing in step 0, where it is not handed over)
       Share second_d_q, first_d_q;
       warpgroup_fence();
-      key_product(d_v_sum, p_packed, d_outs + own * kPanelBytes);
-      key_product(d_k_sum, ds_packed, queries + own * kPanelBytes);
-      query_product(second_d_q, walk.pad + kDs + previous_ds_at, second_share_keys);
+      Products::of_keys(d_v_sum, p_packed, d_outs + own * kPanelBytes);
+      Products::of_keys(d_k_sum, ds_packed, queries + own * kPanelBytes);
+      Products::of_queries(second_d_q, walk.pad + kDs + previous_ds_at, second_share_keys);
       warpgroup_commit();
       barrier_wait(walk.barrier(kScoresFull + slot), step >> 1 & 1);
       warpgroup_fence();
       key_product(d_v_sum, p_tile + other * 2, d_outs + other * kPanelBytes);
       warpgroup_commit();
       key_product(d_k_sum, ds_tile + other * 2, queries + other * kPanelBytes);
-      query_product(first_d_q, ds_tile, first_share_keys);
+      Products::of_queries(first_d_q, ds_tile, first_share_keys);
       warpgroup_commit();
       warpgroup_wait<2>(second_d_q);
       if (step > 0) hand_over(second_d_q, walk, consumer, thread, lane, 2 * step - 1);
@@ -407,7 +333,7 @@ struct BackwardWide {
       advance.template operator()<true>(walk.count - 1);
       Share d_q;
       warpgroup_fence();
-      query_product(d_q, walk.pad + kDs + previous_ds_at, second_share_keys);
+      Products::of_queries(d_q, walk.pad + kDs + previous_ds_at, second_share_keys);
       warpgroup_commit();
       warpgroup_wait<0>(d_q);
       hand_over(d_q, walk, consumer, thread, lane, 2 * walk.count - 1);
@@ -416,29 +342,10 @@ struct BackwardWide {
     // 4. d_k and d_v
     touch(d_k_sum);
     touch(d_v_sum);
-    write_keys(d_k, d_k_sum, walk.head, first_key, consumer, scale);
-    write_keys(d_v, d_v_sum, walk.head, first_key, consumer, 1.0f);
+    write_keys(d_k, d_k_sum, shape, walk.head, first_key, consumer * kColumns, scale);
+    write_keys(d_v, d_v_sum, shape, walk.head, first_key, consumer * kColumns, 1.0f);
   }
 
-  /// Sixteen rows of an accumulator, rounded; a quad exchanges words so that each lane writes 16 bytes.
-  TESSERA_DEVICE void write_keys(const HeadTensor<Scalar, Kokkos::Cuda>& to, const Sum& sum, int head, int first_key,
-                                 int consumer, float factor) const {
-    const int h = head % shape.H, b = head / shape.H, lane = threadIdx.x;
-    Scalar* rows = to.data() + b * to.stride(0) + h * to.stride(1) + consumer * kColumns;
-  #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = first_key + lane / 4 + 8 * half;
-      Scalar* row = rows + key * to.stride(2);
-      const auto word = [&](int tile) {
-        return pack<Scalar>(sum[4 * tile + 2 * half] * factor, sum[4 * tile + 2 * half + 1] * factor);
-      };
-  #pragma unroll
-      for (int tile = 0; tile < kColumns / 8; tile += 4) {
-        const uint4 piece = quad_transpose(word(tile), word(tile + 1), word(tile + 2), word(tile + 3));
-        if (key < shape.Tk) *reinterpret_cast<uint4*>(row + 8 * (tile + (lane & 3))) = piece;
-      }
-    }
-  }
 #endif
 };
 
