@@ -110,16 +110,20 @@ class LostRank(RunTest):
         result = job.wait(60)
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
-        self.assertRegex(result.err, r"(sum|max|all_reduce)\[mpi\] of [\w. ]+ started")
+        self.assertRegex(result.err, r"(sum|max|all_reduce)\[(mpi|nccl)\] of [\w. ]+ started")
         self.assertIn("--resume auto", result.err)
         self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
     def test_a_rank_that_hangs_in_a_benchmark_is_noticed_too(self):
         deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 1000000\n")
+        begin_s = time.monotonic()
+        self.run_deck(deck, f"job.output={self.folder / 'short.h5'}", "bench.repeats=1", ranks=2)
+        whole_run_s = time.monotonic() - begin_s
         job = self.start(deck, f"job.output={self.folder / 'result.h5'}", "parallel.timeout_s=2", ranks=2)
         self.wait_until(lambda: len(job.ranks()) == 2, "two ranks", job)
-        time.sleep(3)  # a row is printed when it is over: nothing tells that its steps have begun
+        time.sleep(whole_run_s + 1)  # a row is printed when it is over: nothing else tells that its steps have begun
         ranks = job.ranks()
+        self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGSTOP)
         self.assert_noticed(job, ranks)
 
