@@ -24,9 +24,7 @@ namespace tessera::parallel {
 int choose_device(int local_rank, int devices) { return devices == 0 ? -1 : local_rank % devices; }
 
 int count_devices(const std::vector<std::string>& ids) {
-  std::set<std::string> different(ids.begin(), ids.end());
-  different.erase("");
-  return static_cast<int>(different.size());
+  return static_cast<int>(std::set<std::string>(ids.begin(), ids.end()).size());
 }
 
 bool check_sharing(const std::vector<std::string>& ids, bool allow_shared) {

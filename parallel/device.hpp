@@ -23,7 +23,7 @@ int visible_devices();
 /// The device of a rank: its local rank, round the devices there are. -1 where there are none.
 int choose_device(int local_rank, int devices);
 
-/// Different devices among `ids` ("host, 0000:1b:00.0", one per rank, empty: no device).
+/// Different devices among `ids`, one per rank ("node7: NVIDIA H200 at 0000:1b:00.0").
 int count_devices(const std::vector<std::string>& ids);
 
 /// Throws when two of `ids` are the same device, unless `allow_shared`; true when some are, and may be.

@@ -111,11 +111,11 @@ void Watchdog::guard() {
   }
 }
 
-void Watchdog::give_up(const std::string& loss) {
-  const Failure why = why_ ? *why_ : Failure(Exit::hang, loss);
+void Watchdog::give_up(const std::string& fault) {
   const double now_s = events::now_s();
   const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
-  std::string text = me + why.what() + (what_.empty() ? "" : ", under way: " + what_) + "\n";
+  std::string text = why_ ? me + why_->what() + "\n" : "";
+  text += me + fault + (what_.empty() ? "" : ", under way: " + what_) + "\n";
   char line[256];
   if (heard_count_ > 0) text += me + "the last it heard of:\n";
   for (std::size_t i = heard_count_ > kKept ? heard_count_ - kKept : 0; i < heard_count_; ++i) {
@@ -123,10 +123,10 @@ void Watchdog::give_up(const std::string& loss) {
     std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - heard.time_s, heard.text);
     text += line;
   }
-  const int code = static_cast<int>(why.code());
-  text += me + "leaves with exit code " + std::to_string(code) +
-          (why.code() == Exit::hang ? "; resume from the last checkpoint (--resume auto)" : "") +
-          ". parallel.timeout_s is how long it waits\n";
+  const int code = static_cast<int>(why_ ? why_->code() : Exit::hang);
+  text += me + "leaves with exit code " + std::to_string(code);
+  if (!why_) text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s is how long it waits";
+  text += "\n";
   // Past every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);

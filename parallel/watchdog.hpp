@@ -64,8 +64,8 @@ class Watchdog final : public events::Listener {
   static constexpr int kFirstWatches = 8;    // that may take longer
   static constexpr double kFirstFactor = 2;  // by this much
   static constexpr double kSlowFactor = 2;   // times the longest silence so far is never too long
-  /// Time that memory takes to be given back, however short the limit. Beside it half the limit is before the ranks
-  /// that wait for this one take it for lost, unless the limit is very short.
+  /// Time that memory takes to be given back, however short the limit. With half the limit it is over before the ranks
+  /// that wait for this one take it for lost, where the limit is 8 s or more.
   static constexpr double kLeaving_s = 3;
   static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it is not to wait any more
 
@@ -82,7 +82,7 @@ class Watchdog final : public events::Listener {
   void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
   double allowed_s() const;
-  [[noreturn]] void give_up(const std::string& loss);
+  [[noreturn]] void give_up(const std::string& fault);
 
   const int rank_;
   const double limit_s_;
@@ -98,7 +98,7 @@ class Watchdog final : public events::Listener {
   double longest_s_ = 0;                                    // without progress within a watch that had no patience
   int watches_ = 0;                                         // that went well
   double end_s_ = std::numeric_limits<double>::infinity();  // of a rank that leaves
-  std::optional<Failure> why_;                              // it does, once that is known: goes before every loss
+  std::optional<Failure> why_;                              // it does, once that is known: goes before every fault
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others
 };

@@ -8,8 +8,8 @@
 ///
 /// Writing   all ranks together: temporary folder, files and folder synced, renamed, `latest` moved last, older
 ///           checkpoints beyond `keep` deleted only then. Either every rank returns or every rank throws the same
-///           Failure, which names the rank that failed: Exit::files, or the code of what fetched a tensor. What existed
-///           before is then untouched.
+///           Failure, which names the rank that failed: Exit::files, or the code of what fetched a tensor, or that of
+///           memory that ran out. What existed before is then untouched.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
 ///           missing source of a virtual dataset as zeros. Any number of ranks may read.
 /// Limits    not two runs in one directory at a time. Kill-safe on local file systems and on network ones that

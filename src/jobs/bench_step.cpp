@@ -147,7 +147,7 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
 }
 
 /// What a row is measured with.
-struct Workings {
+struct RowRun {
   std::optional<train::Plan> plan;
   std::optional<data::Corpus> corpus;
   std::optional<data::Sampler> sampler;
@@ -166,31 +166,32 @@ MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_
 }
 
 /// `free_at_start`: bytes of the GPU's memory before the first row and before the collectives' buffers.
-void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, Workings& w,
+void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, RowRun& run,
              Row& row) {
   parallel::World& world = context.world;
   std::optional<parallel::World::Watch> watch(std::in_place, world, "the set-up of a row", kPatience);
   together(world, [&] {
-    w.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
-    row.parameters = static_cast<double>(w.plan->table.parameter_count());
-    row.flop = train::step_flop(*w.plan);
-    row.planned_bytes = static_cast<double>(w.plan->layout.total_bytes());
-    row.attention = attention_text(w.plan->options.attention);
-    require_memory(w.plan->layout, share_of_row(settings, free_at_start, world),
+    run.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
+    row.parameters = static_cast<double>(run.plan->table.parameter_count());
+    row.flop = train::step_flop(*run.plan);
+    row.planned_bytes = static_cast<double>(run.plan->layout.total_bytes());
+    row.attention = attention_text(run.plan->options.attention);
+    require_memory(run.plan->layout, share_of_row(settings, free_at_start, world),
                    "\nsmaller batches or models need less");
-    w.corpus.emplace(
+    run.corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
-    w.sampler.emplace(*w.corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
+    run.sampler.emplace(*run.corpus, settings.model.context_length, settings.data.validation_fraction,
+                        settings.job.seed);
   });
-  together(world, [&] { w.trainer = train::make_trainer(*w.plan, settings, world); });
-  together(world, [&] { w.trainer->connect(); });
-  w.trainer->initialize(settings.job.seed);
+  together(world, [&] { run.trainer = train::make_trainer(*run.plan, settings, world); });
+  together(world, [&] { run.trainer->connect(); });
+  run.trainer->initialize(settings.job.seed);
   watch.reset();
-  time_steps(settings, *w.trainer, *w.sampler, world, row);
+  time_steps(settings, *run.trainer, *run.sampler, world, row);
   if constexpr (!kernels::kIsHost<Exec>)
     row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
-  if (settings.bench.profile) print_profile(settings, *w.trainer, *w.sampler, world);
-  row.forward_pass_s = time_forward(settings.bench, *w.trainer, *w.sampler, settings.train.batch_size, world);
+  if (settings.bench.profile) print_profile(settings, *run.trainer, *run.sampler, world);
+  row.forward_pass_s = time_forward(settings.bench, *run.trainer, *run.sampler, settings.train.batch_size, world);
 }
 
 std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks, const Mfu& mfu) {
@@ -254,16 +255,22 @@ Exit bench_step(const Context& context) {
       Row row;
       row.size = size == "deck" ? settings.model.size : size;
       row.variant = variant_of(settings.train);
-      Workings workings;
-      try {
-        measure(context, settings, free_at_start, workings, row);
-      } catch (const std::exception& caught) {  // known while the workings live, which may wait for what is gone
-        const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
-        if (is_alone || all == nullptr || all->code() != Exit::out_of_memory) {
-          world.leave(failure_of(world, caught));
-          throw;
+      {
+        RowRun run;
+        try {
+          measure(context, settings, free_at_start, run, row);
+        } catch (const std::exception& caught) {
+          const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
+          if (is_alone || all == nullptr || all->code() != Exit::out_of_memory) {
+            leave_with(world, caught);
+            throw;
+          }
+          row.outcome = "out of memory";
         }
-        row.outcome = "out of memory";
+      }
+      {  // the next row counts what is free when every rank has given this one's memory back
+        const auto watch = world.watch("the exchange between rows");
+        world.barrier();
       }
       add_and_print(table, cells_of(row, settings, world.size(), mfu), context);
     }

@@ -50,6 +50,11 @@ Failure failure_of(const parallel::World& world, const std::exception& caught) {
   return Failure(code, caught.what() + std::string(advice));
 }
 
+void leave_with(parallel::World& world, const std::exception& caught) {
+  world.leave();  // first: asking for the cause may itself wait for the GPU
+  world.leave(failure_of(world, caught));
+}
+
 namespace {
 
 /// Runs `work`; "" when it went well, else the failure as the other ranks are told.

@@ -48,6 +48,10 @@ class CollectiveFailure : public Failure {
 /// words are.
 Failure failure_of(const parallel::World& world, const std::exception& caught);
 
+/// Where a job catches what ends it, while its objects live, whose destructors may wait for what is gone: this rank
+/// leaves, and the watchdog knows why.
+void leave_with(parallel::World& world, const std::exception& caught);
+
 /// Throws a CollectiveFailure. Waits for all ranks first, so that none takes another's leaving for a loss.
 [[noreturn]] void fail_together(parallel::World& world, Exit code, const std::string& message);
 

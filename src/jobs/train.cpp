@@ -55,6 +55,9 @@ class TrainingRun {
     return loop();
   }
 
+  /// Writes what is not in the trace's file yet.
+  void close_trace() { trace_.reset(); }
+
  private:
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
@@ -411,8 +414,12 @@ Exit train(const Context& context) {
   TrainingRun run(context);
   try {
     return run.run();
-  } catch (const std::exception& caught) {  // known while the run lives, whose destructors may wait for what is gone
-    context.world.leave(failure_of(context.world, caught));
+  } catch (const CollectiveFailure& failure) {
+    run.close_trace();  // no rank waits for another: files may take their time
+    leave_with(context.world, failure);
+    throw;
+  } catch (const std::exception& caught) {
+    leave_with(context.world, caught);
     throw;
   }
 }

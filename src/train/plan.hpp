@@ -54,7 +54,7 @@ struct CollectivesBytes {
   std::int64_t receive = 0;  // the copy engines' buffer, from the beginning
   std::int64_t nccl = 0;     // its buffers, from the first sums on, until the program ends
 };
-CollectivesBytes collectives_bytes(const config::Parallel& parallel, int ranks);
+CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks);
 
 /// `dtype` is precision.compute's, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);

@@ -72,7 +72,8 @@ TEST_F(WatchdogDeath, ends_a_rank_that_leaves_with_the_cause_once_it_is_known) {
         watchdog.leave();
         sleep_s(kForever_s);
       },
-      ExitedWithCode(6), "rank 2: the disk is full\n(.|\n)*leaves with exit code 6");
+      ExitedWithCode(6),
+      "rank 2: the disk is full\n.*rank 2: it leaves by an exception(.|\n)*leaves with exit code 6\n");
 }
 
 TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
