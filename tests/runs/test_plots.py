@@ -6,10 +6,16 @@ import unittest
 import h5py
 import xarray
 
-from harness import SOURCE, RunTest
+from harness import FILES, SOURCE, RunTest
 
 
 class RunFile(RunTest):
+    def plot(self, *arguments, code, says=""):
+        answer = subprocess.run([SOURCE / "scripts/plot_run", *arguments], text=True, capture_output=True)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        self.assertIn(says, answer.stdout + answer.stderr)
+        self.assertNotIn("Traceback", answer.stderr)
+
     def test_opens_everywhere_and_plots(self):
         directory = self.train("run", ranks=2)
         groups, scales = ["/"], {}
@@ -38,16 +44,22 @@ class RunFile(RunTest):
             self.assertLess(float(steps["loss"][-1]), float(steps["loss"][0]))
 
         picture = self.folder / "loss.png"
-        answer = subprocess.run([SOURCE / "scripts/plot_run", directory / "run.h5", "-o", picture], text=True, capture_output=True)
-        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.plot(directory / "run.h5", "-o", picture, code=0)
         self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertGreater(picture.stat().st_size, 20_000)
+        self.plot(directory, code=0, says="run.png")  # the run's folder
+        self.assertGreater((directory / "run.png").stat().st_size, 20_000)
 
     def test_plot_run_says_what_it_cannot_read(self):
-        answer = subprocess.run([SOURCE / "scripts/plot_run", self.folder / "nowhere.h5"], text=True, capture_output=True)
-        self.assertNotEqual(answer.returncode, 0)
-        self.assertIn("nowhere.h5", answer.stderr)
-        self.assertNotIn("Traceback", answer.stderr)
+        self.plot(self.folder / "nowhere.h5", code=FILES, says="nowhere.h5")
+        self.plot(self.folder, code=FILES, says=f"there is no {self.folder / 'run.h5'}")
+        other = self.folder / "other.h5"
+        other.write_text("text")
+        self.plot(other, code=FILES, says="other.h5")
+        with h5py.File(other, "w") as file:
+            file["something"] = 1
+        self.plot(other, code=FILES, says="no run wrote this")
+        self.assertFalse((self.folder / "other.png").exists())
 
 
 if __name__ == "__main__":

