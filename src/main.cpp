@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <optional>
+#include <string>
 
 #include "build_info.hpp"
 #include "config/availability.hpp"
@@ -29,12 +31,21 @@ namespace {
 
 using namespace tessera;
 
-/// This rank's number as launchers put it into the environment, before MPI is up; 0 without a launcher.
-int launcher_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+/// The number that the first of these variables to be set holds; `otherwise` where none is.
+int number_in_environment(std::initializer_list<const char*> names, int otherwise) {
+  for (const char* name : names) {
     if (const char* value = std::getenv(name)) return std::atoi(value);
   }
-  return 0;
+  return otherwise;
+}
+
+/// This rank's number, and how many there are, as launchers put it into the environment, before MPI is up; 0 of 1
+/// without a launcher.
+int launcher_rank() {
+  return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
+}
+int launcher_ranks() {
+  return std::max(1, number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1));
 }
 
 int report(const Failure& failure) {
@@ -71,15 +82,12 @@ bool answer_without_deck(const config::CommandLine& line) {
 /// --check, --print, --plan: the deck is read, nothing else. True when one was asked for.
 bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
   if (!line.check && !line.print && !line.plan) return false;
-  std::string text;
-  if (line.print) text += deck.resolved;
-  if (line.plan) {
-    const Dtype dtype = train::dtype_of(deck.settings.precision.compute);
-    const train::Plan plan = train::plan_training(deck.settings, dtype, static_cast<int>(deck.settings.parallel.ranks));
-    text += train::describe(plan, deck.settings);
-  }
-  if (line.check && !line.print && !line.plan) text = fmt::format("{}: no faults\n", deck.path.string());
-  if (launcher_rank() == 0) fmt::print("{}", text);
+  const auto say = [](const std::string& text) {
+    if (launcher_rank() == 0) fmt::print("{}", text);
+  };
+  if (line.check) say(fmt::format("{}{}: no faults\n", line.print ? "# " : "", deck.path.string()));
+  if (line.print) say(deck.resolved);  // still a deck below a comment
+  if (line.plan) say(train::plan_text(deck.settings, launcher_ranks()));
   return true;
 }
 
@@ -102,8 +110,15 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
-    const config::Parallel& ranks = deck.settings.parallel;
-    jobs::together(*world, [&] { device.emplace(*world, ranks.allow_shared_device); });
+    const config::Parallel& keys = deck.settings.parallel;
+    if (keys.ranks != 0 && keys.ranks != world->size()) {
+      jobs::fail_together(
+          *world, Exit::usage,
+          fmt::format("parallel.ranks = {0}, but ranks started: {1}. Start {0} (scripts/run -n {0}), or "
+                      "leave parallel.ranks to --plan",
+                      keys.ranks, world->size()));
+    }
+    jobs::together(*world, [&] { device.emplace(*world, keys.allow_shared_device); });
     std::vector<std::string> arguments = device->kokkos_arguments();
     arguments.insert(arguments.end(), line.kokkos_arguments.begin(), line.kokkos_arguments.end());
     std::vector<char*> kokkos_argv{argv[0]};
@@ -111,8 +126,8 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
-    world->start_watchdog(ranks.timeout_s);
-    const parallel::CollectivesChoice collectives(*world, ranks, *device);
+    world->start_watchdog(keys.timeout_s);
+    const parallel::CollectivesChoice collectives(*world, keys, *device);
     if (wants_graph(deck.settings) && world->size() > 1 && !world->collectives().is_asynchronous()) {
       jobs::fail_together(*world, Exit::environment,
                           "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through "
@@ -148,7 +163,7 @@ int main(int argc, char** argv) {
     if (answer_without_deck(line)) return 0;
     const config::Deck deck = config::load_deck(line.deck, line.overrides);
     if (answer_about_deck(line, deck)) return 0;
-    config::check_build(deck.settings, {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl});
+    config::check_build(deck.settings, train::this_build());
     return run(argc, argv, line, deck);
   } catch (const Failure& failure) {
     return report(failure);

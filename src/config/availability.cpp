@@ -68,13 +68,19 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
          "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
   if (settings.attention.tuned == AttentionTuned::yes && !is_16_bit)
     found.push_back({"attention.tuned",
-                     "true with a 32-bit precision.compute is not in this version: tensor-core attention takes bf16 or "
-                     "fp16; use attention.tuned = false, or precision.compute = \"bf16\""});
+                     fmt::format("true with a 32-bit precision.compute is not in this version: tensor-core attention "
+                                 "takes bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
+                                 without_tuned(settings.attention))});
   if (settings.attention.tuned == AttentionTuned::yes &&
       settings.attention.implementation == AttentionImplementation::standard)
     found.push_back(
         {"attention.tuned", "true with attention.implementation = \"standard\" is not in this version; use flash2"});
   return found;
+}
+
+std::string without_tuned(const Attention& attention) {
+  const bool names_engine = attention.engine != AttentionEngine::automatic;
+  return fmt::format("attention.tuned = \"auto\"{}", names_engine ? " and attention.engine = \"auto\"" : "");
 }
 
 void check_build(const Settings& settings, const BuildFeatures& build) {
@@ -89,7 +95,7 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
     refuse(settings.attention.tuned == AttentionTuned::yes, "attention.tuned = true", "CUDA",
-           "attention.tuned = false");
+           without_tuned(settings.attention));
     const Bench& bench = settings.bench;
     refuse(contains(bench.tuned, true), "true in bench.tuned", "CUDA", "bench.tuned = [false]");
     refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");

@@ -26,6 +26,9 @@ struct MissingCombination {
 /// Values that are there one by one, but not together.
 std::vector<MissingCombination> missing_combinations(const Settings& settings);
 
+/// What to write instead of attention.tuned = true where no such kernel can run.
+std::string without_tuned(const Attention& attention);
+
 struct BuildFeatures {
   bool cuda = false;
   bool nccl = false;

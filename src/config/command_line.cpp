@@ -51,7 +51,7 @@ struct Parser {
     app.add_option("deck", line.deck, "input deck (TOML)")->option_text("DECK.toml");
     app.add_option("overrides", line.overrides, "keys that win over the deck's")->option_text("section.key=value ...");
     app.add_flag("--check", line.check, "read the deck, report every fault, end; opens no data");
-    app.add_flag("--plan", line.plan, "print what a run on parallel.ranks ranks needs, end");
+    app.add_flag("--plan", line.plan, "print what each rank of this run needs (parallel.ranks=N: of N), end");
     app.add_flag("--print", line.print, "print the resolved deck (readable as a deck), end");
     app.add_option("--resume", line.resume, "go on from the newest checkpoint of job.directory, or from a named one")
         ->option_text("auto|PATH");

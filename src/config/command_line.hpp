@@ -14,7 +14,7 @@ struct CommandLine {
   std::string deck;                    // empty only with help, version, show_config or explain
   std::vector<std::string> overrides;  // "section.key=value", for load_deck
   bool check = false;                  // read the deck, say whether it is right, end
-  bool plan = false;                   // print the memory plan for parallel.ranks, end
+  bool plan = false;                   // print what each rank needs, end
   bool print = false;                  // print the resolved deck, end
   bool version = false;
   bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build

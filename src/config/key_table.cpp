@@ -107,7 +107,8 @@ std::vector<Key> make_table() {
        "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
-       "Whether a job.directory that is not empty may be emptied first."},
+       "Whether a run of job.directory (its run.h5 and checkpoints; other files stay) or a job.output may be "
+       "replaced."},
       {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
        "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
 
@@ -244,8 +245,9 @@ std::vector<Key> make_table() {
        "before, set-up and checkpoints, which wait for files, ten times as long. A rank that fails and hangs on its "
        "way out is ended after half as long and 3 s, with the exit code of what failed (7 outside of training and "
        "bench.step). 0: no limit."},
-      {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(1, 1 << 20), "ranks",
-       "Number of ranks that --plan plans for. A run takes its number from mpirun."},
+      {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
+       "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
+       "(scripts/run -n)."},
 
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},

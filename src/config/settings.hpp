@@ -121,7 +121,7 @@ struct Parallel {
   bool allow_uneven = false;
   bool allow_shared_device = false;
   double timeout_s = 30;   // of a step without progress; 0: wait for ever
-  std::int64_t ranks = 1;  // --plan only: how many ranks to plan for
+  std::int64_t ranks = 0;  // what --plan plans for and a run has to have; 0: as many as are started
 
   bool operator==(const Parallel&) const = default;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "config/keys.hpp"
+#include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
@@ -9,6 +11,7 @@
 #include "model/generate.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 
 namespace tessera::train {
@@ -50,9 +53,9 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
       attention.tuned == AttentionTuned::no || (attention.tuned == AttentionTuned::automatic && !may_be_fastest);
   if (is_portable) return choice;
   if (choice.kind == kernels::AttentionKind::standard) {
-    throw Failure(Exit::usage,
-                  "attention.tuned = true: standard attention has no tuned kernel; set attention.implementation = "
-                  "\"flash2\", or attention.tuned = false");
+    throw Failure(Exit::usage, fmt::format("attention.tuned = true: standard attention has no tuned kernel; set "
+                                           "attention.implementation = \"flash2\", or {}",
+                                           config::without_tuned(attention)));
   }
   const kernels::AttentionChoice fastest = kernels::fastest_attention(dtype, D, attention.deterministic);
   if (attention.tuned == AttentionTuned::automatic) return fastest;
@@ -70,12 +73,11 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
         fmt::format(
             "attention.tuned = true{}: this build has no such kernel for {} and heads of width {}. The mma kernels "
             "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
-            "sm_90a and one of their widths. attention.engine = \"auto\" takes the fastest there is, "
-            "attention.tuned = false none",
+            "sm_90a and one of their widths. Set {}",
             choice.forward == fastest.forward && choice.backward == fastest.backward
                 ? ""
                 : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
-            name_of(dtype), D));
+            name_of(dtype), D, config::without_tuned(attention)));
   }
   return choice;
 }
@@ -211,15 +213,50 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
                       plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");
   text += plan.layout.table();
   const double step = step_flop(plan);
-  text += fmt::format("work       {:.3g} flop per step, {:.3g} in all ({} steps)\n", step, step * settings.train.steps,
-                      settings.train.steps);
+  const bool is_run = settings.job.kind == config::JobKind::train;
+  text += fmt::format(
+      "work       {:.3g} flop per step{}\n", step,
+      is_run ? fmt::format(", {:.3g} in all ({} steps)", step * settings.train.steps, settings.train.steps) : "");
   if (b.ranks > 1) {
     const double bytes_each = settings.precision.reduce == config::ReducePrecision::bf16 ? 2 : 4;
     const double gradient = static_cast<double>(plan.table.flat_count()) * bytes_each;
     text += fmt::format("network    {} of gradients per step; each rank sends and receives {:.2f} times that\n",
                         memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
   }
-  text += fmt::format("checkpoint {} on disk\n", memory::readable_bytes(P * 12));
+  if (is_run) text += fmt::format("checkpoint {} on disk\n", memory::readable_bytes(P * 12));
+  return text;
+}
+
+config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl}; }
+
+std::string plan_text(const config::Settings& settings, int started) {
+  const config::JobKind kind = settings.job.kind;
+  if (kind != config::JobKind::train && kind != config::JobKind::bench_step) {
+    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\" and "
+                                           "\"bench.step\"; run this one without it",
+                                           config::value_text(*config::find_key("job.kind"), settings)));
+  }
+  config::check_build(settings, this_build());
+  const bool is_named = settings.parallel.ranks > 0;
+  const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
+  std::string text =
+      fmt::format("plan       for {} rank{} ({}) on {}\n", ranks, ranks == 1 ? "" : "s",
+                  is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
+                  parallel::has_gpu_backend() ? fmt::format("GPUs ({})", parallel::compiled_architecture())
+                                              : "CPUs (no CUDA in this build; on GPUs kernels and memory are others)");
+  const auto add = [&](const config::Settings& row) {
+    text += describe(plan_training(row, dtype_of(row.precision.compute), ranks), row);
+  };
+  if (kind == config::JobKind::train) {
+    add(settings);
+    return text;
+  }
+  for (const std::string& size : settings.bench.sizes) {  // no variant takes other memory
+    config::Settings row = settings;
+    if (size != "deck") row.model = config::with_size(row.model, size);
+    text += fmt::format("\nsize       {}\n", row.model.size);
+    add(row);
+  }
   return text;
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "config/availability.hpp"
 #include "config/settings.hpp"
 #include "kernels/adamw.hpp"
 #include "memory/layout.hpp"
@@ -62,9 +63,18 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);
 /// What AdamW updates in one launch: every tensor, with decay where it has one.
 std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table);
 
-/// What --plan prints: the model, the batch, the layout's table, bytes communicated and floating-point operations
-/// per step, size of a checkpoint.
+/// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; of a training
+/// run also those of all steps, and the size of a checkpoint.
 std::string describe(const Plan& plan, const config::Settings& settings);
+
+/// What this build has of what decks ask for.
+config::BuildFeatures this_build();
+
+/// What --plan prints: for which ranks of which build it plans, and the plan of what trains there (bench.step: one for
+/// each of bench.sizes). Ranks are those of parallel.ranks, or else the `started` ones. What kernels of another build
+/// take is not known here, so a deck that this build cannot run is refused as the run refuses it.
+/// Throws Failure: Exit::usage for a job.kind that does not train, Exit::environment for such a deck.
+std::string plan_text(const config::Settings& settings, int started);
 
 /// Floating-point operations of one training step over all ranks: 6 per parameter and token (embedding excepted),
 /// and 12*L*C*T per token for attention, halved because it is causal. Recomputation is not counted.

@@ -6,12 +6,12 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import ENVIRONMENT, FILES, FINISHED, TINY, USAGE, RunTest, gpus, has_nccl, latest_step
+from harness import ENVIRONMENT, FILES, FINISHED, SOURCE, TINY, USAGE, RunTest, gpus, has_nccl, latest_step
 
 
 class Decks(RunTest):
-    def refuse(self, deck, *arguments, says, code=USAGE):
-        return self.run_deck(deck, *arguments, code=code, says=says)
+    def refuse(self, deck, *arguments, says, code=USAGE, ranks=None):
+        return self.run_deck(deck, *arguments, code=code, says=says, ranks=ranks)
 
     def test_faulty_decks(self):
         faults = {
@@ -51,6 +51,52 @@ class Decks(RunTest):
             with self.subTest(wish=wish, can=can):
                 self.run_deck(TINY, wish, f"job.directory={self.folder / str(number)}", code=FINISHED if can else ENVIRONMENT,
                               says=() if can else wish.partition("=")[0])
+
+    def test_a_plan_is_refused_as_the_run_is(self):
+        deck, here = SOURCE / "input/bench/gpt2_124m.toml", gpus() is not None
+        plan = self.run_deck(deck, "--plan", code=FINISHED if here else ENVIRONMENT)
+        if here:
+            self.assertRegex(plan.out, r"attention +flash2 \(.*mma")
+        else:
+            run = self.run_deck(deck, code=ENVIRONMENT, says=["attention.tuned", "train.graph"])
+            self.assertEqual((plan.out, plan.err), (run.out, run.err))
+            advised = ("attention.tuned=auto", "train.graph=false", "train.tune_gemm=false")
+            self.assertIn("flash2 (portable)", self.run_deck(deck, *advised, "--plan", says="no CUDA").out)
+
+    def test_only_what_trains_has_a_plan(self):
+        for name in ("kernels", "attention", "attention_gpu"):
+            with self.subTest(deck=name):
+                self.refuse(SOURCE / f"input/bench/{name}.toml", "--plan", says=["job.kind", "has no plan"])
+        plan = self.run_deck(SOURCE / "input/bench/step.toml", "--plan").out
+        self.assertIn("flop per step", plan)
+        self.assertNotIn("in all", plan)
+
+    def test_a_plan_is_for_the_ranks_that_are_started(self):
+        for ranks, overrides, says in ((None, (), "for 1 rank (as started"), (2, (), "for 2 ranks (as started"),
+                                       (2, ("parallel.ranks=4",), "for 4 ranks (parallel.ranks)")):
+            with self.subTest(ranks=ranks, overrides=overrides):
+                plan = self.run_deck(TINY, *overrides, "--plan", ranks=ranks).out
+                self.assertEqual(plan.count(says), 1, plan)
+                self.assertEqual(plan.count("network "), 0 if ranks is None else 1, plan)
+
+    def test_a_run_on_other_ranks_than_the_deck_names(self):
+        directory = f"job.directory={self.folder / 'run'}"
+        for ranks, named in ((None, 2), (2, 1)):
+            with self.subTest(ranks=ranks, named=named):
+                result = self.refuse(TINY, directory, f"parallel.ranks={named}", ranks=ranks,
+                                     says=[f"parallel.ranks = {named}", f"ranks started: {ranks or 1}", f"-n {named}"])
+                self.assertEqual(result.err.count("parallel.ranks ="), 1, str(result))
+        self.assertFalse((self.folder / "run").exists())
+        if gpus() is None or gpus() >= 2:
+            self.run_deck(TINY, directory, "parallel.ranks=2", ranks=2)
+
+    def test_check_and_plan_answer_both(self):
+        both = self.run_deck(TINY, "--check", "--plan").out
+        self.assertIn("tiny.toml: no faults\n", both)
+        self.assertIn("flop per step", both)
+        printed = self.run_deck(TINY, "--check", "--print").out
+        self.assertIn("no faults", printed)
+        self.run_deck(self.deck(printed, "printed.toml"), "--check")
 
     def test_words_of_later_versions(self):
         self.refuse(TINY, "parallel.shard=parameters", says="parallel.shard")

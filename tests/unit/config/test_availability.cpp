@@ -17,7 +17,7 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"train.graph=true", "train.graph = false"},
                                       {"train.tune_gemm=true", "train.tune_gemm = false"},
                                       {"train.fused=false", "train.fused = true"},
-                                      {"attention.tuned=true", "attention.tuned = false"},
+                                      {"attention.tuned=true", "attention.tuned = \"auto\""},
                                       {"bench.tuned=[false, true]", "bench.tuned = [false]"},
                                       {"bench.variants=['graph']", "bench.variants = [\"deck\"]"},
                                       {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""},
@@ -35,6 +35,17 @@ TEST(Availability, all_refusals_of_a_build_come_at_once) {
   const std::string message = refusal(Exit::environment, [&] { check_build(settings, kCpu); });
   EXPECT_THAT(message, HasSubstr("train.graph"));
   EXPECT_THAT(message, HasSubstr("attention.tuned"));
+}
+
+TEST(Availability, whoever_follows_the_advice_on_attention_tuned_gets_on) {
+  const std::vector<std::string> asked = {"attention.tuned=true", "attention.engine=mma"};
+  const std::vector<std::string> advised = {"attention.tuned=auto", "attention.engine=auto"};
+  const auto advice = HasSubstr("attention.tuned = \"auto\" and attention.engine = \"auto\"");
+  EXPECT_THAT(deck_refusal("train.steps = 1", asked), advice);  // fp32
+  EXPECT_NO_THROW(check_build(read("train.steps = 1", advised), kCpu));
+  const std::string_view bf16 = "precision.compute = 'bf16'";
+  EXPECT_THAT(refusal(Exit::environment, [&] { check_build(read(bf16, asked), kCpu); }), advice);
+  EXPECT_NO_THROW(check_build(read(bf16, advised), kCpu));
 }
 
 TEST(Availability, the_defaults_run_on_every_build) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "config/rules.hpp"
+#include "errors.hpp"
 #include "optim/step_state.hpp"
 
 namespace tessera::train {
@@ -154,6 +156,80 @@ TEST(Describe, says_when_the_shares_are_not_equal) {
   deck.train.micro_batch_size = 4;  // 6 a rank: 4 and 2
   EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
               HasSubstr("12 sequences x 32 tokens = 2 ranks x 2 micro-steps x 4 sequences at most (uneven)\n"));
+}
+
+TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number) {
+  config::Settings deck = settings();
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr("plan       for 1 rank (as started"));
+  const std::string three = plan_text(deck, 3);
+  EXPECT_THAT(three, HasSubstr("plan       for 3 ranks (as started"));
+  EXPECT_THAT(three, HasSubstr(describe(plan_training(deck, Dtype::fp32, 3), deck)));
+  deck.parallel.ranks = 2;
+  const std::string two = plan_text(deck, 3);
+  EXPECT_THAT(two, HasSubstr("plan       for 2 ranks (parallel.ranks)"));
+  EXPECT_THAT(two, HasSubstr(describe(plan_training(deck, Dtype::fp32, 2), deck)));
+}
+
+TEST(PlanText, of_a_benchmark_of_steps_is_one_plan_for_each_size_and_prices_no_run) {
+  config::Settings deck = settings();
+  deck.job.kind = config::JobKind::bench_step;
+  deck.bench.sizes = {"deck", "small"};
+  const std::string text = plan_text(deck, 1);
+  const std::string own = describe(plan_training(deck, Dtype::fp32, 1), deck);
+  deck.model = config::with_size(deck.model, "small");
+  const std::string small = describe(plan_training(deck, Dtype::fp32, 1), deck);
+  EXPECT_NE(own, small);
+  EXPECT_THAT(text, HasSubstr("size       custom\n" + own));
+  EXPECT_THAT(text, HasSubstr("size       small\n" + small));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("in all")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("checkpoint")));
+}
+
+TEST(PlanText, takes_what_no_row_of_a_benchmark_of_steps_exceeds) {
+  config::Settings deck = settings();
+  const std::int64_t fused = plan_training(deck, Dtype::bf16, 1).layout.total_bytes();
+  deck.train.fused = false;
+  EXPECT_EQ(plan_training(deck, Dtype::bf16, 1).layout.total_bytes(), fused);
+  deck.train.graph = true;
+  EXPECT_EQ(plan_training(deck, Dtype::bf16, 1).layout.total_bytes(), fused);
+}
+
+/// The exit code and the words with which a deck's plan is refused.
+std::pair<Exit, std::string> refusal_of(const config::Settings& deck) {
+  try {
+    plan_text(deck, 1);
+  } catch (const Failure& failure) {
+    return {failure.code(), failure.what()};
+  }
+  return {Exit::finished, ""};
+}
+
+TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
+  using config::JobKind;
+  for (const JobKind kind : {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels,
+                             JobKind::verify_attention, JobKind::verify_model}) {
+    config::Settings deck = settings();
+    deck.job.kind = kind;
+    deck.bench.tuned = {true};  // not in every build, which is not what is wrong
+    const auto [code, words] = refusal_of(deck);
+    EXPECT_EQ(code, Exit::usage);
+    EXPECT_THAT(words, HasSubstr("has no plan"));
+  }
+}
+
+TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_the_run) {
+  config::Settings deck = settings();
+  deck.precision.compute = config::Precision::bf16;
+  deck.attention.tuned = config::AttentionTuned::yes;
+  deck.train.graph = true;
+  std::pair<Exit, std::string> of_run{Exit::finished, ""};
+  try {
+    config::check_build(deck, this_build());
+  } catch (const Failure& failure) {
+    of_run = {failure.code(), failure.what()};
+  }
+  EXPECT_EQ(of_run.first, this_build().cuda ? Exit::finished : Exit::environment);
+  EXPECT_EQ(refusal_of(deck), of_run);
 }
 
 }  // namespace
