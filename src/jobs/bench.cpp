@@ -115,8 +115,10 @@ void BenchTable::add(std::vector<Cell> row) {
 }
 
 namespace {
+/// Two blanks, then the value at the right of its column: numbers of five digits take up to 11 characters.
 std::string padded(const std::string& value, const BenchTable::Cell& cell) {
-  return fmt::format("{:>{}}", value, std::max<std::size_t>(cell.column.size() + 2, 10));
+  const std::size_t usual = cell.units.empty() ? 8 : 11;
+  return fmt::format("  {:>{}}", value, std::max({cell.column.size(), cell.longest, usual}));
 }
 }  // namespace
 

@@ -42,16 +42,17 @@ class BenchTable {
     std::string column, units;
     double number;  // NaN shows as '-'
     std::string text;
-    bool is_detail = false;  // in the file only
+    bool is_detail = false;   // in the file only
+    std::size_t longest = 0;  // characters of the column's longest text, where that is not short
   };
   static Cell number(std::string column, std::string units, double value) {
-    return {std::move(column), std::move(units), value, {}, false};
+    return {std::move(column), std::move(units), value, {}};
   }
   static Cell detail(std::string column, std::string units, double value) {
     return {std::move(column), std::move(units), value, {}, true};
   }
-  static Cell text(std::string column, std::string value) {
-    return {std::move(column), "", 0, std::move(value), false};
+  static Cell text(std::string column, std::string value, std::string_view longest = "") {
+    return {std::move(column), "", 0, std::move(value), false, longest.size()};
   }
 
   void add(std::vector<Cell> row);

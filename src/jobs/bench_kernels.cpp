@@ -66,12 +66,13 @@ void measure_all(const Context& context, BenchTable& table) {
     const double rate = 1e-9 * bytes / t.median_s;
     if (copy_rate == 0) copy_rate = rate;
     using T = BenchTable;
-    add_and_print(table,
-                  {T::text("kernel", kernel), T::text("dtype", std::string(kScalarName<Scalar>)),
-                   T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
-                   T::number("median_ms", "ms", 1e3 * t.median_s), T::number("std_ms", "ms", 1e3 * t.std_s),
-                   T::number("gbyte_per_s", "GB/s", rate), T::number("of_copy", "1", rate / copy_rate)},
-                  context);
+    add_and_print(
+        table,
+        {T::text("kernel", kernel, "weighted_sum_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
+         T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
+         T::number("median_ms", "ms", 1e3 * t.median_s), T::number("std_ms", "ms", 1e3 * t.std_s),
+         T::number("gbyte_per_s", "GB/s", rate), T::number("of_copy", "1", rate / copy_rate)},
+        context);
   };
   const double tensor = static_cast<double>(sizeof(Scalar)) * static_cast<double>(N * C);  // [bytes]
   const Numbers<Scalar> a(exec, N * C), b(exec, N * C), c(exec, N * C), d(exec, N * C), gain(exec, C, 1.0f);

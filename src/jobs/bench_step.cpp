@@ -201,7 +201,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   return {T::text("size", row.size),
           T::text("variant", row.variant),
           T::text("compute", format_of(settings.precision.compute)),
-          T::text("attention", row.attention),
+          T::text("attention", row.attention, "portable+wgmma"),
           T::number("ranks", "1", ranks),
           T::detail("parameters", "1", row.parameters),
           T::number("tokens", "tokens", tokens),
@@ -220,7 +220,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
           T::number("mfu", "1", mfu.of(row.flop, step_s)),
           T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
           T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
-          T::text("outcome", row.outcome)};
+          T::text("outcome", row.outcome, "out of memory")};
 }
 
 /// The deck's settings with the model and the form of the step of one row.
