@@ -250,28 +250,30 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
 
 namespace {
 
-/// What to do when `folder` cannot be used.
-std::string instead_of(const fs::path& folder) {
+/// What to do when `folder`, which was given by `option`, cannot be used.
+std::string instead_of(const fs::path& folder, std::string_view option) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
   std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
-  if (steps.empty())
-    return "There is no older checkpoint beside it: use another run's, or start anew with job.overwrite=true";
-  return fmt::format("Use the one before: --resume {}", (folder.parent_path() / step_name(steps.back())).string());
+  if (steps.empty()) {
+    return fmt::format("There is no older checkpoint beside it: use another run's ({}...), or train anew", option);
+  }
+  return fmt::format("Use the one before: {}{}", option, (folder.parent_path() / step_name(steps.back())).string());
 }
 
-Failure damaged(const fs::path& file, const std::string& what) {
-  return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path())));
+Failure damaged(const fs::path& file, const std::string& what, std::string_view option) {
+  return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option)));
 }
 
 /// The index, checked before HDF5 trusts its contents.
-h5::File open_index(const fs::path& folder) {
+h5::File open_index(const fs::path& folder, std::string_view option) {
   if (!fs::is_directory(folder)) {
-    throw Failure(Exit::files, fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder)));
+    throw Failure(Exit::files,
+                  fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option)));
   }
   const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
   for (const fs::path& file : {path, sum_path}) {
-    if (!fs::exists(file)) throw damaged(file, "missing");
+    if (!fs::exists(file)) throw damaged(file, "missing", option);
   }
   const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
   std::optional<h5::File> index;
@@ -283,23 +285,24 @@ h5::File open_index(const fs::path& folder) {
     if (found == expected) throw;  // else the checksum says more than HDF5 does
   }
   if (version != kVersion) {
-    throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion));
+    throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion),
+                  option);
   }
   if (found != expected)
-    throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected));
+    throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected), option);
   return std::move(*index);
 }
 
-void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected) {
+void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected, std::string_view option) {
   std::error_code error;
   const auto found_bytes = fs::file_size(path, error);
-  if (error) throw damaged(path, fmt::format("cannot be read: {}", error.message()));
+  if (error) throw damaged(path, fmt::format("cannot be read: {}", error.message()), option);
   if (found_bytes != static_cast<std::uintmax_t>(bytes)) {
-    throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes));
+    throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes), option);
   }
   const std::string found = checksum(path);
   if (found != expected)
-    throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected));
+    throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected), option);
 }
 
 }  // namespace
@@ -334,19 +337,19 @@ void CheckpointReader::read(const std::string& group, const std::string& label, 
   opened_->index.dataset(group + "/" + label).read(out);
 }
 
-CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers) {
+CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
   // "x/step_00000010/" and relative paths get the same name and neighbours as the plain one
   fs::path folder = fs::absolute(step_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::unique_ptr<CheckpointReader::Opened> opened;
   together(peers, [&] {
-    h5::File index = open_index(folder);
+    h5::File index = open_index(folder, option);
     const CheckpointState state = read_state(index);
     const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
     const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
     for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size();
          file += static_cast<std::size_t>(peers.ranks)) {
-      verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file));
+      verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
     }
     opened.reset(new CheckpointReader::Opened{folder, std::move(index), state});
     return std::string();

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::io {
@@ -75,15 +76,16 @@ class CheckpointReader {
   ~CheckpointReader();
 
  private:
-  friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&);
+  friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&, std::string_view);
   struct Opened;
   explicit CheckpointReader(std::unique_ptr<Opened>);
   std::unique_ptr<Opened> opened_;
 };
 
 /// Collective. Verifies the files (shared out over the ranks), version and completeness; throws the same
-/// Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used instead.
-CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&);
+/// Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used instead, after
+/// `option`: what a person types before the path of one ("--resume ", "job.input=").
+CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
 /// The folder that `latest` names; the newest step folder where `latest` is missing or names none. Empty: no
 /// checkpoint. Local: call it on one rank and tell the others.

@@ -102,13 +102,18 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
   category_index("total");
   step_in_progress_ = resumed_step.value_or(0) + 1;
   if (resumed_step && std::filesystem::exists(path_)) {
+    const auto resume_without = [this](const std::string& fault) {
+      return Failure(Exit::files,
+                     fmt::format("{0} To resume without its rows, which no checkpoint needs, move it away: "
+                                 "mv \"{1}\" \"{1}.old\"",
+                                 fault, path_.string()));
+    };
     try {
       load(*resumed_step);
+    } catch (const Failure& fault) {
+      throw resume_without(fault.what());
     } catch (const std::out_of_range&) {
-      throw Failure(Exit::files,
-                    fmt::format("{}: its columns are not equally long. Move the file away to resume without "
-                                "its rows.",
-                                path_.string()));
+      throw resume_without(path_.string() + ": its columns are not equally long.");
     }
     last_flush_s_ = events::now_s();
   } else {
@@ -303,10 +308,8 @@ void Trace::load(std::int64_t resumed_step) {
   const auto info = file.group("info");
   const auto version = info.has_attribute("format_version") ? info.integer("format_version") : 0;
   if (version != kVersion) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: format version {} where {} is expected. Move the file away to resume without "
-                              "its rows, or use the program that wrote it.",
-                              path_.string(), version, kVersion));
+    throw Failure(Exit::files, fmt::format("{}: format version {} where {} is expected. Use the program that wrote it.",
+                                           path_.string(), version, kVersion));
   }
   created_ = info.text("created");
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));

@@ -16,12 +16,23 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDeckInside = "the checkpoint's deck";
 
+/// The keys of the model as overrides, " model.d_model=128 ...", where they are not the checkpoint's; "" where all are.
+std::string overrides_to(const config::Settings& checkpoint, const config::Settings& deck) {
+  std::string text;
+  for (const config::Key& key : config::all_keys()) {
+    if (key.section() != "model" || key.name == "model.size") continue;  // a name for numbers that are compared here
+    const std::string value = value_text(key, checkpoint);
+    if (value != value_text(key, deck)) text += fmt::format(" {}={}", key.name, value);
+  }
+  return text;
+}
+
 void require_same_model(const io::CheckpointState& state, const config::Settings& before,
                         const config::Settings& settings, const data::Corpus& corpus) {
-  std::string changes;
-  for (const std::string& change : config::differences(before, settings, "model.")) changes += "\n  " + change;
-  if (!changes.empty()) {
-    throw Failure(Exit::usage, "the checkpoint holds another model; give the deck the checkpoint's values:" + changes);
+  if (const std::string overrides = overrides_to(before, settings); !overrides.empty()) {
+    throw Failure(Exit::usage, fmt::format("the checkpoint holds another model than the deck. To go on with the "
+                                           "checkpoint's add{}; for the deck's name a job.directory of its own",
+                                           overrides));
   }
   if (state.tokenisation != corpus.tokenisation()) {
     throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
@@ -70,7 +81,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
     return beginning;
   }
 
-  together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world))); });
+  together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume ")); });
   const io::CheckpointState& state = beginning.checkpoint->state();
   config::Settings before;
   Products products;
@@ -84,8 +95,10 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
                      state.corpus_tokens, corpus.size()));
   }
   if (products.library != kernels::gemm_library()) {
-    note(fmt::format("resume     products were {}, now {}: the last bits may differ\n", products.library,
-                     kernels::gemm_library()));
+    const std::string remedy = way_back(products.library, kernels::gemm_library());
+    note(fmt::format(
+        "resume     products were {}, now {}: the last bits may differ{}\n", products.library, kernels::gemm_library(),
+        remedy.empty() ? "" : fmt::format("; start with {} for the same ones (scripts/run sets one)", remedy)));
   }
   // What the library's own order of preference chose, it chooses again.
   if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = products.algorithms;

@@ -58,7 +58,8 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
 Exit generate(const Context& context) {
   const config::Settings& settings = context.settings();
   on_root(context.world, [&] {
-    const io::CheckpointReader checkpoint = io::open_checkpoint(checkpoint_folder(settings.job.input), {});
+    const io::CheckpointReader checkpoint =
+        io::open_checkpoint(checkpoint_folder(settings.job.input), {}, "job.input=");
     if (checkpoint.state().tokenisation != "bytes") {
       throw Failure(Exit::usage,
                     fmt::format("generate prints text, and this checkpoint was trained on tokens of kind '{}': "

@@ -114,20 +114,29 @@ bool holds_something(const fs::path& directory) {
 
 }  // namespace
 
+void require_new_directory(const config::Job& job) {
+  std::error_code error;
+  if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
+    throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
+  }
+  if (job.overwrite || !holds_something(job.directory)) return;
+  throw Failure(Exit::files,
+                io::newest_checkpoint(job.directory)
+                    ? fmt::format("{} holds a run. Resume it (--resume auto), use another directory "
+                                  "(job.directory=...), or delete its run.h5 and checkpoints (job.overwrite=true)",
+                                  job.directory)
+                    : fmt::format("{} is not empty. Use another directory (job.directory=...), or run in it "
+                                  "(job.overwrite=true): that deletes its run.h5 and checkpoints, if any, and nothing "
+                                  "else",
+                                  job.directory));
+}
+
 RunDirectory::RunDirectory(const Context& context, bool may_exist) {
   const config::Job& job = context.settings().job;
   on_root(context.world, [&] {
     const fs::path directory = job.directory;
+    if (!may_exist) require_new_directory(job);
     std::error_code error;
-    if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
-      throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
-    }
-    if (!may_exist && !job.overwrite && holds_something(directory)) {
-      throw Failure(Exit::files,
-                    fmt::format("{} is not empty, and a run never overwrites. Resume it (--resume auto), use another "
-                                "directory (job.directory=...), or give it up (job.overwrite=true)",
-                                job.directory));
-    }
     fs::create_directories(directory, error);
     if (!error) lock_ = open((directory / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (error || lock_ < 0) {

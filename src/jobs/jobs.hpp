@@ -68,12 +68,16 @@ inline constexpr double kPatience = 10;
 /// The ranks as io wants them.
 io::Peers peers_of(const parallel::World& world);
 
+/// Refuses (exit 6) a job.directory that a new run may not have: one that is a file, or is not empty unless the job
+/// overwrites. Touches nothing. For rank 0.
+void require_new_directory(const config::Job& job);
+
 /// A run's directory, held by this run until it ends, however it ends: rank 0 keeps an advisory lock on
 /// <directory>/.lock.
 class RunDirectory {
  public:
-  /// Refuses (exit 6) a directory in which another run works, and one that is not empty unless the job overwrites or
-  /// `may_exist`; makes it where it is missing. Rank 0 works, every rank waits.
+  /// Refuses (exit 6) a directory in which another run works and, unless `may_exist`, what require_new_directory does;
+  /// makes it where it is missing. A run that was there goes (job.overwrite). Rank 0 works, every rank waits.
   RunDirectory(const Context& context, bool may_exist);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;

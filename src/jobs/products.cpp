@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 
@@ -32,6 +33,15 @@ Products products_from(const std::string& text) {
   std::vector<std::string> lines = lines_of(text);
   if (lines.empty()) return {};
   return {lines.front(), {lines.begin() + 1, lines.end()}};
+}
+
+std::string way_back(const std::string& library_before, const std::string& library_now) {
+  // "... (OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX SINGLE_THREADED)": the fifth word there
+  static const std::regex config(R"((.*\(OpenBLAS \S+ .*\bDYNAMIC_ARCH NO_AFFINITY )(\w+)( .*\).*))");
+  std::smatch before, now;
+  if (!std::regex_match(library_before, before, config) || !std::regex_match(library_now, now, config)) return "";
+  if (before[1] != now[1] || before[3] != now[3]) return "";
+  return "OPENBLAS_CORETYPE=" + before[2].str();
 }
 
 std::string take_up(const std::vector<std::string>& algorithms, parallel::World& world) {

@@ -22,6 +22,10 @@ Products products_in_use();
 std::string text_of(const Products& products);
 Products products_from(const std::string& text);
 
+/// What in the environment makes this process' library the one that was, "OPENBLAS_CORETYPE=SkylakeX": an OpenBLAS that
+/// took its kernels for another processor. "" where more than that has changed.
+std::string way_back(const std::string& library_before, const std::string& library_now);
+
 /// Makes a checkpoint's algorithms those in use, on every rank or on none. "" when it could, else why not: the first
 /// rank's library or GPU that they were not chosen with. Collective, and every rank hands in the same. Throws
 /// CollectiveFailure(Exit::files) where they cannot be read.

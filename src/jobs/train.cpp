@@ -50,10 +50,7 @@ class TrainingRun {
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s) {}
 
-  Exit run() {
-    set_up();
-    return loop();
-  }
+  Exit run() { return set_up() ? loop() : Exit::finished; }
 
   /// Writes what is not in the trace's file yet.
   void close_trace() { trace_.reset(); }
@@ -61,8 +58,10 @@ class TrainingRun {
  private:
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
-  void set_up() {
+  /// False where the run is at its last step already: then nothing was touched.
+  bool set_up() {
     const auto watch = world_.watch("the set-up", kPatience);
+    if (!context_.resume) on_root(world_, [&] { require_new_directory(settings_.job); });
     together(world_, [&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
     });
@@ -91,6 +90,11 @@ class TrainingRun {
 
     const auto take_note = [this](const std::string& text) { note(text); };
     const Beginning beginning = find_beginning(context_, *corpus_, take_note);
+    if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
+      note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to go on\n",
+                       beginning.checkpoint->state().step, settings_.train.steps));
+      return false;
+    }
     directory_.emplace(context_, beginning.continues_itself);
     together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
     together(world_, [&] { trainer_->connect(); });
@@ -114,6 +118,7 @@ class TrainingRun {
                                       settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
     });
+    return true;
   }
 
   std::string what_would_fit(std::int64_t available) const {

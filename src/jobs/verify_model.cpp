@@ -28,7 +28,7 @@ std::vector<float> read_params(const io::h5::File& input, const model::ParamTabl
   std::optional<io::CheckpointReader> checkpoint;
   if (input.has_attribute("checkpoint")) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path() / input.text("checkpoint");
-    checkpoint.emplace(io::open_checkpoint(folder, {}));
+    checkpoint.emplace(io::open_checkpoint(folder, {}, "attribute checkpoint = "));
   }
   for (const model::Param& param : table.params()) {
     const std::span<float> target(flat.data() + param.first, param.count);

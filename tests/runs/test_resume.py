@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Stopping and going on: signals, limits and kills, and the bits afterwards."""
 import os
+import re
 import signal
+import subprocess
 import time
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, STOPPED, TINY, USAGE, RunTest, column, end_all, gpus, latest_step, snapshot, tensors, wait_for_end
+from harness import FILES, FINISHED, STOPPED, TINY, USAGE, RunTest, column, configuration, end_all, gpus, latest_step, snapshot, tensors, wait_for_end
 
 STEPS = 240 if gpus() is None else 1000  # enough that a kill comes before the end
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -84,6 +86,51 @@ class Resume(RunTest):
         directory = self.train("run", "train.steps=10")
         self.run_deck(TINY, f"job.directory={directory}", "train.steps=15", "--resume", "auto")
         self.assertEqual(list(column(directory, "step")), list(range(1, 16)))
+
+    def test_a_run_that_is_at_its_last_step_says_so_and_touches_nothing(self):
+        directory = self.train("run", "train.steps=20")
+        before = snapshot(directory)
+        for ranks in (None, 2):
+            for steps in (20, 10):
+                with self.subTest(ranks=ranks, steps=steps):
+                    result = self.run_deck(TINY, f"job.directory={directory}", f"train.steps={steps}", "train.sample_tokens=5",
+                                           "--resume", "auto", ranks=ranks)
+                    self.assertIn(f"already at step 20 of train.steps = {steps}: nothing to train", result.out)
+                    self.assertNotIn("0 steps in", result.out)
+                    self.assertNotIn("generated", result.out)
+                    self.assertEqual(snapshot(directory), before)
+
+    def test_another_model_is_told_what_to_type(self):
+        directory = self.train("run", "train.steps=5", "model.d_ff=40", "model.num_heads=1")
+        arguments = (TINY, f"job.directory={directory}", "train.steps=6", "--resume", "auto")
+        result = self.run_deck(*arguments, code=USAGE, says="job.directory")
+        typed = re.findall(r"model\.\w+=\S+", result.err.replace(";", " "))
+        self.assertEqual(typed, ["model.num_heads=1", "model.d_ff=40"], str(result))
+        self.run_deck(*arguments, *typed)
+        self.assertEqual(latest_step(directory), 6)
+
+    def test_a_damaged_run_h5_is_moved_away_as_the_message_says(self):
+        directory = self.train("run", "train.steps=5")
+        run_h5 = directory / "run.h5"
+        run_h5.write_bytes(run_h5.read_bytes()[:-1000])
+        arguments = (TINY, f"job.directory={directory}", "train.steps=10", "--resume", "auto")
+        result = self.run_deck(*arguments, code=FILES, says=["run.h5", "mv "])
+        subprocess.run(["bash", "-c", re.search(r"mv .*", result.err)[0]], check=True)
+        self.run_deck(*arguments)
+        self.assertEqual(list(column(directory, "step")), list(range(6, 11)))
+        self.assertTrue((directory / "run.h5.old").exists())
+
+    def test_a_start_without_the_launcher_of_before_names_the_remedy(self):
+        if not re.search(r"^BLAS .*OpenBLAS.*DYNAMIC_ARCH", configuration(), re.M):
+            self.skipTest("the BLAS is no OpenBLAS that chooses kernels by processor")
+        directory = self.train("run", "train.steps=5", env={"OPENBLAS_CORETYPE": "Haswell"})
+
+        def said(steps, core):
+            return self.run_deck(TINY, f"job.directory={directory}", f"train.steps={steps}", "--resume", "auto",
+                                 env={"OPENBLAS_CORETYPE": core}).out
+
+        self.assertNotIn("last bits", said(6, "Haswell"))
+        self.assertIn("OPENBLAS_CORETYPE=Haswell", said(7, "Prescott"))
 
     def test_rows_after_the_resumed_step_are_cut(self):
         directory = self.train("run", "train.steps=25")

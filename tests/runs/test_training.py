@@ -6,7 +6,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import (EPS32, FINISHED, LOSS_BOUND, NUMBERS, OUT_OF_MEMORY, SOURCE, STEADY, TINY, USAGE, WEIGHT_BOUND, RunTest,
+from harness import (EPS32, FILES, FINISHED, LOSS_BOUND, NUMBERS, OUT_OF_MEMORY, SOURCE, STEADY, TINY, WEIGHT_BOUND, RunTest,
                      column, gpus, latest_step, tensors)
 
 
@@ -130,6 +130,19 @@ class Training(RunTest):
         self.assertEqual(once.replace("one", ""), again.replace("two", ""))
         self.assertNotEqual(once, other)
 
+    def test_generate_from_a_damaged_checkpoint_names_the_one_before_as_it_is_typed(self):
+        text = self.folder / "text.txt"
+        text.write_text("the quick brown fox jumps over the lazy dog. " * 400)
+        directory = self.train("run", "model.vocab_size=257", "data.source=text", f"data.path={text}", "train.steps=20")
+        victim = directory / "checkpoints/step_00000020/rank_00000.h5"
+        victim.write_bytes(victim.read_bytes()[:-1])
+        deck = self.deck(TINY.read_text().replace('"train"', '"generate"'))
+        result = self.run_deck(deck, f"job.input={directory}", code=FILES, says="rank_00000.h5")
+        self.assertNotIn("--resume", result.err)
+        typed = re.search(r"job\.input=.*step_00000010", result.err)
+        self.assertTrue(typed, str(result))
+        self.run_deck(deck, typed[0], "generate.max_tokens=3")
+
     def test_divergence_is_exit_5(self):
         directory = self.train("diverged", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100",
                                "optimizer.clip_norm=0", "optimizer.warmup_steps=0", code=NUMBERS, says="step")
@@ -187,13 +200,25 @@ class Training(RunTest):
     def test_a_directory_that_is_not_empty_is_refused_and_kept(self):
         directory = self.train("once", "train.steps=5")
         before = (directory / "run.h5").read_bytes()
-        result = self.start(TINY, f"job.directory={directory}").wait()
-        self.assertIn(result.code, (USAGE, 6), str(result))
-        for way_out in ("--resume", "job.directory", "job.overwrite"):
-            self.assertIn(way_out, result.err)
+        for ranks in (None, 2):
+            result = self.run_deck(TINY, f"job.directory={directory}", ranks=ranks, code=FILES,
+                                   says=["--resume", "job.directory", "job.overwrite"])
+            self.assertEqual(result.err.count("tessera:"), 1, str(result))
+            self.assertNotIn("data  ", result.out, "the refusal comes before anything else")
+            self.assertNotIn("arena", result.out)
         self.assertEqual((directory / "run.h5").read_bytes(), before)
         self.train("once", "train.steps=6", "job.overwrite=true", code=FINISHED)
         self.assertEqual(len(column(directory, "step")), 6)
+
+    def test_a_directory_of_something_else_keeps_it_whatever_is_answered(self):
+        directory = self.folder / "thesis"
+        directory.mkdir()
+        (directory / "chapter1.txt").write_text("years of work")
+        result = self.run_deck(TINY, f"job.directory={directory}", code=FILES, says=["job.directory", "job.overwrite"])
+        self.assertNotIn("--resume", result.err, "there is nothing to resume")
+        self.train("thesis", "train.steps=5", "job.overwrite=true")
+        self.assertEqual((directory / "chapter1.txt").read_text(), "years of work")
+        self.assertEqual(latest_step(directory), 5)
 
 
 if __name__ == "__main__":

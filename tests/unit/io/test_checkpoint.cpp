@@ -78,7 +78,7 @@ void write_steps(const fs::path& run, std::vector<std::int64_t> steps, int keep 
 }
 
 void expect_whole(const fs::path& folder, std::int64_t step, const Peers& peers = kAlone) {
-  const auto reader = open_checkpoint(folder, peers);
+  const auto reader = open_checkpoint(folder, peers, "");
   ASSERT_EQ(reader.state().step, step);
   const Weights weights(step);
   for (const CheckpointTensor& tensor : weights.tensors) {
@@ -106,7 +106,7 @@ TEST(Checkpoint, comes_back_on_any_number_of_ranks) {
 TEST(Checkpoint, state_comes_back) {
   const ScratchFolder run;
   write_steps(run.path(), {12}, 2, 2);
-  const auto reader = io::open_checkpoint(run / "checkpoints/step_00000012/", kAlone);
+  const auto reader = io::open_checkpoint(run / "checkpoints/step_00000012/", kAlone, "");
   const CheckpointState& s = reader.state();
   EXPECT_EQ(s.step, 12);
   EXPECT_EQ(s.sample_index, 96);
@@ -183,8 +183,8 @@ class DamagedCheckpoint : public testing::Test {
  protected:
   void SetUp() override { write_steps(run_.path(), {10, 20}, 5, 2); }
   std::string refusal() {
-    const std::string alone = failure_of([&] { io::open_checkpoint(folder_, kAlone); });
-    const auto together = run_ranks(3, [&](const Peers& peers) { io::open_checkpoint(folder_, peers); });
+    const std::string alone = failure_of([&] { io::open_checkpoint(folder_, kAlone, "--resume "); });
+    const auto together = run_ranks(3, [&](const Peers& peers) { io::open_checkpoint(folder_, peers, "--resume "); });
     EXPECT_THAT(together, Each(together[0])) << "ranks disagree";
     EXPECT_THAT(together[0], HasSubstr("rank "));
     return alone;
@@ -202,6 +202,13 @@ TEST_F(DamagedCheckpoint, truncated_rank_file) {
   EXPECT_THAT(refusal(), names_and_offers("rank_00001.h5", "bytes, the index says"));
 }
 
+TEST_F(DamagedCheckpoint, the_one_before_is_named_as_it_is_typed) {
+  fs::remove(folder_ / "rank_00001.h5");
+  EXPECT_THAT(
+      failure_of([&] { io::open_checkpoint(folder_, kAlone, "job.input="); }),
+      AllOf(HasSubstr("job.input=" + (run_ / "checkpoints/step_00000010").string()), Not(HasSubstr("--resume"))));
+}
+
 TEST_F(DamagedCheckpoint, missing_rank_file) {
   fs::remove(folder_ / "rank_00001.h5");
   EXPECT_THAT(refusal(), names_and_offers("rank_00001.h5", "No such file"));
@@ -211,7 +218,7 @@ TEST_F(DamagedCheckpoint, flipped_byte_anywhere_in_a_rank_file) {
   const auto size = fs::file_size(folder_ / "rank_00000.h5");
   for (std::uintmax_t at = 0; at < size; at += 997) {
     flip_byte(folder_ / "rank_00000.h5", at);
-    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }),
+    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone, "--resume "); }),
                 names_and_offers("rank_00000.h5", "checksum"));
     flip_byte(folder_ / "rank_00000.h5", at);
   }
@@ -223,7 +230,7 @@ TEST_F(DamagedCheckpoint, flipped_byte_anywhere_in_the_index) {
   const auto size = fs::file_size(folder_ / "index.h5");
   for (std::uintmax_t at = 0; at < size; at += 101) {
     flip_byte(folder_ / "index.h5", at);
-    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone); }), HasSubstr("index.h5")) << at;
+    ASSERT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone, "--resume "); }), HasSubstr("index.h5")) << at;
     flip_byte(folder_ / "index.h5", at);
   }
   expect_whole(folder_, 20);
@@ -360,7 +367,7 @@ TEST(CheckpointFault, kill_at_any_instant_leaves_the_published_ones_whole) {
       if (!name.starts_with("step_")) continue;
       expect_whole(run / ("checkpoints/" + name), std::stoll(name.substr(5)));
     }
-    const std::int64_t step = io::open_checkpoint(*folder, kAlone).state().step;
+    const std::int64_t step = io::open_checkpoint(*folder, kAlone, "").state().step;
     EXPECT_GE(step, newest) << "`latest` went back";
     newest = step;
   }

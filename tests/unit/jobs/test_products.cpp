@@ -25,6 +25,19 @@ TEST(Products, go_through_a_checkpoint) {
   EXPECT_EQ(products_from("").library, "");  // of checkpoints that did not say
 }
 
+std::string openblas(const std::string& version, const std::string& core) {
+  return "cuBLASLt 13.1.0; on the host /lib/libblas.so.3 (OpenBLAS " + version +
+         " NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY " + core + " SINGLE_THREADED)";
+}
+
+TEST(WayBack, is_the_processor_whose_kernels_openblas_took) {
+  const std::string before = openblas("0.3.21", "SkylakeX");
+  EXPECT_EQ(way_back(before, openblas("0.3.21", "Cooperlake")), "OPENBLAS_CORETYPE=SkylakeX");
+  EXPECT_EQ(way_back(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
+  EXPECT_EQ(way_back(before, "/lib/libblas.so.3 (not OpenBLAS)"), "");
+  EXPECT_EQ(way_back("", before), "");
+}
+
 TEST(MergedProducts, take_the_first_ranks_choice_and_what_only_others_met) {
   const Lines first = {"stamp", "kind a : 1", "kind c : 1"}, second = {"stamp", "kind a : 2", "kind b : 2"};
   EXPECT_THAT(merged({first, second}), ElementsAre("stamp", "kind a : 1", "kind b : 2", "kind c : 1"));
