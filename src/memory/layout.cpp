@@ -6,6 +6,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "kernels/core/round_up.hpp"
+
 namespace tessera::memory {
 
 std::string_view name_of(Category category) {
@@ -44,7 +46,7 @@ void Layout::place() {
     return a->lifetime.is_whole_run() ? false : a->bytes > b->bytes;
   });
 
-  const auto padded = [](std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  const auto padded = [](std::int64_t bytes) { return kernels::round_up(bytes, kAlignment); };
   std::vector<const Tensor*> placed;  // sorted by offset
   for (Tensor* tensor : order) {
     std::int64_t offset = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
@@ -25,7 +26,7 @@ std::int64_t chunk_rows_of(std::int64_t N, std::int64_t V) {
   constexpr std::int64_t kMultiple = 64;
   const std::int64_t most = std::max(kMultiple, kLogitElements / V / kMultiple * kMultiple);
   const std::int64_t chunks = (N + most - 1) / most;
-  return std::min(N, ((N + chunks - 1) / chunks + kMultiple - 1) / kMultiple * kMultiple);
+  return std::min(N, kernels::round_up((N + chunks - 1) / chunks, kMultiple));
 }
 
 struct Declarer {

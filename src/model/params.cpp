@@ -5,6 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/core/round_up.hpp"
+
 namespace tessera::model {
 
 ParamTable::ParamTable(const Shape& s) {
@@ -42,7 +44,7 @@ void ParamTable::add(std::string label, std::vector<std::int64_t> shape, int uni
   const bool has_decay = initial_std > 0;
   params_.push_back({std::move(label), std::move(shape), unit, has_decay, initial_std, flat_count_, count});
   parameter_count_ += count;
-  flat_count_ += (count + kAlignment - 1) / kAlignment * kAlignment;
+  flat_count_ += kernels::round_up(count, kAlignment);
 }
 
 const Param& ParamTable::operator[](std::string_view label) const {
