@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -27,21 +28,26 @@ using test::same_bits;
 using test::TestWorld;
 
 /// Ranks on GPUs of their own, joined by NCCL, with either way of summing; the tests skip themselves where there are
-/// fewer GPUs than ranks.
+/// fewer GPUs than ranks. Ranks are connected once for each way: it takes seconds.
 struct Nccl : ::testing::TestWithParam<AllReduceMethod> {
-  void SetUp() override {
-    const int devices = visible_devices();
-    if (devices < world.local_size()) {
-      GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << devices;
-    }
-    world.use(make_nccl_collectives(world, GetParam()));
+  static TestWorld& connect(AllReduceMethod method) {
+    const auto [entry, is_new] = worlds.try_emplace(method);
+    TestWorld& world = entry->second;
+    if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
+    return world;
   }
-  void TearDown() override { world.use(nullptr); }
+  static bool has_gpus_for(const TestWorld& world) { return visible_devices() >= world.local_size(); }
+  static void TearDownTestSuite() { worlds.clear(); }
+
+  void SetUp() override {
+    if (!has_gpus_for(world)) GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << visible_devices();
+  }
   Collectives& nccl() { return world.collectives(); }
 
   bool is_ring() const { return GetParam() == AllReduceMethod::ring; }
 
-  TestWorld world;
+  inline static std::map<AllReduceMethod, TestWorld> worlds;
+  TestWorld& world = connect(GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(By, Nccl, ::testing::Values(AllReduceMethod::ring, AllReduceMethod::copy_engine),
