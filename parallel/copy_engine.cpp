@@ -118,7 +118,7 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
 }
 
 CopyEngines::~CopyEngines() {
-  buffers_.reset();
+  close();
   if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
   if (is_abandoned_) cudaFreeHost(is_abandoned_);
 }

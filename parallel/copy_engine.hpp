@@ -37,7 +37,8 @@ namespace tessera::parallel {
 
 class World;
 
-/// The same array of every rank of the host, at the addresses that it has here.
+/// The same array of every rank of the host, at the addresses that it has here. Whoever frees the own one first waits
+/// until this has ended on every rank: CUDA does not say what becomes of memory that goes while others have it open.
 class PeerArray {
  public:
   /// Collective. `fault` says why it cannot be, of the first rank that knows; empty: it is.
@@ -72,6 +73,10 @@ class CopyEngines {
   /// Collective. A sum over `span`, in place; its memory is the device's.
   /// Throws Failure(Exit::environment) where the other ranks cannot reach it.
   std::unique_ptr<CopyEngineSum> make_sum(const Span& span);
+
+  /// Gives back the other ranks' receive buffers: nothing is summed any more. Every rank's must be, and every sum gone,
+  /// before the first one ends.
+  void close() { buffers_.reset(); }
 
   /// From here on nothing waits for other ranks: what is enqueued runs to its end, with wrong sums.
   void abandon();

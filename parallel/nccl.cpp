@@ -237,7 +237,7 @@ class NcclAllReduce final : public AllReduce {
 class NcclCollectives final : public Collectives {
  public:
   NcclCollectives(const World& world, config::AllReduceMethod method, bool has_pinned_ring)
-      : comm_(world), has_pinned_ring_(has_pinned_ring) {
+      : world_(world), comm_(world), has_pinned_ring_(has_pinned_ring) {
     using config::AllReduceMethod;
     if (method == AllReduceMethod::ring) return;
     engines_.emplace(world);
@@ -251,8 +251,15 @@ class NcclCollectives final : public Collectives {
 
   ~NcclCollectives() override {
     if (!engines_) return;
-    if (comm_.must_abandon()) abandon();
+    const bool is_orderly = !comm_.must_abandon();
+    if (!is_orderly) abandon();
     cudaStreamSynchronize(comm_.stream());  // what is under way uses the others' memory
+    engines_->close();
+    if (!is_orderly) return;
+    try {
+      world_.barrier();
+    } catch (const Failure&) {  // nobody is left to wait for
+    }
   }
 
   std::string name() const override { return "nccl"; }
@@ -292,6 +299,7 @@ class NcclCollectives final : public Collectives {
   }
 
  private:
+  const World& world_;
   Communicator comm_;
   std::optional<CopyEngines> engines_;  // none: NCCL's ring
   std::string why_ring_;

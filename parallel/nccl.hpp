@@ -34,8 +34,9 @@ inline constexpr bool kHasNccl = false;
 /// On each GPU, for sums by copy engines [bytes].
 inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
 
-/// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives.
-/// Throws Failure(Exit::environment) when the ranks cannot be connected, or not by the method that is asked for.
+/// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives, and on
+/// every rank, which wait for one another then, unless an exception ends them or a rank is lost. Throws
+/// Failure(Exit::environment) when the ranks cannot be connected, or not by the method that is asked for.
 std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method);
 
 }  // namespace tessera::parallel

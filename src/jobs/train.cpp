@@ -50,7 +50,13 @@ class TrainingRun {
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s) {}
 
-  Exit run() { return set_up() ? loop() : Exit::finished; }
+  Exit run() {
+    if (!set_up()) return Exit::finished;
+    const Exit how = loop();
+    disconnect();
+    if (how == Exit::finished && settings_.train.sample_tokens > 0) print_sample();
+    return how;
+  }
 
   /// Writes what is not in the trace's file yet.
   void close_trace() { trace_.reset(); }
@@ -166,7 +172,6 @@ class TrainingRun {
     if (last_checkpoint_ != step_) save();
     if (trace_) timed(trace_s_, [&] { trace_->flush(); });
     summarize();
-    if (settings_.train.sample_tokens > 0) print_sample();
     return Exit::finished;
   }
 
@@ -316,6 +321,13 @@ class TrainingRun {
       }
     }
     if (trace_) trace_->set_kernels(kernels_);
+  }
+
+  /// No rank's memory goes before nobody has it open. A rank may have to wait for rank 0's files.
+  void disconnect() {
+    const auto watch = world_.watch("the end of the run", kPatience);
+    trainer_->disconnect();
+    world_.barrier();
   }
 
   // --- files and text ------------------------------------------------------------------------------------------------

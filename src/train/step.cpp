@@ -78,6 +78,13 @@ class TrainerOf final : public Trainer {
     hooks_.emplace(plan_.layout, model::Timeline{plan_.shape.units()}.update(), *queue_, plan_.table.units());
   }
 
+  void disconnect() override {
+    exec_.fence();
+    for (const auto& slot : slots_) slot->graph = StepGraph();  // it holds the sums, too
+    hooks_.reset();
+    queue_.reset();
+  }
+
   void initialize(std::uint64_t seed) override {
     clear_state();
     if (world_.rank() == 0) {  // the others get theirs from rank 0

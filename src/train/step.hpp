@@ -69,6 +69,9 @@ class Trainer {
   /// Makes the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
   /// memory, the others must know before they wait for it here.
   virtual void connect() = 0;
+  /// Waits for what is under way and closes the sums; there are no steps afterwards. The other ranks may have this
+  /// one's gradients open until they have come here, too: a barrier belongs between this and the trainer's end.
+  virtual void disconnect() = 0;
 
   /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
   virtual void initialize(std::uint64_t seed) = 0;

@@ -88,6 +88,10 @@ class Training {
     trainer->connect();
     trainer->initialize(13);
   }
+  ~Training() {
+    trainer->disconnect();
+    world.barrier();
+  }
 
   /// Numbers of the next step; the loss is the mean over all tokens of all ranks.
   struct Step : train::StepNumbers {
