@@ -78,6 +78,8 @@ class Scripts(unittest.TestCase):
         loud = self.call("run", "-n", "3", "true", "a b", code=75, says="mpirun -n 3")
         self.assertTrue(loud.stdout.endswith("true a b "), loud.stdout)
         self.assertEqual(self.call("run", "--quiet", "-n", "3", "true", code=75).stderr, "")
+        self.assertIn("HWLOC_COMPONENTS=-opencl", loud.stderr)  # else PoCL swallows the SIGUSR1 that mpirun should forward
+        self.assertNotIn("HWLOC_COMPONENTS", self.call("run", "-n", "3", "true", code=75, env={"HWLOC_COMPONENTS": "x86"}).stderr)
 
     def test_run_without_a_program(self):
         self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
