@@ -36,26 +36,35 @@ TESSERA_DEVICE void barrier_arrive_after_copies(SharedAddress barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/// The two instructions that ask whether the phase of that parity is complete.
-#define TESSERA_BARRIER_QUESTION(name, instruction)             \
-  TESSERA_DEVICE bool name(SharedAddress barrier, int parity) { \
-    std::uint32_t is_complete;                                  \
-    asm volatile(                                               \
-        "{\n"                                                   \
-        ".reg .pred done;\n" instruction                        \
-        ".parity.shared::cta.b64 done, [%1], %2;\n"             \
-        "selp.u32 %0, 1, 0, done;\n"                            \
-        "}"                                                     \
-        : "=r"(is_complete)                                     \
-        : "r"(barrier), "r"(parity)                             \
-        : "memory");                                            \
-    return is_complete != 0;                                    \
-  }
-/// The hardware may let the thread sleep for a while first.
-TESSERA_BARRIER_QUESTION(barrier_try_wait, "mbarrier.try_wait")
-/// Looks and goes on.
-TESSERA_BARRIER_QUESTION(barrier_test, "mbarrier.test_wait")
-#undef TESSERA_BARRIER_QUESTION
+/// Whether the phase of that parity is complete. The hardware may let the thread sleep for a while first.
+TESSERA_DEVICE bool barrier_try_wait(SharedAddress barrier, int parity) {
+  std::uint32_t is_complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(is_complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_complete != 0;
+}
+
+/// The same, without the sleep.
+TESSERA_DEVICE bool barrier_test(SharedAddress barrier, int parity) {
+  std::uint32_t is_complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(is_complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_complete != 0;
+}
 
 /// Attempts before a wait gives up: seconds, where a step of a kernel takes microseconds.
 inline constexpr int kMaxWaits = 4'000'000;

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
 #include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/ticket.hpp"
 
@@ -24,7 +25,7 @@ struct BackwardRows {
   std::int32_t* turns;  // [B*H, tiles of rows]  tiles of keys that have added their share to a tile of d_q
   int rows, width;
 
-  static std::int64_t rows_of(int Tq) { return (static_cast<std::int64_t>(Tq) + kPadding - 1) / kPadding * kPadding; }
+  static std::int64_t rows_of(int Tq) { return round_up(std::int64_t{Tq}, std::int64_t{kPadding}); }
   static std::int64_t bytes(int B, int H, int Tq, int width) {
     return rows_of(Tq) * B * H * (2 + width) * 4 + rows_of(Tq) / kPadding * B * H * kTurns * 4;
   }

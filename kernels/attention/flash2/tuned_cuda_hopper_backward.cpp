@@ -3,6 +3,7 @@
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_team.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_wide_team.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
 #include "kernels/cuda/tma.hpp"
@@ -147,7 +148,7 @@ struct BackwardWorkspace {
     const std::int64_t rows = heads * tiles * BackwardTiles<D>::kQueries;
     const auto take = [&]<class Number>(Number*& part, std::int64_t count) {
       part = start ? reinterpret_cast<Number*>(start + bytes) : nullptr;
-      bytes += (count * static_cast<std::int64_t>(sizeof(Number)) + 127) / 128 * 128;
+      bytes += round_up(count * static_cast<std::int64_t>(sizeof(Number)), std::int64_t{128});
     };
     take(sums.d_q, rows * D);
     take(sums.lse2, rows);

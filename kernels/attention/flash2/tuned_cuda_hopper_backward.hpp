@@ -31,11 +31,14 @@
 ///            caller's, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
 /// Measured   H200, bf16, B*T = 16,384; times cuDNN in a fixed order / in any order, full, causal: D = 128 T = 4096
-///            1.01 / 1.00, 1.00 / 1.04, T = 16,384 1.05 / 1.12, 0.99 / 1.06; D = 64 1.06 / 1.04, 1.08 / 1.07, then
-///            1.10 / 1.09, 1.01 / 1.12. The main kernel has 80 % of the time at T = 1024, D = 64, the others move
+///            0.99 / 1.00, 1.02 / 1.06, T = 16,384 1.04 / 1.10, 1.02 / 1.10; D = 64 1.05 / 1.03, 1.12 / 1.11, then
+///            1.09 / 1.09, 1.00 / 1.09. The main kernel has 80 % of the time at T = 1024, D = 64, the others move
 ///            bytes. Rows of lse and delta that travel with d_out and are given back by every lane: predicted no change
 ///            (the numbers were waited for together before); measured 2 to 6 % less time in a fixed order at D = 128,
 ///            none in any order or at D = 64 and 256.
+/// Limit now  by ncu at T = 4096, full, fixed order. D = 128: the path to shared memory is busy 79 % of the cycles, the
+///            tensor cores 68 %, instructions issue in 29 %; a warp's longest waits, 37 % of them, are for shared
+///            memory. D = 64: the path 69 %, the tensor cores 55 %, issue 32 %, those waits 34 %.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
 /// Throws     std::invalid_argument when the device is another, shapes disagree, D is not supported, accepts() is

@@ -11,6 +11,7 @@
 
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_fragments.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_backward_tiles.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/registers.hpp"
 #include "kernels/cuda/shared.hpp"
@@ -65,7 +66,7 @@ struct BackwardMain {
     kStart = kShareEmpty + kConsumers * kStages,
     kBarrierCount
   };
-  static constexpr int kPlaces = (kBarriers + kBarrierCount * kBarrierBytes + 15) / 16 * 16;  // a ring of two
+  static constexpr int kPlaces = round_up(kBarriers + kBarrierCount * kBarrierBytes, 16);  // a ring of two
   static constexpr int kPadBytes = kPlaces + 2 * 16;
   static constexpr int kPlaceReaders = 3 + kConsumers * kWarpgroupWarps;
 

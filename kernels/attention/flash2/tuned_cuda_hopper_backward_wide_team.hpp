@@ -10,9 +10,10 @@
 /// the time. The next scores run under the handing over of the first share, the second share under ds of the next step.
 ///
 /// Measured  H200, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order, beside cuDNN and
-///           PyTorch's FLASH (neither in a fixed order): T = 4096 full 368 / 387, 338, 243; causal 347 / 370, 350, 216;
-///           T = 1024 causal 252 / -, 243, 150; T = 16,384 full 402 / -, 355, 259. Predicted 400 to 530. A step adds
-///           64 KiB to d_q, which the level-2 cache takes at 3.8 TB/s at most; by ncu it is 77 % busy.
+///           PyTorch's FLASH (neither in a fixed order): T = 4096 full 368 / 387, 338, 243 (on another H200 312 to 349
+///           / 383, 379, 244); causal 347 / 370, 350, 216 (346 / 357, 361, 215); T = 1024 causal 252 / -, 243, 150; T =
+///           16,384 full 402 / -, 355, 259. Predicted 400 to 530. A step adds 64 KiB to d_q, which the level-2 cache
+///           takes at 3.8 TB/s at most; by ncu it is 77 % busy.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -23,9 +23,10 @@
 /// Order      fixed for given shapes: bitwise repeatable, whichever team a tile falls to.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
-/// Measured   H200, bf16, B*T = 16,384; TFLOP/s full / causal (times cuDNN). D = 64: T = 1024 416 / 413 (0.97, 1.24),
-///            T = 4096 531 / 507 (1.13, 1.18), T = 16,384 547 / 521 (1.22, 1.14); another H200 had 6 to 15 % more from
-///            T = 4096 on. D = 128: 638 / 489 (1.07, 1.11), 749 / 702 (1.14, 1.22), 701 / 782 (1.11, 1.25).
+/// Measured   H200, bf16, B*T = 16,384; TFLOP/s full / causal (times cuDNN). D = 64: T = 1024 439 / 417 (1.02, 1.25),
+///            T = 4096 543 / 530 (1.14, 1.23), T = 16,384 547 / 537 (1.19, 1.15); of two other H200s one was up to 6 %
+///            slower, one up to 13 % faster. D = 128: 653 / 494 (1.07, 1.11), 780 / 715 (1.16, 1.22), 714 / 728 (1.16,
+///            1.15).
 /// Limit now  by ncu at T = 4096. D = 128: the tensor cores are busy 86 % of the cycles, instructions issue in 35 %.
 ///            D = 64: tensor cores and the special-function unit (exponentials) are each busy 60 to 62 %, instructions
 ///            issue in 44 %: a warp waits for its own exponentials, and once per half for the vote on the sums.
