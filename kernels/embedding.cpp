@@ -51,7 +51,7 @@ void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   // 1. sort
   EmbeddingBackward work = *this;
   const auto pads = [](int ints) { return Kokkos::PerTeam(Pad<int, Exec>::shmem_size(ints)); };
-  for (work.shift = 0; work.shift == 0 || (V - 1) >> work.shift > 0; work.shift += 9) {
+  for (work.shift = 0; work.shift == 0 || (V - 1) >> work.shift > 0; work.shift += kDigitBits) {
     if (chunks(N) > 1) {
       Kokkos::parallel_for("tessera::embedding::backward::count",
                            team_policy<Kokkos::TeamPolicy<Exec, Count>>(exec, chunks(N), kParts * kVectorLanes)
@@ -63,7 +63,7 @@ void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
                              .set_scratch_size(0, pads((kParts + 1) * kDigits + kParts * kVectorLanes)),
                          work);
   }
-  work.shift -= 9;  // positions(pass()) are the sorted ones
+  work.shift -= kDigitBits;  // positions(pass()) are the sorted ones
 
   // 2. add up
   const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, C, d_out.data(), d_weight.data(), partial.data());

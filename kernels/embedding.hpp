@@ -52,8 +52,8 @@ struct EmbeddingBackward {
   Vector<int, Exec> order;           // [order_size(N)]  workspace
   Matrix<Real, Exec> partial;        // [partial_rows(N),C]  workspace
 
-  static constexpr int kDigits = 512;  // buckets of a pass: two passes serve 262,144 words
-  static constexpr int kChunk = 4096;  // positions per team that sorts
+  static constexpr int kDigitBits = 9, kDigits = 1 << kDigitBits;  // buckets of a pass: two serve 262,144 words
+  static constexpr int kChunk = 4096;                              // positions per team that sorts
   static constexpr int kParts = kIsHost<Exec> ? 1 : 16;
   KOKKOS_FUNCTION static constexpr int chunks(int N) { return (N + kChunk - 1) / kChunk; }
   static constexpr int kMostWindows = 4096, kMinWindow = 8;
@@ -92,7 +92,7 @@ struct EmbeddingBackward {
   KOKKOS_FUNCTION int* positions(int pass) const { return order.data() + pass % 2 * N(); }
   KOKKOS_FUNCTION int* sorted_tokens() const { return order.data() + 2 * N(); }
   KOKKOS_FUNCTION int* counts() const { return order.data() + 3 * N(); }
-  KOKKOS_FUNCTION int pass() const { return shift / 9; }
+  KOKKOS_FUNCTION int pass() const { return shift / kDigitBits; }
   KOKKOS_FUNCTION int position(int i) const { return pass() == 0 ? i : positions(pass() - 1)[i]; }
   KOKKOS_FUNCTION int digit(int token) const { return (token >> shift) % kDigits; }
   KOKKOS_FUNCTION Real* partial_of_run(int window, int first, int last) const;

@@ -82,7 +82,7 @@ struct RmsnormBackward {
   // Row groups at most, and rows of a group at least. A GPU wants just enough groups to fill it once (teams_at_once).
   // A host's group is one piece of the rows; on a GPU group g of G has the rows g, g + G, ..., so that what is read at
   // any time lies together.
-  static constexpr int kPartials = kIsHost<Exec> ? 128 : 1056;
+  static constexpr int kPartials = kIsHost<Exec> ? 128 : 8 * kProcessors;
   static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 2;
 
   void launch(const Exec& exec) const;

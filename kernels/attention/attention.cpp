@@ -10,6 +10,7 @@
   #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
   #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
   #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+  #include "kernels/cuda/device.hpp"
 #endif
 
 namespace tessera::kernels {
@@ -19,15 +20,7 @@ std::string_view name_of(Engine engine) {
   return names[static_cast<int>(engine)];
 }
 
-#ifdef KOKKOS_ENABLE_CUDA
 namespace {
-
-constexpr bool kIsHopper = std::string_view(TESSERA_CUDA_ARCH) == "90a";
-
-template <class Scalar>
-inline constexpr bool kHasTensorCores = sizeof(Scalar) == 2;
-
-bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
 
 [[noreturn]] void refuse_engine(Engine engine) {
   throw std::invalid_argument("attention: this build has no " + std::string(name_of(engine)) +
@@ -36,11 +29,21 @@ bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp1
 
 }  // namespace
 
+#ifdef KOKKOS_ENABLE_CUDA
+namespace {
+
+template <class Scalar>
+inline constexpr bool kHasTensorCores = sizeof(Scalar) == 2;
+
+bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
+
+}  // namespace
+
 bool has_forward(Engine engine, Dtype dtype, int D) {
   switch (engine) {
     case Engine::portable: return true;
     case Engine::mma: return is_16_bit(dtype) && AmpereForward<bfloat16>::supports(D);
-    case Engine::wgmma: return kIsHopper && is_16_bit(dtype) && HopperForward<bfloat16>::supports(D);
+    case Engine::wgmma: return cuda::kBuiltForHopper && is_16_bit(dtype) && HopperForward<bfloat16>::supports(D);
   }
   return false;
 }
@@ -49,24 +52,24 @@ bool has_backward(Engine engine, Dtype dtype, int D) {
   switch (engine) {
     case Engine::portable: return true;
     case Engine::mma: return is_16_bit(dtype) && AmpereBackward<bfloat16>::supports(D);
-    case Engine::wgmma: return kIsHopper && is_16_bit(dtype) && HopperBackward<bfloat16>::supports(D);
+    case Engine::wgmma: return cuda::kBuiltForHopper && is_16_bit(dtype) && HopperBackward<bfloat16>::supports(D);
   }
   return false;
 }
 
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype, int B, int H, int Tq, int Tk, int D) {
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
   if (choice.kind != AttentionKind::flash2) return 0;
   switch (choice.backward) {
     case Engine::portable: break;
-    case Engine::mma: return AmpereBackward<bfloat16>::workspace_bytes(B, H, Tq, Tk, D);
-    case Engine::wgmma: return HopperBackward<bfloat16>::workspace_bytes(B, H, Tq, Tk, D);
+    case Engine::mma: return AmpereBackward<bfloat16>::workspace_bytes(B, H, Tq, D);
+    case Engine::wgmma: return HopperBackward<bfloat16>::workspace_bytes(B, H, Tq, D);
   }
   return 0;
 }
 #else
 bool has_forward(Engine engine, Dtype, int) { return engine == Engine::portable; }
 bool has_backward(Engine engine, Dtype, int) { return engine == Engine::portable; }
-std::int64_t attention_workspace_bytes(const AttentionChoice&, Dtype, int, int, int, int, int) { return 0; }
+std::int64_t attention_workspace_bytes(const AttentionChoice&, int, int, int, int) { return 0; }
 #endif
 
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
@@ -90,10 +93,12 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (kHasTensorCores<Scalar>) {
     if (choice.forward == Engine::mma) return AmpereForward<Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
-    if (kIsHopper) return HopperForward<Scalar>{q, k, v, out, lse, scale, causal, tile_counter}.launch(exec);
+    if (cuda::kBuiltForHopper) {
+      return HopperForward<Scalar>{q, k, v, out, lse, scale, causal, tile_counter}.launch(exec);
+    }
   }
-  refuse_engine(choice.forward);
 #endif
+  refuse_engine(choice.forward);
 }
 
 template <class Exec, class Scalar>
@@ -112,14 +117,14 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
           q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, choice.deterministic, g.workspace.data()}
           .launch(exec);
     }
-    if (kIsHopper) {
+    if (cuda::kBuiltForHopper) {
       const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
       return HopperBackward<Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, order, g.workspace}
           .launch(exec);
     }
   }
-  refuse_engine(choice.backward);
 #endif
+  refuse_engine(choice.backward);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct Attention<Exec, Scalar>;

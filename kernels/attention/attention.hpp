@@ -41,7 +41,7 @@ bool has_backward(Engine engine, Dtype dtype, int D);
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic);
 
 /// Bytes of workspace for backward; 0 for most engines. Arithmetic only.
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int Tk, int D);
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
 
 template <class Exec, class Scalar>
 struct Attention {
@@ -67,6 +67,8 @@ struct Attention {
     Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], on a multiple of 128 bytes
   };
 
+  /// Throw std::invalid_argument where this build has no such engine for the dtype and head width, and whatever the
+  /// chosen kernel throws.
   void forward(const Exec& exec) const;
   void backward(const Exec& exec, const Gradients& gradients) const;
 };

@@ -3,10 +3,9 @@
 ///   out[c] = (accumulate ? out[c] : 0) + sum_r partial[r,c]
 ///
 /// The first stage gives each team a group of rows and one row of `partial` of its own, so no two teams write to
-/// one place: no atomics, and the order of the sum depends on the shapes alone. Slice s adds up the rows s, s +
-/// kSlices,
-/// ... in this order, and then the slices are added up in order: on a host there is one, on a GPU a slice per thread,
-/// so that enough reads are under way.
+/// one place: no atomics, and the order of the sum depends on the shapes alone. Slice s adds up the rows s,
+/// s + kSlices, ... in this order, and then the slices are added up in order: on a host there is one, on a GPU a slice
+/// per thread, so that enough reads are under way.
 ///
 /// Memory     pad: level 0, Real kSlices*kColumns.
 /// Async      returns after enqueue on `exec`; never fences.

@@ -1,6 +1,6 @@
 /// What happens inside a step, told to whoever listens: phases, memory that becomes live or dead, communication.
 ///
-/// Arena, collectives and the step report here; trace and console listen. Reports are plain host spans with
+/// Arena, collectives and the step report here; the trace and the watchdog listen. Reports are plain host spans with
 /// labels and units; with no listener a report costs one branch. Not thread-safe: one thread drives a rank.
 #pragma once
 

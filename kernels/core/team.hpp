@@ -9,12 +9,13 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/packet.hpp"
-#include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 
 namespace tessera::kernels {
 
 inline constexpr int kVectorLanes = 32;  // on a GPU: lanes that exchange values without a barrier
 inline constexpr int kTeamLanes = 256;   // on a GPU: lanes of a team, unless a kernel has a reason
+inline constexpr int kProcessors = 132;  // of a GPU, as in an H100 or H200; elsewhere a fair guess
 
 /// `league` teams of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
 template <class Policy, class Exec>
@@ -35,38 +36,10 @@ inline int lanes_for(std::int64_t packets) {
 
 // --- rows in registers (GPUs) --------------------------------------------------------------------------------------
 
-/// Work tag: packets of kWidth elements, kSlots of them per lane.
-template <int kWidth, int kSlots>
-struct InRegisters {
-  static constexpr int kSlotsOf = kSlots;
-};
-
 /// Teams of `lanes` lanes that a GPU holds at once when each of its processors has room for `lanes_at_once`: a league
-/// of that size walks many rows without a second wave. 132 processors, as in an H100 or H200; elsewhere a fair guess.
+/// of that size walks many rows without a second wave.
 inline int teams_at_once(int lanes, int lanes_at_once) {
-  constexpr int kProcessors = 132;
-  return kProcessors * (lanes_at_once / ((lanes + kVectorLanes - 1) / kVectorLanes * kVectorLanes));
-}
-
-/// Lanes of a team at most, when a lane has kSlots slots and kLanes are wanted.
-template <class How, int kLanes>
-inline constexpr int kMostLanes = How::kSlotsOf == 8 ? 1024 : kLanes;
-
-/// Calls launch(InRegisters<width, slots>{}, lanes) with the fewest slots that need no more than kLanes lanes, or with
-/// eight, for rows of `columns` elements. Few lanes with many slots keep more bytes under way per team and wait less
-/// for each other; many lanes leave registers for other things. Throws std::invalid_argument when the row is longer
-/// than 8 packets of 1024 lanes.
-template <class Exec, class Scalar, int kLanes, class Launch>
-void in_registers(const char* kernel, bool fit, std::int64_t columns, const Launch& launch) {
-  constexpr int kWidest = kPacketWidth<Exec, Scalar>;
-  const auto lanes = [&](std::int64_t packets, int slots) { return static_cast<int>((packets + slots - 1) / slots); };
-  const std::int64_t packets = fit ? columns / kWidest : columns;
-  TESSERA_REQUIRE(packets <= 8 * 1024, "a row is too long for the registers of a team", kernel, columns);
-  if (!fit) return launch(InRegisters<1, 8>{}, lanes(packets, 8));
-  if (packets <= kLanes) return launch(InRegisters<kWidest, 1>{}, lanes(packets, 1));
-  if (packets <= 2 * kLanes) return launch(InRegisters<kWidest, 2>{}, lanes(packets, 2));
-  if (packets <= 4 * kLanes) return launch(InRegisters<kWidest, 4>{}, lanes(packets, 4));
-  launch(InRegisters<kWidest, 8>{}, lanes(packets, 8));
+  return kProcessors * (lanes_at_once / round_up(lanes, kVectorLanes));
 }
 
 /// This lane's number in its thread, and in its team. Only where a team has kVectorLanes lanes per thread.

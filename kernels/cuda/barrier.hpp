@@ -4,7 +4,7 @@
 /// waiter names the parity of the phase it waits for: 0 for the first, 1 for the second, 0 for the third. Waiting for
 /// parity 1 on a fresh barrier returns at once, which is how a ring of buffers starts empty.
 ///
-/// Source  PTX ISA: mbarrier, bar, fence.proxy, cp.async.mbarrier.arrive.
+/// Source  PTX ISA: mbarrier, bar, fence.proxy.
 #pragma once
 
 #include "kernels/cuda/device.hpp"
@@ -29,11 +29,6 @@ TESSERA_DEVICE void barrier_arrive(SharedAddress barrier) {
 /// Arrives, and lets the phase wait for that many bytes of copies as well.
 TESSERA_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-/// Arrives once all cp.async of this thread so far have landed (the arrival counts towards the barrier's number).
-TESSERA_DEVICE void barrier_arrive_after_copies(SharedAddress barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /// Whether the phase of that parity is complete. The hardware may let the thread sleep for a while first.
@@ -66,7 +61,7 @@ TESSERA_DEVICE bool barrier_test(SharedAddress barrier, int parity) {
   return is_complete != 0;
 }
 
-/// Attempts before a wait gives up: seconds, where a step of a kernel takes microseconds.
+/// Attempts before a wait for a phase gives up: seconds, where a step of a kernel takes microseconds.
 inline constexpr int kMaxWaits = 4'000'000;
 
 /// Waits for the phase of that parity. A kernel with a fault in its barriers ends with an error, it does not hang.
@@ -90,8 +85,5 @@ TESSERA_DEVICE void named_barrier_arrive(int id, int threads) {
 /// Between a thread's own stores to shared memory and what wgmma or the copy engine read of them: every writing thread,
 /// before the barrier that tells the reader.
 TESSERA_DEVICE void fence_shared_for_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/// The same for global memory: between ordinary stores or loads and bulk copies of the same addresses.
-TESSERA_DEVICE void fence_global_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace tessera::kernels::cuda

@@ -28,7 +28,7 @@ TESSERA_DEVICE SharedAddress shared_address(const void* scratch) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(scratch));
 }
 
-/// The same for host code: whether this build's target is Hopper's.
+/// What TESSERA_HOPPER_CODE says, for host code: whether this build's target is Hopper's.
 #ifdef __CUDA_ARCH_LIST__
 inline constexpr int kTargets[] = {__CUDA_ARCH_LIST__};
 inline constexpr bool kBuiltForHopper = kTargets[0] == 900;

@@ -23,11 +23,6 @@ TESSERA_DEVICE void shared_store(SharedAddress to, float value) {
 TESSERA_DEVICE void shared_store(SharedAddress to, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
-TESSERA_DEVICE float shared_load_float(SharedAddress from) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  return value;
-}
 TESSERA_DEVICE float4 shared_load_float4(SharedAddress from) {
   float4 value;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -53,12 +48,4 @@ TESSERA_DEVICE void store_matrices(SharedAddress row, std::uint32_t m0, std::uin
                "r"(m3)
                : "memory");
 }
-/// The same, each matrix transposed on the way.
-TESSERA_DEVICE void store_matrices_transposed(SharedAddress row, std::uint32_t m0, std::uint32_t m1, std::uint32_t m2,
-                                              std::uint32_t m3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m0), "r"(m1),
-               "r"(m2), "r"(m3)
-               : "memory");
-}
-
 }  // namespace tessera::kernels::cuda

@@ -37,7 +37,7 @@ bool is_copyable(const Tensor& heads) {
 }
 
 /// Describes the tiles of `rows` tokens (at most 256) of a [B,H,T,D] tensor with at least one element, for
-/// load_head_tile and store_head_tile. It is baked for this address and shape; pass it by value inside the functor.
+/// load_head_tile. It is baked for this address and shape; pass it by value inside the functor.
 template <int D, class Scalar>
 CUtensorMap head_tensor_map(const HeadTensor<Scalar, Kokkos::Cuda>& heads, int rows) {
   using Panels = HeadPanels<D>;
@@ -71,11 +71,6 @@ CUtensorMap head_tensor_map(const HeadTensor<Scalar, Kokkos::Cuda>& heads, int r
   return map;
 }
 
-/// Fetches the map itself into the cache, ahead of its first use.
-TESSERA_DEVICE void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 /// The tile of head (b, h) that starts at token `row`; 2 * D * rows bytes complete on `barrier`.
 TESSERA_DEVICE void load_head_tile(SharedAddress to, const CUtensorMap& map, SharedAddress barrier, int row, int h,
                                    int b) {
@@ -84,13 +79,6 @@ TESSERA_DEVICE void load_head_tile(SharedAddress to, const CUtensorMap& map, Sha
       "[%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(0), "r"(row), "r"(0), "r"(h), "r"(b)
       : "memory");
-}
-
-/// The other way; belongs to the thread's current bulk group. Writers fence (fence_shared_for_async) before it.
-TESSERA_DEVICE void store_head_tile(SharedAddress from, const CUtensorMap& map, int row, int h, int b) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(from),
-               "l"(&map), "r"(0), "r"(row), "r"(0), "r"(h), "r"(b)
-               : "memory");
 }
 
 /// `bytes` contiguous ones, a multiple of 16 like both addresses; they complete on `barrier`.

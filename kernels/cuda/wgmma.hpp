@@ -92,8 +92,8 @@ TESSERA_DEVICE void warpgroup_wait_after(float number, float (&d)[kCount]) {
   touch(d);
 }
 
-/// The products for N columns, a multiple of 16 up to 256. `accumulate` false overwrites d. The `_fresh` forms
-/// overwrite and take no old value at all, which frees the registers of `d` until then.
+/// The products for N columns, a multiple of 16 up to 256. `accumulate` false overwrites d.
+/// from_shared_fresh overwrites and takes no old value at all, which frees the registers of `d` until then.
 template <class Scalar, int N>
 struct Wgmma;
 
@@ -174,16 +174,6 @@ struct Wgmma;
                    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b.word()), "r"(static_cast<int>(accumulate)),           \
                      "n"(int(kBTransposed)));                                                                        \
     }                                                                                                                \
-    template <bool kBTransposed, int kB>                                                                             \
-    static TESSERA_DEVICE void from_registers_fresh(float (&d)[columns / 2], std::uint32_t a0, std::uint32_t a1,     \
-                                                    std::uint32_t a2, std::uint32_t a3, TileDescriptor<kB> b) {      \
-      asm volatile(                                                                                                  \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"                                                                 \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" TESSERA_TEXT_##eighths          \
-          "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, %" #o5 ";\n}"                             \
-          : TESSERA_LIST_##eighths(TESSERA_WRITTEN)                                                                  \
-          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b.word()), "n"(int(kBTransposed)));                              \
-    }                                                                                                                \
   };
 
 #define TESSERA_WGMMA_WIDTHS(ScalarType, type)                                \
@@ -211,6 +201,38 @@ TESSERA_WGMMA_WIDTHS(float16, "f16")
 #undef TESSERA_WGMMA
 #undef TESSERA_WRITTEN
 #undef TESSERA_UPDATED
+#undef TESSERA_LIST_16
+#undef TESSERA_LIST_15
+#undef TESSERA_LIST_14
+#undef TESSERA_LIST_13
+#undef TESSERA_LIST_12
+#undef TESSERA_LIST_11
+#undef TESSERA_LIST_10
+#undef TESSERA_LIST_9
+#undef TESSERA_LIST_8
+#undef TESSERA_LIST_7
+#undef TESSERA_LIST_6
+#undef TESSERA_LIST_5
+#undef TESSERA_LIST_4
+#undef TESSERA_LIST_3
+#undef TESSERA_LIST_2
+#undef TESSERA_LIST_1
 #undef TESSERA_EIGHT
+#undef TESSERA_TEXT_16
+#undef TESSERA_TEXT_15
+#undef TESSERA_TEXT_14
+#undef TESSERA_TEXT_13
+#undef TESSERA_TEXT_12
+#undef TESSERA_TEXT_11
+#undef TESSERA_TEXT_10
+#undef TESSERA_TEXT_9
+#undef TESSERA_TEXT_8
+#undef TESSERA_TEXT_7
+#undef TESSERA_TEXT_6
+#undef TESSERA_TEXT_5
+#undef TESSERA_TEXT_4
+#undef TESSERA_TEXT_3
+#undef TESSERA_TEXT_2
+#undef TESSERA_TEXT_1
 
 }  // namespace tessera::kernels::cuda

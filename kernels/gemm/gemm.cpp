@@ -123,6 +123,8 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate);
   } else if constexpr (kIsHost<Exec>) {
     multiply_panels(exec, *this, m, n, k);
+  } else {
+    throw std::logic_error("gemm: 16 bits on a device are for CUDA, where they have gone to cuBLASLt above");
   }
 }
 

@@ -57,8 +57,7 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
                          d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
-  const std::int64_t workspace_bytes =
-      kernels::attention_workspace_bytes(c.choice, kDtype<Scalar>, c.B, c.H, c.T, c.T, c.D);
+  const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D);
   const memory::TensorId workspace = layout.add("workspace", {(workspace_bytes + 3) / 4}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
   if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)

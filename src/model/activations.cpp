@@ -195,8 +195,8 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
     t.attention_counter =
         layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
     const std::int64_t bytes = kernels::attention_workspace_bytes(
-        options.attention, options.dtype, static_cast<int>(options.sequences), static_cast<int>(shape.H),
-        static_cast<int>(shape.T), static_cast<int>(shape.T), static_cast<int>(shape.D()));
+        options.attention, static_cast<int>(options.sequences), static_cast<int>(shape.H), static_cast<int>(shape.T),
+        static_cast<int>(shape.D()));
     if (train && bytes > 0) {
       t.attention_workspace = layout.add("attention.workspace", {(bytes + 3) / 4}, Dtype::int32, Category::workspace,
                                          {time.backward(head - 1, 0), time.backward(0, 0)});

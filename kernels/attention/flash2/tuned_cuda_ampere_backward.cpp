@@ -15,7 +15,7 @@ bool AmpereBackward<Scalar>::supports(int D) {
 }
 
 template <class Scalar>
-std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int, int D) {
+std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D) {
   std::int64_t bytes = 0;
   ampere::for_width<ampere::kLeastBackward>(
       D, [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });

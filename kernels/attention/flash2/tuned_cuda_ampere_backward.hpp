@@ -53,7 +53,7 @@ struct AmpereBackward {
   /// Head widths: the multiples of 8 up to 256; up to 160 where a team has only 99 KiB of scratch (sm_86, sm_89,
   /// sm_12x).
   static bool supports(int D);
-  static std::int64_t workspace_bytes(int B, int H, int Tq, int Tk, int D);
+  static std::int64_t workspace_bytes(int B, int H, int Tq, int D);
 
   void launch(const Exec& exec) const;
 };

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
 #include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/ticket.hpp"
@@ -40,8 +41,6 @@ struct BackwardRows {
             width};
   }
 };
-
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 /// Lanes that share a row of `width` elements, 8 each at a time.
 constexpr int lanes_of_row(int width) {

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
 #include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/core/math.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 
 namespace tessera::kernels::ampere {
@@ -66,7 +67,7 @@ struct ForwardTeam {
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
  private:
-  static constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+  static constexpr float kLn2 = 0.6931471805599453f;
   static constexpr float kUnset = -1e30f;   // the bound before any key was seen: finite, so that -inf - bound = -inf
   static constexpr float kHeadroom = 8.0f;  // a score may exceed the bound by this, in powers of two
 

@@ -271,7 +271,7 @@ bool HopperBackward<Scalar>::accepts() const {
 }
 
 template <class Scalar>
-std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, [[maybe_unused]] int Tk, int D) {
+std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D) {
   std::int64_t bytes = 0;
   const bool is_known = detail::hopper_backward::with_head_width(D, [&]<int kWidth>() {
     bytes = detail::hopper_backward::BackwardWorkspace<kWidth>(nullptr, std::int64_t{B} * H, Tq).bytes;
@@ -297,7 +297,7 @@ void HopperBackward<Scalar>::launch(const Exec& exec) const {
     detail::hopper_backward::clear_heads(exec, d_v);
     return;
   }
-  const std::int64_t needed = workspace_bytes(B, H, Tq, Tk, q.extent_int(3));
+  const std::int64_t needed = workspace_bytes(B, H, Tq, q.extent_int(3));
   TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed &&
                       reinterpret_cast<std::uintptr_t>(workspace.data()) % 128 == 0,
                   "hopper backward: the workspace must have workspace_bytes(), on a multiple of 128",

@@ -87,7 +87,7 @@ struct HopperBackward {
   /// Whether the copy engine can serve these tensors: addresses and strides are multiples of 16 bytes.
   bool accepts() const;
 
-  static std::int64_t workspace_bytes(int B, int H, int Tq, int Tk, int D);
+  static std::int64_t workspace_bytes(int B, int H, int Tq, int D);
 
   void launch(const Exec& exec) const;
 };

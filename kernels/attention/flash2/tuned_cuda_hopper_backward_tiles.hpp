@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/core/math.hpp"
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/tma.hpp"
 
@@ -15,7 +16,6 @@ using namespace cuda;
 inline constexpr int kKeyTile = 128;       // keys of a place of BackwardMain, 64 for each consumer
 inline constexpr int kConsumers = 2;       // warpgroups
 inline constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 /// How a head width is cut into tiles.
 template <int D>

@@ -2,6 +2,7 @@
 
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_forward_rows.hpp"
+#include "kernels/core/math.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -407,7 +408,7 @@ struct TileKernel {
         if (leads) barrier_arrive(pad.v_empty(key.stage));
       }
 
-      // 6. normalise and write
+      // normalise and write
       const int row = tile.first_query + consumer * 64 + warp * 16 + lane / 4;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -526,7 +527,7 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, con
                       .Tk = Tk,
                       .diagonal = a.causal ? Tk - Tq : kUnbounded,
                       .scale = a.scale,
-                      .scale_log2 = a.scale * 1.4426950408889634f};
+                      .scale_log2 = a.scale * kLog2e};
   enable_large_scratch<Kernel, typename Kernel::Policy>();
   const int teams = std::min(exec.cuda_device_prop().multiProcessorCount, order.tiles());
   const auto bytes = aligned_scratch_bytes(Kernel::kPadBytes, Kernel::kPadAlignment);

@@ -69,8 +69,8 @@ struct HopperBothWays : Hopper<S> {
   static bool runs_here() { return kernels::HopperBackward<S>::runs_on(Device()); }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     using Kernel = kernels::HopperBackward<S>;
-    const auto bytes = Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2),
-                                               f.k.extent_int(2), f.q.extent_int(3));
+    const auto bytes =
+        Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
     const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));  // what it forgets to clear is NaN
     Kernel{f.q,
            f.k,
@@ -106,8 +106,8 @@ struct Ampere {
   }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     using Kernel = kernels::AmpereBackward<S>;
-    const auto bytes = Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2),
-                                               f.k.extent_int(2), f.q.extent_int(3));
+    const auto bytes =
+        Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
     const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));
     Kernel{f.q,   f.k,   f.v,     f.out,    f.lse,          b.d_out,         b.d_q,
            b.d_k, b.d_v, f.scale, f.causal, kDeterministic, workspace.data()}
