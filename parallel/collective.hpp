@@ -48,6 +48,9 @@ class AllReduce {
   virtual Times times() = 0;
 };
 
+/// Where sums go by copy engines (parallel/copy_engine.hpp): what each GPU's receive buffer takes [bytes].
+inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
+
 class Collectives {
  public:
   virtual ~Collectives() = default;

@@ -126,8 +126,9 @@ CopyEngines::~CopyEngines() {
 std::unique_ptr<CopyEngineSum> CopyEngines::make_sum(const Span& span) {
   std::unique_ptr<CopyEngineSum> sum(new CopyEngineSum(*this, span));
   if (!sum->arrays_.fault().empty()) {
-    throw Failure(Exit::environment, "all-reduce of " + span.label + " by copy engines: " + sum->arrays_.fault() +
-                                         "; parallel.all_reduce=\"ring\" does without");
+    throw Failure(exit_of(std::runtime_error(sum->arrays_.fault())), "all-reduce of " + span.label +
+                                                                         " by copy engines: " + sum->arrays_.fault() +
+                                                                         "; parallel.all_reduce=\"ring\" does without");
   }
   return sum;
 }

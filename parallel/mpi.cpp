@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/events.hpp"
 #include "parallel/device.hpp"
+#include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -91,29 +91,21 @@ class Reachable {
 class MpiAllReduce final : public AllReduce {
  public:
   MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
-      : span_(span), wire_(wire), message_(has_wire() ? wire : span), sum_(sum), comm_(comm) {
-    if (!has_wire()) return;
-    if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
-      throw std::invalid_argument("mpi all-reduce of " + span.label + ": crosses the network as fp32 in bf16 of the " +
-                                  "same length only");
-    }
-  }
+      : wire_("mpi", span, wire), message_(wire_.message()), sum_(sum), comm_(comm) {}
 
   void start(const Device& exec) override {
     exec_ = exec;
-    if (has_wire()) {
-      kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(exec);
-    }
+    wire_.narrow(exec);
     message_.fetch(exec);
     start_s_ = events::now_s();
     is_complete_ = false;
     requests_.clear();
-    const std::int64_t width = bytes_of(has_wire() ? wire_.dtype : span_.dtype);
-    for (std::int64_t first = 0; first < span_.count; first += kMostElements) {
-      const int count = static_cast<int>(std::min(kMostElements, span_.count - first));
+    const Span& message = wire_.message();
+    for (std::int64_t first = 0; first < message.count; first += kMostElements) {
+      const int count = static_cast<int>(std::min(kMostElements, message.count - first));
       requests_.push_back(MPI_REQUEST_NULL);
-      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * width, count, sum_.first, sum_.second, comm_,
-                               &requests_.back()));
+      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * bytes_of(message.dtype), count, sum_.first,
+                               sum_.second, comm_, &requests_.back()));
     }
   }
 
@@ -137,28 +129,20 @@ class MpiAllReduce final : public AllReduce {
   }
 
   Times times() override {
-    if (!is_complete_) throw std::logic_error("mpi all-reduce of " + span_.label + ": asked for times while it runs");
+    if (!is_complete_)
+      throw std::logic_error("mpi all-reduce of " + wire_.message().label + ": asked for times while it runs");
     return {start_s_, end_s_, joined_s_};
   }
 
  private:
-  bool has_wire() const { return wire_.data != nullptr; }
-
-  template <class Number>
-  static kernels::Vector<Number, Device> numbers(const Span& span) {
-    return kernels::Vector<Number, Device>(static_cast<Number*>(span.data), span.count);
-  }
-
   /// The sums have arrived: on their way to where they belong, behind what runs on the compute instance.
   void complete() {
     is_complete_ = true;
     message_.put_back(exec_);
-    if (has_wire()) {
-      kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(exec_);
-    }
+    wire_.widen(exec_);
   }
 
-  Span span_, wire_;
+  Wire wire_;
   Reachable message_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
   MPI_Comm comm_;
@@ -181,7 +165,7 @@ class MpiCollectives final : public Collectives {
   bool is_asynchronous() const override { return false; }
 
   std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<MpiAllReduce>(span, wire, sum_.of(wire.data ? wire : span), comm_);
+    return std::make_unique<MpiAllReduce>(span, wire, sum_.of(wire.count != 0 ? wire : span), comm_);
   }
 
   void broadcast(const Span& span) override {

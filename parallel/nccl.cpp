@@ -11,11 +11,11 @@
 #include <thread>
 
 #include "errors.hpp"
-#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/cuda/event.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
+#include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -164,36 +164,26 @@ class Communicator {
 class NcclAllReduce final : public AllReduce {
  public:
   NcclAllReduce(Communicator& comm, CopyEngines* engines, const Span& span, const Span& wire)
-      : comm_(comm), span_(span), wire_(wire), type_(type_of(has_wire() ? wire : span)) {
+      : comm_(comm), wire_("nccl", span, wire), type_(type_of(wire_.message())) {
     require_device_memory("all-reduce", span);
     require_device_memory("all-reduce", wire);
-    if (has_wire() && (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count)) {
-      throw std::invalid_argument("nccl all-reduce of " + span.label + ": crosses the network as fp32 in bf16 of the " +
-                                  "same length only");
-    }
-    if (engines && span.count > 0) copies_ = engines->make_sum(has_wire() ? wire : span);
+    if (engines && span.count > 0) copies_ = engines->make_sum(wire_.message());
   }
 
   void start(const Device& exec) override {
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
-    if (has_wire()) {
-      kernels::CastCopy<Device, float, bfloat16>{numbers<const float>(span_), numbers<bfloat16>(wire_)}.launch(
-          comm_.instance());
-    }
+    wire_.narrow(comm_.instance());
     if (copies_) {
       copies_->enqueue(comm_.instance());
     } else {
-      void* data = has_wire() ? wire_.data : span_.data;
-      comm_.check(
-          ncclAllReduce(data, data, static_cast<std::size_t>(span_.count), type_, ncclSum, comm_.get(), comm_.stream()),
-          "ncclAllReduce");
+      const Span& message = wire_.message();
+      comm_.check(ncclAllReduce(message.data, message.data, static_cast<std::size_t>(message.count), type_, ncclSum,
+                                comm_.get(), comm_.stream()),
+                  "ncclAllReduce");
     }
-    if (has_wire()) {
-      kernels::CastCopy<Device, bfloat16, float>{numbers<const bfloat16>(wire_), numbers<float>(span_)}.launch(
-          comm_.instance());
-    }
+    wire_.widen(comm_.instance());
     end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture wants everything joined
     was_started_ = true;
@@ -211,22 +201,15 @@ class NcclAllReduce final : public AllReduce {
 
   Times times() override {
     if (!was_started_ || !test()) {
-      throw std::logic_error("nccl all-reduce of " + span_.label + ": asked for times while it runs");
+      throw std::logic_error("nccl all-reduce of " + wire_.message().label + ": asked for times while it runs");
     }
     const double end_s = comm_.seconds_at(end_);
     return {comm_.seconds_at(begin_), end_s, was_joined_ ? comm_.seconds_at(joined_) : end_s};
   }
 
  private:
-  bool has_wire() const { return wire_.count != 0; }
-
-  template <class Number>
-  static kernels::Vector<Number, Device> numbers(const Span& span) {
-    return kernels::Vector<Number, Device>(static_cast<Number*>(span.data), span.count);
-  }
-
   Communicator& comm_;
-  Span span_, wire_;
+  Wire wire_;
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineSum> copies_;                               // null: NCCL's ring
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
@@ -243,6 +226,8 @@ class NcclCollectives final : public Collectives {
     engines_.emplace(world);
     why_ring_ = engines_->fault();
     if (why_ring_.empty()) return;
+    engines_->close();
+    world.barrier();
     engines_.reset();
     if (method == AllReduceMethod::automatic) return;
     throw Failure(Exit::environment,

@@ -14,7 +14,6 @@
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics" and "Using NCCL with CUDA Graphs".
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "config/settings.hpp"
@@ -31,12 +30,10 @@ inline constexpr bool kHasNccl = true;
 inline constexpr bool kHasNccl = false;
 #endif
 
-/// On each GPU, for sums by copy engines [bytes].
-inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
-
 /// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives, and on
-/// every rank, which wait for one another then, unless an exception ends them or a rank is lost. Throws
-/// Failure(Exit::environment) when the ranks cannot be connected, or not by the method that is asked for.
+/// every rank, which then waits for the others, as in MPI_Finalize: for a lost one without end, unless NCCL knows of it
+/// or an exception ends this one. Throws Failure(Exit::environment) when the ranks cannot be connected, or not by the
+/// method that is asked for.
 std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method);
 
 }  // namespace tessera::parallel

@@ -85,16 +85,36 @@ AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::forward(const Exec& exec) const {
   if (choice.kind == AttentionKind::standard) {
-    return StandardForward<Exec, Scalar>{q, k, v, out, lse, probabilities, scale, causal}.launch(exec);
+    return StandardForward<Exec, Scalar>{.q = q,
+                                         .k = k,
+                                         .v = v,
+                                         .out = out,
+                                         .lse = lse,
+                                         .probabilities = probabilities,
+                                         .scale = scale,
+                                         .causal = causal}
+        .launch(exec);
   }
   if (choice.forward == Engine::portable) {
-    return Flash2Forward<Exec, Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+    return Flash2Forward<Exec, Scalar>{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal}
+        .launch(exec);
   }
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (kHasTensorCores<Scalar>) {
-    if (choice.forward == Engine::mma) return AmpereForward<Scalar>{q, k, v, out, lse, scale, causal}.launch(exec);
+    if (choice.forward == Engine::mma) {
+      return AmpereForward<Scalar>{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal}
+          .launch(exec);
+    }
     if (cuda::kBuiltForHopper) {
-      return HopperForward<Scalar>{q, k, v, out, lse, scale, causal, tile_counter}.launch(exec);
+      return HopperForward<Scalar>{.q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .out = out,
+                                   .lse = lse,
+                                   .scale = scale,
+                                   .causal = causal,
+                                   .tile_counter = tile_counter}
+          .launch(exec);
     }
   }
 #endif
@@ -104,22 +124,65 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) const {
   if (choice.kind == AttentionKind::standard) {
-    return StandardBackward<Exec, Scalar>{q, k, v, g.d_out, probabilities, g.d_scores, g.d_q, g.d_k, g.d_v, scale}
+    return StandardBackward<Exec, Scalar>{.q = q,
+                                          .k = k,
+                                          .v = v,
+                                          .d_out = g.d_out,
+                                          .probabilities = probabilities,
+                                          .d_scores = g.d_scores,
+                                          .d_q = g.d_q,
+                                          .d_k = g.d_k,
+                                          .d_v = g.d_v,
+                                          .scale = scale}
         .launch(exec);
   }
   if (choice.backward == Engine::portable) {
-    return Flash2Backward<Exec, Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal}.launch(exec);
+    return Flash2Backward<Exec, Scalar>{.q = q,
+                                        .k = k,
+                                        .v = v,
+                                        .out = out,
+                                        .lse = lse,
+                                        .d_out = g.d_out,
+                                        .d_q = g.d_q,
+                                        .d_k = g.d_k,
+                                        .d_v = g.d_v,
+                                        .scale = scale,
+                                        .causal = causal}
+        .launch(exec);
   }
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (kHasTensorCores<Scalar>) {
     if (choice.backward == Engine::mma) {
-      return AmpereBackward<Scalar>{
-          q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, choice.deterministic, g.workspace.data()}
+      return AmpereBackward<Scalar>{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = out,
+                                    .lse = lse,
+                                    .d_out = g.d_out,
+                                    .d_q = g.d_q,
+                                    .d_k = g.d_k,
+                                    .d_v = g.d_v,
+                                    .scale = scale,
+                                    .causal = causal,
+                                    .deterministic = choice.deterministic,
+                                    .workspace = g.workspace.data()}
           .launch(exec);
     }
     if (cuda::kBuiltForHopper) {
       const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
-      return HopperBackward<Scalar>{q, k, v, out, lse, g.d_out, g.d_q, g.d_k, g.d_v, scale, causal, order, g.workspace}
+      return HopperBackward<Scalar>{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = out,
+                                    .lse = lse,
+                                    .d_out = g.d_out,
+                                    .d_q = g.d_q,
+                                    .d_k = g.d_k,
+                                    .d_v = g.d_v,
+                                    .scale = scale,
+                                    .causal = causal,
+                                    .order = order,
+                                    .workspace = g.workspace}
           .launch(exec);
     }
   }

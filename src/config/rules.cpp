@@ -146,6 +146,12 @@ void check_attention(const Settings& settings, Rules& rules) {
                 "would be ignored: bench.channels is given", "one of the two");
 }
 
+void check_sharding(const Parallel& parallel, Rules& rules) {
+  rules.require(parallel.shard == Shard::parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks,
+                {"parallel.prefetch_blocks", "parallel.shard"},
+                "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
+}
+
 }  // namespace
 
 void apply_size(Settings& settings, Sources& sources) {
@@ -191,6 +197,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_files(settings, sources, rules);
   check_gradients(settings.precision, rules);
   check_attention(settings, rules);
+  check_sharding(settings.parallel, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");
 }

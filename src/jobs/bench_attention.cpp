@@ -86,16 +86,16 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
     return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, T);
   };
   const kernels::Attention<Exec, Scalar> attention{
-      c.choice,
-      view(q),
-      view(k),
-      view(v),
-      view(out),
-      kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
-      scores(probabilities),
-      static_cast<Real>(1 / std::sqrt(c.D)),
-      c.causal,
-      tile_counter};
+      .choice = c.choice,
+      .q = view(q),
+      .k = view(k),
+      .v = view(v),
+      .out = view(out),
+      .lse = kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
+      .probabilities = scores(probabilities),
+      .scale = static_cast<Real>(1 / std::sqrt(c.D)),
+      .causal = c.causal,
+      .tile_counter = tile_counter};
   auto* const workspace_data = reinterpret_cast<std::byte*>(arena.template data<std::int32_t>(workspace));
   const typename kernels::Attention<Exec, Scalar>::Gradients gradients{
       view(d_out), view(d_q),        view(d_k),

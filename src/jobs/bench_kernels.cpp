@@ -87,8 +87,12 @@ void measure_all(const Context& context, BenchTable& table) {
       kernels::WeightedSumForward<Exec, Scalar>{a.in(N, C), gain.in(), sums.vector()}.launch(exec);
     });
     measure("weighted_sum_backward", 2 * tensor, [&] {
-      kernels::WeightedSumBackward<Exec, Scalar>{a.in(N, C),     gain.in(),       sums.in(),
-                                                 b.matrix(N, C), d_gain.vector(), tile_sums.matrix(row_tiles, C)}
+      kernels::WeightedSumBackward<Exec, Scalar>{.x = a.in(N, C),
+                                                 .w = gain.in(),
+                                                 .d_y = sums.in(),
+                                                 .d_x = b.matrix(N, C),
+                                                 .d_w = d_gain.vector(),
+                                                 .partial = tile_sums.matrix(row_tiles, C)}
           .launch(exec);
     });
   }
@@ -96,17 +100,34 @@ void measure_all(const Context& context, BenchTable& table) {
     constexpr int kPartials = kernels::RmsnormBackward<Exec, Scalar>::kPartials;
     const Numbers<Real> partial(exec, kPartials * C);
     measure("rmsnorm", 2 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{a.in(N, C), {}, {}, gain.in(), b.matrix(N, C), rows.vector(), Real(1e-5)}
+      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
+                                            .delta = {},
+                                            .residual = {},
+                                            .gain = gain.in(),
+                                            .y = b.matrix(N, C),
+                                            .rrms = rows.vector(),
+                                            .eps = Real(1e-5)}
           .launch(exec);
     });
     measure("rmsnorm_residual", 4 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{a.in(N, C),     c.in(N, C),    d.matrix(N, C), gain.in(),
-                                            b.matrix(N, C), rows.vector(), Real(1e-5)}
+      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
+                                            .delta = c.in(N, C),
+                                            .residual = d.matrix(N, C),
+                                            .gain = gain.in(),
+                                            .y = b.matrix(N, C),
+                                            .rrms = rows.vector(),
+                                            .eps = Real(1e-5)}
           .launch(exec);
     });
     measure("rmsnorm_backward", 4 * tensor, [&] {
-      kernels::RmsnormBackward<Exec, Scalar>{a.in(N, C), gain.in(),      rows.in(),       c.in(N, C),
-                                             d.in(N, C), b.matrix(N, C), d_gain.vector(), partial.matrix(kPartials, C)}
+      kernels::RmsnormBackward<Exec, Scalar>{.x = a.in(N, C),
+                                             .gain = gain.in(),
+                                             .rrms = rows.in(),
+                                             .d_y = c.in(N, C),
+                                             .d_residual = d.in(N, C),
+                                             .d_x = b.matrix(N, C),
+                                             .d_gain = d_gain.vector(),
+                                             .partial = partial.matrix(kPartials, C)}
           .launch(exec);
     });
   }
@@ -180,18 +201,25 @@ void measure_all(const Context& context, BenchTable& table) {
   Kokkos::deep_copy(blocks, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
                                 blocks_h.data(), blocks_h.size()));
   const Kokkos::View<kernels::AdamwScalars, Exec::memory_space> scalars("bench");
-  const kernels::AdamwScalars scalars_h{1e-6, 0.1, 0.05, 1.0, 0};
+  const kernels::AdamwScalars scalars_h{
+      .learning_rate = 1e-6, .bias1 = 0.1, .bias2 = 0.05, .grad_scale = 1.0, .skip = 0};
   Kokkos::deep_copy(scalars,
                     Kokkos::View<const kernels::AdamwScalars, Kokkos::HostSpace, kernels::Unmanaged>(&scalars_h));
   constexpr bool has_copy = !std::is_same_v<Real, Scalar>, reads_copy = std::is_same_v<Scalar, bfloat16>;
   const double adamw_bytes = elements * (2 * sizeof(Master) + sizeof(Grad) + 4 * sizeof(Real) +
                                          (has_copy ? (reads_copy ? 2 : 1) * sizeof(Scalar) : 0));
   measure("adamw", adamw_bytes, [&] {
-    kernels::AdamwUpdate<Exec, Scalar, Grad>{
-        blocks,     master.vector(), has_copy ? a.vector() : Vector<Scalar, Exec>{},
-        grad.in(),  m.vector(),      v.vector(),
-        scalars,    Real(0.9),       Real(0.95),
-        Real(1e-8), Real(0.1)}
+    kernels::AdamwUpdate<Exec, Scalar, Grad>{.blocks = blocks,
+                                             .master = master.vector(),
+                                             .param = has_copy ? a.vector() : Vector<Scalar, Exec>{},
+                                             .grad = grad.in(),
+                                             .m = m.vector(),
+                                             .v = v.vector(),
+                                             .scalars = scalars,
+                                             .beta1 = Real(0.9),
+                                             .beta2 = Real(0.95),
+                                             .eps = Real(1e-8),
+                                             .weight_decay = Real(0.1)}
         .launch(exec);
   });
 }

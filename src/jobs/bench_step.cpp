@@ -267,8 +267,8 @@ Exit bench_step(const Context& context) {
           }
           row.outcome = "out of memory";
         }
-        if (run.trainer) run.trainer->disconnect();
         const auto watch = world.watch("the end of a row");
+        if (run.trainer) run.trainer->disconnect();
         world.barrier();
       }
       {  // the next row counts what is free when every rank has given this one's memory back

@@ -323,7 +323,7 @@ class TrainingRun {
     if (trace_) trace_->set_kernels(kernels_);
   }
 
-  /// No rank's memory goes before nobody has it open. A rank may have to wait for rank 0's files.
+  /// Before memory goes that other ranks may have open. They may have to wait for rank 0's files.
   void disconnect() {
     const auto watch = world_.watch("the end of the run", kPatience);
     trainer_->disconnect();

@@ -125,18 +125,23 @@ void verify(const Context& context) {
       Kokkos::view_alloc(Kokkos::WithoutInitializing, "workspace"), workspace_bytes);
 
   const Exec exec;
-  const kernels::Attention<Exec, Scalar> attention{choice,
-                                                   q.heads(),
-                                                   k.heads(),
-                                                   v.heads(),
-                                                   out.heads(),
-                                                   lse.rows(),
-                                                   probabilities.heads(),
-                                                   static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-                                                   causal,
-                                                   tile_counter};
+  const kernels::Attention<Exec, Scalar> attention{.choice = choice,
+                                                   .q = q.heads(),
+                                                   .k = k.heads(),
+                                                   .v = v.heads(),
+                                                   .out = out.heads(),
+                                                   .lse = lse.rows(),
+                                                   .probabilities = probabilities.heads(),
+                                                   .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
+                                                   .causal = causal,
+                                                   .tile_counter = tile_counter};
   attention.forward(exec);
-  attention.backward(exec, {d_out.heads(), d_q.heads(), d_k.heads(), d_v.heads(), d_scores.heads(), workspace});
+  attention.backward(exec, {.d_out = d_out.heads(),
+                            .d_q = d_q.heads(),
+                            .d_k = d_k.heads(),
+                            .d_v = d_v.heads(),
+                            .d_scores = d_scores.heads(),
+                            .workspace = workspace});
   exec.fence();
 
   write_result(path, [&](io::h5::File& output) {

@@ -92,7 +92,8 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, KeyValueCache
   const Matrix delta = rows(tensors_.delta, shape_.C);
   for (int block = 0; block < L; ++block) {
     hooks.before_forward(block + 1);
-    block_forward(exec, block, tensors_.forward[block], entry, delta, true, cache, hooks, true);
+    block_forward(exec, block, tensors_.forward[block], entry, delta, {.needs_delta = true, .announces = true}, cache,
+                  hooks);
     entry = {rows(tensors_.forward[block].x2, shape_.C), delta};
     hooks.after_forward(block + 1);
   }
@@ -106,11 +107,11 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, KeyValueCache
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
-                                                    Matrix delta_out, bool needs_delta,
-                                                    KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces) {
+                                                    Matrix delta_out, BlockUse use, KeyValueCache<Exec, Scalar>* cache,
+                                                    Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
-    if (announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
+    if (use.announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
     hooks.progress();
   };
   const Matrix normed1 = rows(t.normed1, shape_.C), qkv = rows(t.qkv, 3 * shape_.C), attn = rows(t.attn, shape_.C);
@@ -150,7 +151,7 @@ void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block,
   tick(6);
   SwigluForward<Exec, Scalar>{rows(t.gate_up, 2 * shape_.F), rows(t.act, shape_.F)}.launch(exec);
   tick(7);
-  if (needs_delta) linear(exec, rows(t.act, shape_.F), p.down, delta_out);
+  if (use.needs_delta) linear(exec, rows(t.act, shape_.F), p.down, delta_out);
 }
 
 // --- head ----------------------------------------------------------------------------------------------------------
@@ -241,7 +242,8 @@ void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int la
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
   Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
   for (int block = first; block <= last_block; ++block) {
-    block_forward(exec, block, tensors_.backward[block], entry, delta, block < last_block, nullptr, hooks, false);
+    block_forward(exec, block, tensors_.backward[block], entry, delta,
+                  {.needs_delta = block < last_block, .announces = false}, nullptr, hooks);
     entry = {rows(tensors_.backward[block].x2, shape_.C), delta};
   }
 }
@@ -300,15 +302,21 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
                                            const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
   if (delta.data() && !options_.is_fused) {
     const std::size_t n = x.size();
-    ResidualAdd<Exec, Scalar>{Vector<const Scalar, Exec>(x.data(), n), Vector<const Scalar, Exec>(delta.data(), n),
-                              Vector<Scalar, Exec>(residual.data(), n)}
+    ResidualAdd<Exec, Scalar>{.x = Vector<const Scalar, Exec>(x.data(), n),
+                              .delta = Vector<const Scalar, Exec>(delta.data(), n),
+                              .out = Vector<Scalar, Exec>(residual.data(), n)}
         .launch(exec);
     x = residual;
     delta = {};
   }
   const bool in_place = delta.data() == nullptr;  // x is the residual stream already
-  RmsnormForward<Exec, Scalar>{x, delta, in_place ? Matrix{} : residual,    gain(param),
-                               y, rrms,  static_cast<Real>(shape_.norm_eps)}
+  RmsnormForward<Exec, Scalar>{.x = x,
+                               .delta = delta,
+                               .residual = in_place ? Matrix{} : residual,
+                               .gain = gain(param),
+                               .y = y,
+                               .rrms = rrms,
+                               .eps = static_cast<Real>(shape_.norm_eps)}
       .launch(exec);
 }
 
@@ -381,14 +389,14 @@ void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatri
                                                     Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
   const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
                                             RmsnormBackward<Exec, Scalar, Grad>::kPartials, shape_.C);
-  RmsnormBackward<Exec, Scalar, Grad>{x,
-                                      gain(param),
-                                      rrms,
-                                      rows(tensors_.d_normed, shape_.C),
-                                      d_residual,
-                                      rows(tensors_.d_x, shape_.C),
-                                      d_gain(param),
-                                      partial}
+  RmsnormBackward<Exec, Scalar, Grad>{.x = x,
+                                      .gain = gain(param),
+                                      .rrms = rrms,
+                                      .d_y = rows(tensors_.d_normed, shape_.C),
+                                      .d_residual = d_residual,
+                                      .d_x = rows(tensors_.d_x, shape_.C),
+                                      .d_gain = d_gain(param),
+                                      .partial = partial}
       .launch(exec);
 }
 

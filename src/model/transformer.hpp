@@ -101,8 +101,12 @@ class Transformer {
   struct Entry {  // how a block's residual stream comes about
     ConstMatrix x, delta;
   };
-  void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out,
-                     bool needs_delta, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks, bool announces);
+  struct BlockUse {    // what a block's forward pass is run for
+    bool needs_delta;  // somebody reads what the block adds at its end
+    bool announces;    // the hooks hear of its moments
+  };
+  void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
+                     KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
   void run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);

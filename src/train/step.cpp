@@ -490,14 +490,19 @@ class TrainerOf final : public Trainer {
     const config::Optimizer& o = settings_.optimizer;
     const auto blocks = static_cast<std::int64_t>(kernels::SquareNorm<Exec, Grad>::blocks(flat_count()));
     kernels::SquareNorm<Exec, Grad>{
-        flat(static_cast<const Grad*>(grads_)),
-        kernels::Vector<double, Exec>(arena_.template data<double>(plan_.state.norm_partial), blocks),
-        kernels::Value<double, Exec>(&state_->norm_squared)}
+        .x = flat(static_cast<const Grad*>(grads_)),
+        .partial = kernels::Vector<double, Exec>(arena_.template data<double>(plan_.state.norm_partial), blocks),
+        .total = kernels::Value<double, Exec>(&state_->norm_squared)}
         .launch(exec_);
-    optim::PrepareUpdate<Exec>{
-        state_view(), {o.learning_rate, o.min_learning_rate, o.warmup_steps, settings_.train.steps},
-        o.beta1,      o.beta2,
-        o.clip_norm,  kDtype<Scalar> == Dtype::fp16}
+    optim::PrepareUpdate<Exec>{.state = state_view(),
+                               .schedule = {.peak = o.learning_rate,
+                                            .minimum = o.min_learning_rate,
+                                            .warmup_steps = o.warmup_steps,
+                                            .steps = settings_.train.steps},
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .clip_norm = o.clip_norm,
+                               .scales_dynamically = kDtype<Scalar> == Dtype::fp16}
         .launch(exec_);
     if (settings_.train.fused) return adamw(blocks_);
     for (const auto& [first, last] : blocks_of_tensors_)
@@ -506,17 +511,18 @@ class TrainerOf final : public Trainer {
 
   void adamw(kernels::Vector<const kernels::AdamwBlock, Exec> blocks) {
     const config::Optimizer& o = settings_.optimizer;
-    kernels::AdamwUpdate<Exec, Scalar, Grad>{blocks,
-                                             weights_.master,
-                                             Weights::kAreOne ? kernels::Vector<Scalar, Exec>{} : weights_.working,
-                                             flat(static_cast<const Grad*>(grads_)),
-                                             flat(m_),
-                                             flat(v_),
-                                             kernels::Value<const kernels::AdamwScalars, Exec>(&state_->adamw),
-                                             static_cast<Real>(o.beta1),
-                                             static_cast<Real>(o.beta2),
-                                             static_cast<Real>(o.eps),
-                                             static_cast<Real>(o.weight_decay)}
+    kernels::AdamwUpdate<Exec, Scalar, Grad>{
+        .blocks = blocks,
+        .master = weights_.master,
+        .param = Weights::kAreOne ? kernels::Vector<Scalar, Exec>{} : weights_.working,
+        .grad = flat(static_cast<const Grad*>(grads_)),
+        .m = flat(m_),
+        .v = flat(v_),
+        .scalars = kernels::Value<const kernels::AdamwScalars, Exec>(&state_->adamw),
+        .beta1 = static_cast<Real>(o.beta1),
+        .beta2 = static_cast<Real>(o.beta2),
+        .eps = static_cast<Real>(o.eps),
+        .weight_decay = static_cast<Real>(o.weight_decay)}
         .launch(exec_);
   }
 

@@ -5,7 +5,7 @@
 ///         seen here; recording the same work as a graph is, where the driver refuses both (StepAsGraph).
 ///
 /// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
-/// GPU it does.
+/// GPU it does where the launches are on an OtherInstance (support/instance.hpp).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -128,6 +128,8 @@ const Case kCases[] = {
      "deck.toml:1:18  bench.batch  would be ignored: bench.tokens is given  legal: one of the two"},
     {"bench_heads_and_channels", "bench = {channels = 2048, heads = 16}\n",
      "deck.toml:1:35  bench.heads  would be ignored: bench.channels is given"},
+    {"prefetch_of_parameters_that_are_not_sharded", "parallel.prefetch_blocks = 2\n",
+     "deck.toml:1:28  parallel.prefetch_blocks  would be ignored: parallel.shard is not \"parameters\""},
     {"bf16_gradients_of_fp32", "precision = {gradients = 'bf16', reduce = 'bf16'}\n",
      "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
      "precision.compute"},

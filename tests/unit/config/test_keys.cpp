@@ -177,6 +177,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "precision.gradients") overrides.push_back("precision.reduce=bf16");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
+    if (key.name == "parallel.prefetch_blocks") overrides.push_back("parallel.shard=parameters");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
     const Deck second = parse_deck(first.resolved, "deck.toml");
     EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;

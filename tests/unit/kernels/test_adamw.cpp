@@ -5,6 +5,7 @@
 #include "reference/adamw.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -77,7 +78,7 @@ struct AdamwRun {
             .weight_decay = Real(kConfig.weight_decay)};
   }
   void step(const AdamwScalars& now) const {
-    kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now})).launch(Device());
+    kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now})).launch(instance());
   }
 
  private:
@@ -175,7 +176,7 @@ TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same
   const Buffer<AdamwScalars> now(std::vector<AdamwScalars>{scalars_at(1)});
   kernel.scalars = now.value();
   kernel.grad = same_grad.vector();
-  kernel.launch(Device());
+  kernel.launch(instance());
   narrow.step(scalars_at(1));
   EXPECT_TRUE(same_bits(wide.param.elements(), narrow.param.elements()));
   EXPECT_TRUE(same_bits(wide.master.elements(), narrow.master.elements()));
@@ -210,9 +211,10 @@ TYPED_TEST(Adamw, cutting_a_span_changes_no_bit) {
 
 TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
   const AdamwRun<TypeParam> run({{0, 9, true}}, 9);
+  const OtherInstance other;
   const LaunchRecorder recorder;
   run.step(scalars_at(1));
-  EXPECT_TRUE(launched_under(recorder, "tessera::adamw::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::adamw::", instance()));
 }
 
 TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_blocks) {
@@ -222,7 +224,7 @@ TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_bloc
   const auto refuses = [&](auto change) {
     Kernel bad = run.kernel(scalars);
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   refuses([&](Kernel& k) { k.grad = run.grad.first(8); });
   refuses([&](Kernel& k) { k.m = run.m.first(8); });
@@ -233,15 +235,15 @@ TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_bloc
   Kernel without_copy = run.kernel(scalars);
   without_copy.param = {};
   if constexpr (std::is_same_v<TypeParam, Accum<TypeParam>>) {
-    EXPECT_NO_THROW(without_copy.launch(Device()));
+    EXPECT_NO_THROW(without_copy.launch(instance()));
   } else {
-    EXPECT_THROW(without_copy.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(without_copy.launch(instance()), std::invalid_argument);
   }
 
   const LaunchRecorder recorder;
   Kernel none = run.kernel(scalars);
   none.blocks = run.blocks.first(0);
-  none.launch(Device());
+  none.launch(instance());
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
 }
 

@@ -8,6 +8,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -91,9 +92,9 @@ struct Outcome {
                                                        .probabilities = pair(probabilities),
                                                        .scale = Real(s.scale()),
                                                        .causal = s.causal};
-    attention.forward(Device());
+    attention.forward(instance());
     attention.backward(
-        Device(),
+        instance(),
         {.d_out = query(d_out), .d_q = query(d_q), .d_k = key(d_k), .d_v = key(d_v), .d_scores = pair(d_scores)});
   }
 };
@@ -247,12 +248,12 @@ TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
                                                      .probabilities = probabilities.heads(B, H, T, T),
                                                      .scale = Real(s.scale()),
                                                      .causal = true};
-  attention.forward(Device());
-  attention.backward(Device(), {.d_out = rows(d_out_in),
-                                .d_q = part(d_qkv, 0),
-                                .d_k = part(d_qkv, 1),
-                                .d_v = part(d_qkv, 2),
-                                .d_scores = d_scores.heads(B, H, T, T)});
+  attention.forward(instance());
+  attention.backward(instance(), {.d_out = rows(d_out_in),
+                                  .d_q = part(d_qkv, 0),
+                                  .d_k = part(d_qkv, 1),
+                                  .d_v = part(d_qkv, 2),
+                                  .d_scores = d_scores.heads(B, H, T, T)});
 
   const auto got_out = out.values(), got = d_qkv.values();
   const auto want_out = expected.out.values(), d_q = expected.d_q.values(), d_k = expected.d_k.values(),
@@ -281,9 +282,10 @@ TYPED_TEST(Attention, launches_under_its_name_on_the_callers_instance) {
   using Scalar = typename TypeParam::Scalar;
   const Shape s{1, 1, 5, 5, 8, true};
   const Inputs in = inputs<Scalar>(s);
+  const OtherInstance other;
   const LaunchRecorder recorder;
   const Outcome<Scalar> outcome(TypeParam::kind, s, in);
-  EXPECT_TRUE(launched_under(recorder, "tessera::attention::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::attention::", instance()));
 }
 
 TYPED_TEST(Attention, refuses_shapes_that_disagree) {
@@ -300,11 +302,11 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
                     .probabilities = data.heads(1, 2, 5, 7),
                     .scale = 1,
                     .causal = false};
-  EXPECT_NO_THROW(good.forward(Device()));
+  EXPECT_NO_THROW(good.forward(instance()));
   const auto forward_refuses = [&](auto change) {
     Kernel bad = good;
     change(bad);
-    EXPECT_THROW(bad.forward(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.forward(instance()), std::invalid_argument);
   };
   forward_refuses([&](Kernel& k) { k.k = data.heads(1, 3, 7, 8); });
   forward_refuses([&](Kernel& k) { k.k = data.heads(1, 2, 7, 9); });
@@ -321,11 +323,11 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
                        .d_k = data.heads(1, 2, 7, 8),
                        .d_v = data.heads(1, 2, 7, 8),
                        .d_scores = data.heads(1, 2, 5, 7)};
-  EXPECT_NO_THROW(good.backward(Device(), fine));
+  EXPECT_NO_THROW(good.backward(instance(), fine));
   const auto backward_refuses = [&](auto change) {
     Gradients bad = fine;
     change(bad);
-    EXPECT_THROW(good.backward(Device(), bad), std::invalid_argument);
+    EXPECT_THROW(good.backward(instance(), bad), std::invalid_argument);
   };
   backward_refuses([&](Gradients& g) { g.d_out = data.heads(1, 2, 6, 8); });
   backward_refuses([&](Gradients& g) { g.d_q = data.heads(1, 2, 7, 8); });

@@ -8,6 +8,7 @@
 #include "reference/attention.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
@@ -52,10 +53,10 @@ struct Hopper {
   using Scalar = S;
   static constexpr const char* kName = "hopper";
   static std::vector<int> widths() { return {16, 32, 64, 80, 96, 128, 160, 192, 256}; }
-  static bool runs_here() { return kernels::HopperForward<S>::runs_on(Device()); }
+  static bool runs_here() { return kernels::HopperForward<S>::runs_on(instance()); }
   static void forward(const Forward<S>& f) {
     const auto counter = Buffer<std::int32_t>::zeros(1);
-    kernels::HopperForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal, counter.value()}.launch(Device());
+    kernels::HopperForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal, counter.value()}.launch(instance());
     EXPECT_EQ(counter.elements()[0], 0) << "the counter of tiles must be left as it was found";
   }
 };
@@ -66,7 +67,7 @@ struct HopperBothWays : Hopper<S> {
       kOrder == kernels::DqOrder::fixed ? "hopper_backward" : "hopper_backward_any_order";
   static constexpr bool kRepeats = kOrder == kernels::DqOrder::fixed;
   static std::vector<int> widths() { return {32, 64, 80, 96, 128, 256}; }
-  static bool runs_here() { return kernels::HopperBackward<S>::runs_on(Device()); }
+  static bool runs_here() { return kernels::HopperBackward<S>::runs_on(instance()); }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     using Kernel = kernels::HopperBackward<S>;
     const auto bytes =
@@ -85,8 +86,8 @@ struct HopperBothWays : Hopper<S> {
            f.causal,
            kOrder,
            kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
-        .launch(Device());
-    Device().fence();  // the workspace goes
+        .launch(instance());
+    instance().fence();  // the workspace goes
   }
 };
 
@@ -102,7 +103,7 @@ struct Ampere {
   }
   static bool runs_here() { return true; }  // the build is for this device, and for sm_80 or later
   static void forward(const Forward<S>& f) {
-    kernels::AmpereForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}.launch(Device());
+    kernels::AmpereForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}.launch(instance());
   }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     using Kernel = kernels::AmpereBackward<S>;
@@ -111,8 +112,8 @@ struct Ampere {
     const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));
     Kernel{f.q,   f.k,   f.v,     f.out,    f.lse,          b.d_out,         b.d_q,
            b.d_k, b.d_v, f.scale, f.causal, kDeterministic, workspace.data()}
-        .launch(Device());
-    Device().fence();  // the workspace goes
+        .launch(instance());
+    instance().fence();  // the workspace goes
   }
 };
 
@@ -418,9 +419,10 @@ TYPED_TEST(AttentionTuned, launches_under_its_name_on_the_callers_instance) {
   for (const int D : TypeParam::widths()) {
     const Shape s{1, 1, 5, 5, true};
     const Inputs<Scalar> in(s, D);
+    const OtherInstance other;
     const LaunchRecorder recorder;
     const Outcome<TypeParam> outcome(s, D, in);
-    EXPECT_TRUE(launched_under(recorder, "tessera::attention::", Device())) << D;
+    EXPECT_TRUE(launched_under(recorder, "tessera::attention::", instance())) << D;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/clear_spans.hpp"
 #include "support/buffer.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -21,7 +22,7 @@ std::vector<double> cleared(const std::vector<double>& before, const std::vector
   const Buffer<Scalar> array(before);
   const std::vector<ClearSpan> pieces = kernels::cut_spans(spans);
   const Buffer<ClearSpan> on_device(pieces);
-  kernels::ClearSpans<Device, Scalar>{on_device.vector(), array.vector()}.launch(Device());
+  kernels::ClearSpans<Device, Scalar>{on_device.vector(), array.vector()}.launch(instance());
   return array.values();
 }
 
@@ -45,12 +46,13 @@ TYPED_TEST(ClearSpans, a_nan_goes_like_any_number) {
 }
 
 TYPED_TEST(ClearSpans, launches_once_under_its_name_on_the_callers_instance_and_not_at_all_for_no_spans) {
+  const OtherInstance other;
   const LaunchRecorder recorder;
   cleared<TypeParam>({1}, {});
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
   cleared<TypeParam>({1, 2, 3}, {{0, 1}, {2, 1}});
   EXPECT_EQ(recorder.launches().size(), 1u);
-  EXPECT_TRUE(launched_under(recorder, "tessera::clear_spans", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::clear_spans", instance()));
 }
 
 TEST(CutSpans, gives_pieces_of_one_teams_work_in_their_order) {

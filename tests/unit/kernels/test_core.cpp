@@ -13,6 +13,7 @@
 #include "kernels/core/sum_parts.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -126,16 +127,24 @@ TEST(FastExp, has_its_tails_and_keeps_nan) {
   EXPECT_EQ(kernels::fast_exp(1.25), std::exp(1.25));  // double: the library's
 }
 
+TEST(OtherInstance, is_not_the_default_one_where_there_are_several) {
+  if (kernels::kIsHost<Device>) GTEST_SKIP() << "a host has one instance";
+  const OtherInstance other;
+  EXPECT_NE(Kokkos::Tools::Experimental::device_id(instance()), Kokkos::Tools::Experimental::device_id(Device()));
+}
+
 TEST(CastCopy, converts_and_rounds) {
   const auto values = uniform(1009, 1);
   const Buffer<float> from(values);
   const auto to = Buffer<bfloat16>::unwritten(values.size());
+  const OtherInstance other;
   const LaunchRecorder recorder;
-  kernels::CastCopy<Device, float, bfloat16>{.from = from.vector(), .to = to.vector()}.launch(Device());
-  EXPECT_TRUE(launched_under(recorder, "tessera::core::", Device()));
+  kernels::CastCopy<Device, float, bfloat16>{.from = from.vector(), .to = to.vector()}.launch(instance());
+  EXPECT_TRUE(launched_under(recorder, "tessera::core::", instance()));
   EXPECT_TRUE(all_close<bfloat16>(to.values(), from.values(), {.relative = kEpsilon<bfloat16> / 2}));
-  EXPECT_THROW((kernels::CastCopy<Device, float, bfloat16>{.from = from.first(3), .to = to.vector()}.launch(Device())),
-               std::invalid_argument);
+  EXPECT_THROW(
+      (kernels::CastCopy<Device, float, bfloat16>{.from = from.first(3), .to = to.vector()}.launch(instance())),
+      std::invalid_argument);
 }
 
 template <class Scalar>
@@ -160,13 +169,14 @@ void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   for (std::size_t i = 0; i < n; ++i) expected[i] = static_cast<Scalar>(sums[i]);
   const int own = parts / 2;
   sum.out = kernels::Vector<Scalar, Device>(buffers[own].data() + shift, n);
-  sum.launch(Device());
+  sum.launch(instance());
   const std::vector<Scalar> all = buffers[own].elements();
   EXPECT_TRUE(same_bits(std::vector<Scalar>(all.begin() + shift, all.end()), expected))
       << parts << " parts of " << n << ", from element " << shift;
 }
 
 TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
+  const OtherInstance other;
   const LaunchRecorder recorder;
   for (const int parts : {1, 2, 3, 4, 5, 8, 16}) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{4099}}) {
@@ -174,9 +184,9 @@ TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
       expect_sum_of_parts<TypeParam>(parts, n, 1);
     }
   }
-  EXPECT_TRUE(launched_under(recorder, "tessera::core::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::core::", instance()));
   kernels::SumParts<Device, TypeParam> none{.part = {}, .parts = 0, .out = {}};
-  EXPECT_THROW(none.launch(Device()), std::invalid_argument);
+  EXPECT_THROW(none.launch(instance()), std::invalid_argument);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -45,7 +46,7 @@ struct Result {
                                  .grad_scale = scale.value(),
                                  .write_gradient = write_gradient,
                                  .vocabulary = vocabulary}
-        .launch(Device());
+        .launch(instance());
   }
 };
 
@@ -190,7 +191,7 @@ TYPED_TEST(CrossEntropyTest, loss_sum_adds_to_the_total_in_double) {
     const auto losses = uniform_as<Real>(n, 4, 0, 8);
     const Buffer<Real> row_loss(losses);
     const Buffer<double> total(std::vector<double>{1000});
-    LossSum<Device, TypeParam>{.row_loss = row_loss.vector(), .total = total.value()}.launch(Device());
+    LossSum<Device, TypeParam>{.row_loss = row_loss.vector(), .total = total.value()}.launch(instance());
     double expected = 1000;
     for (double loss : losses) expected += loss;
     EXPECT_TRUE(all_close<double>(total.values(), {expected}, {.relative = tolerance<double>(n)}));
@@ -207,11 +208,12 @@ TYPED_TEST(CrossEntropyTest, repeats_bit_for_bit) {
 }
 
 TYPED_TEST(CrossEntropyTest, launches_under_its_name_on_the_callers_instance) {
+  const OtherInstance other;
   const LaunchRecorder recorder;
   const Result<TypeParam> run({2, 5}, std::vector<double>(10), {0, 1}, true);
   const Buffer<double> total(std::vector<double>{0});
-  LossSum<Device, TypeParam>{.row_loss = run.row_loss.vector(), .total = total.value()}.launch(Device());
-  EXPECT_TRUE(launched_under(recorder, "tessera::cross_entropy::", Device()));
+  LossSum<Device, TypeParam>{.row_loss = run.row_loss.vector(), .total = total.value()}.launch(instance());
+  EXPECT_TRUE(launched_under(recorder, "tessera::cross_entropy::", instance()));
   EXPECT_EQ(recorder.launches().size(), 2u);
 }
 
@@ -226,24 +228,24 @@ TYPED_TEST(CrossEntropyTest, refuses_shapes_that_disagree_and_launches_nothing_f
                     .row_loss = real.first(3),
                     .grad_scale = real.value(),
                     .write_gradient = true};
-  EXPECT_NO_THROW(good.launch(Device()));
+  EXPECT_NO_THROW(good.launch(instance()));
   const auto refuses = [&](auto change) {
     Kernel bad = good;
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   refuses([&](Kernel& k) { k.targets = targets.first(4); });
   refuses([&](Kernel& k) { k.row_loss = real.first(2); });
   refuses([&](Kernel& k) { k.grad_scale = {}; });
   refuses([&](Kernel& k) { k.logits = data.matrix(3, 0); });
   refuses([&](Kernel& k) { k.vocabulary = 5; });
-  EXPECT_THROW((LossSum<Device, TypeParam>{.row_loss = real.vector(), .total = {}}.launch(Device())),
+  EXPECT_THROW((LossSum<Device, TypeParam>{.row_loss = real.vector(), .total = {}}.launch(instance())),
                std::invalid_argument);
 
   const LaunchRecorder recorder;
   Kernel none = good;
   none.logits = data.matrix(0, 4), none.targets = targets.first(0), none.row_loss = real.first(0);
-  none.launch(Device());
+  none.launch(instance());
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
 }
 

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -32,7 +33,7 @@ std::vector<Scalar> forward(Shape s, const std::vector<int>& tokens, const std::
   const auto out = Buffer<Scalar>::unwritten(s.N * s.C);
   EmbeddingForward<Device, Scalar>{
       .tokens = tokens_in.vector(), .weight = weight_in.matrix(s.V, s.C), .out = out.matrix(s.N, s.C)}
-      .launch(Device());
+      .launch(instance());
   return out.elements();
 }
 
@@ -50,7 +51,7 @@ std::vector<Grad> backward(Shape s, const std::vector<int>& tokens, const std::v
          .d_weight = d_weight.matrix(s.V, s.C),
          .order = order.vector(),
          .partial = partial.matrix(Kernel::partial_rows(s.N), s.C)}
-      .launch(Device());
+      .launch(instance());
   return d_weight.elements();
 }
 
@@ -108,10 +109,11 @@ TYPED_TEST(Embedding, repeats_bit_for_bit) {
 
 TYPED_TEST(Embedding, launches_under_its_name_on_the_callers_instance) {
   const Shape s{3, 5, 40};
+  const OtherInstance other;
   const LaunchRecorder recorder;
   forward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.V * s.C));
   backward<TypeParam>(s, {0, 1, 2}, std::vector<double>(s.N * s.C), std::vector<double>(s.V * s.C));
-  EXPECT_TRUE(launched_under(recorder, "tessera::embedding::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::embedding::", instance()));
   EXPECT_EQ(recorder.launches().size(), 4u);  // forward; place, once for so few words; sum and join
 }
 
@@ -120,7 +122,7 @@ TYPED_TEST(Embedding, refuses_shapes_that_disagree_and_launches_nothing_for_no_r
   const auto data = Buffer<TypeParam>::zeros(64);
   const auto real = Buffer<Accum<TypeParam>>::zeros(64);
   const auto go_forward = [&](auto n, auto weight, auto out) {
-    EmbeddingForward<Device, TypeParam>{.tokens = n, .weight = weight, .out = out}.launch(Device());
+    EmbeddingForward<Device, TypeParam>{.tokens = n, .weight = weight, .out = out}.launch(instance());
   };
   EXPECT_NO_THROW(go_forward(tokens.first(3), data.matrix(5, 4), data.matrix(3, 4)));
   EXPECT_THROW(go_forward(tokens.first(2), data.matrix(5, 4), data.matrix(3, 4)), std::invalid_argument);
@@ -132,7 +134,7 @@ TYPED_TEST(Embedding, refuses_shapes_that_disagree_and_launches_nothing_for_no_r
   backward.order = order.vector(), backward.partial = real.matrix(Kernel::partial_rows(3), 4);
   const auto go_backward = [&](auto n, auto d_out, auto d_weight) {
     backward.tokens = n, backward.d_out = d_out, backward.d_weight = d_weight;
-    backward.launch(Device());
+    backward.launch(instance());
   };
   EXPECT_NO_THROW(go_backward(tokens.first(3), data.matrix(3, 4), real.matrix(5, 4)));
   EXPECT_THROW(go_backward(tokens.first(4), data.matrix(3, 4), real.matrix(5, 4)), std::invalid_argument);

@@ -5,6 +5,7 @@
 #include "reference/gemm.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -64,7 +65,7 @@ std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op
                                  .accumulate = start == Start::itself,
                                  .workspace = workspace.vector(),
                                  .math = math}
-      .launch(Device());
+      .launch(instance());
   return c.elements();
 }
 
@@ -163,6 +164,7 @@ TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   using In = typename TypeParam::In;
   using Out = typename TypeParam::Out;
   const Shape s{4, 5, 6};
+  const OtherInstance other;
   const LaunchRecorder recorder;
   product<In, Out>(workspace_of<In, Out>({s}), s, Op::none, Op::transpose, Start::itself, std::vector<double>(24),
                    std::vector<double>(30), std::vector<double>(20));
@@ -171,9 +173,9 @@ TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   if (is_ours) {
     EXPECT_THAT(recorder.labels(), ::testing::ElementsAre("tessera::gemm::nt[cublaslt]"));
   }
-  for (const auto& [label, instance, time_s] : recorder.launches()) {
+  for (const auto& [label, number, time_s] : recorder.launches()) {
     EXPECT_THAT(label, ::testing::AnyOf(::testing::StartsWith("tessera::"), ::testing::StartsWith("KokkosBlas::")));
-    EXPECT_EQ(instance, Kokkos::Tools::Experimental::device_id(Device())) << label;
+    EXPECT_EQ(number, Kokkos::Tools::Experimental::device_id(instance())) << label;
   }
 }
 
@@ -192,11 +194,11 @@ TYPED_TEST(Gemm, refuses_shapes_that_disagree_and_a_small_workspace) {
                     .c = out.matrix(3, 5),
                     .accumulate = false,
                     .workspace = workspace.vector()};
-  EXPECT_NO_THROW(good.launch(Device()));
+  EXPECT_NO_THROW(good.launch(instance()));
   const auto refuses = [&](auto change) {
     Kernel bad = good;
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   refuses([&](Kernel& k) { k.a = in.matrix(4, 4); });
   refuses([&](Kernel& k) { k.b = in.matrix(3, 5); });

@@ -6,6 +6,7 @@
 #include "reference/norm2.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -19,7 +20,7 @@ double norm2(const std::vector<double>& x) {
   const Buffer<Scalar> in(x);
   const auto partial = Buffer<double>::unwritten(Kernel::blocks(x.size()));
   const Buffer<double> total(std::vector<double>{1e300});  // is overwritten, not added to
-  Kernel{.x = in.vector(), .partial = partial.vector(), .total = total.value()}.launch(Device());
+  Kernel{.x = in.vector(), .partial = partial.vector(), .total = total.value()}.launch(instance());
   return total.values()[0];
 }
 
@@ -63,18 +64,19 @@ TYPED_TEST(SquareNorm, repeats_bit_for_bit) {
 }
 
 TYPED_TEST(SquareNorm, launches_under_its_name_on_the_callers_instance) {
+  const OtherInstance other;
   const LaunchRecorder recorder;
   norm2<TypeParam>({1, 2, 3});
-  EXPECT_TRUE(launched_under(recorder, "tessera::norm2::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::norm2::", instance()));
 }
 
 TYPED_TEST(SquareNorm, refuses_a_short_workspace_and_a_missing_total) {
   using Kernel = kernels::SquareNorm<Device, TypeParam>;
   const auto x = Buffer<TypeParam>::zeros(this->kBlock + 1);
   const auto partial = Buffer<double>::zeros(2);
-  EXPECT_NO_THROW((Kernel{x.vector(), partial.vector(), partial.value()}.launch(Device())));
-  EXPECT_THROW((Kernel{x.vector(), partial.first(1), partial.value()}.launch(Device())), std::invalid_argument);
-  EXPECT_THROW((Kernel{x.vector(), partial.vector(), {}}.launch(Device())), std::invalid_argument);
+  EXPECT_NO_THROW((Kernel{x.vector(), partial.vector(), partial.value()}.launch(instance())));
+  EXPECT_THROW((Kernel{x.vector(), partial.first(1), partial.value()}.launch(instance())), std::invalid_argument);
+  EXPECT_THROW((Kernel{x.vector(), partial.vector(), {}}.launch(instance())), std::invalid_argument);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -52,7 +53,7 @@ struct Forward {
                                    .y = y.matrix(s.N, s.C),
                                    .rrms = rrms.vector(),
                                    .eps = Real(kEps)}
-        .launch(Device());
+        .launch(instance());
   }
 };
 
@@ -78,7 +79,7 @@ struct Backward {
                                            .d_gain = d_gain.vector(),
                                            .partial = partial.matrix(RmsnormBackward<Device, Scalar>::kPartials, s.C)};
     if (!d_residual.empty()) kernel.d_residual = d_residual_in.matrix(s.N, s.C);
-    kernel.launch(Device());
+    kernel.launch(instance());
   }
 };
 
@@ -130,7 +131,7 @@ TYPED_TEST(Rmsnorm, adds_delta_to_the_residual_and_normalises_the_rounded_sum) {
                                             .rrms = rrms.vector(),
                                             .eps = Real(kEps)};
       if (keeps_sum) kernel.residual = x.matrix(s.N, s.C);
-      kernel.launch(Device());
+      kernel.launch(instance());
       if (keeps_sum) {
         EXPECT_TRUE(same_bits(x.elements(), sum));
       }
@@ -155,7 +156,7 @@ TYPED_TEST(Rmsnorm, copies_x_to_the_residual_without_a_delta) {
                                  .y = y.matrix(s.N, s.C),
                                  .rrms = rrms.vector(),
                                  .eps = Real(kEps)}
-      .launch(Device());
+      .launch(instance());
   EXPECT_TRUE(same_bits(residual.elements(), x.elements()));
   EXPECT_TRUE(same_bits(y.elements(), Forward<Scalar>(s, x.values(), gain.values()).y.elements()));
 }
@@ -208,7 +209,7 @@ TYPED_TEST(Rmsnorm, backward_adds_the_gradient_of_the_residual_stream_also_in_pl
                                     .d_x = in_place.matrix(s.N, s.C),
                                     .d_gain = d_gain.vector(),
                                     .partial = partial.matrix(kPartials, s.C)}
-        .launch(Device());
+        .launch(instance());
     EXPECT_TRUE(same_bits(in_place.elements(), apart.d_x.elements()));
   }
 }
@@ -227,10 +228,11 @@ TYPED_TEST(Rmsnorm, repeats_bit_for_bit) {
 
 TYPED_TEST(Rmsnorm, launches_under_its_name_on_the_callers_instance) {
   const Shape s{40, 8};
+  const OtherInstance other;
   const LaunchRecorder recorder;
   const Forward<TypeParam> forward(s, this->x(s), this->gain(s));
   const Backward<TypeParam> backward(s, this->x(s), this->gain(s), this->d_y(s));
-  EXPECT_TRUE(launched_under(recorder, "tessera::rmsnorm::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::rmsnorm::", instance()));
 }
 
 TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows) {
@@ -246,11 +248,11 @@ TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_row
                .y = big.matrix(3, 4),
                .rrms = real.first(3),
                .eps = 1};
-  EXPECT_NO_THROW(good.launch(Device()));
+  EXPECT_NO_THROW(good.launch(instance()));
   const auto forward_refuses = [&](auto change) {
     F bad = good;
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   forward_refuses([&](F& f) { f.gain = big.vector(); });
   forward_refuses([&](F& f) { f.y = big.matrix(3, 5); });
@@ -270,11 +272,11 @@ TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_row
                .d_x = good.y,
                .d_gain = real.first(4),
                .partial = real.matrix(B::kPartials, 4)};
-  EXPECT_NO_THROW(fine.launch(Device()));
+  EXPECT_NO_THROW(fine.launch(instance()));
   const auto backward_refuses = [&](auto change) {
     B bad = fine;
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   backward_refuses([&](B& b) { b.gain = big.vector(); });
   backward_refuses([&](B& b) { b.rrms = real.vector(); });
@@ -291,7 +293,7 @@ TYPED_TEST(Rmsnorm, refuses_shapes_that_disagree_and_launches_nothing_for_no_row
   const LaunchRecorder recorder;
   F none = good;
   none.x = big.matrix(0, 4), none.y = big.matrix(0, 4), none.rrms = real.first(0);
-  none.launch(Device());
+  none.launch(instance());
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
 }
 

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -38,7 +39,7 @@ std::vector<Scalar> turn(Shape s, const std::vector<double>& x, int first_positi
                                 .table = angles.head_rows(first_position + s.T, s.D / 2, 2),
                                 .first_position = first_position,
                                 .direction = direction}
-      .launch(Device());
+      .launch(instance());
   return in_place.elements();
 }
 
@@ -76,7 +77,7 @@ TYPED_TEST(Rope, turns_q_and_k_inside_the_fused_buffer_and_leaves_the_rest_alone
   constexpr int kKeys = 1;
   kernels::Rope<Device, TypeParam>{.x = kernels::heads_of_qkv<Device>(qkv.data(), kKeys, s.B, s.H, s.T, s.D),
                                    .table = angles.head_rows(s.T, s.D / 2, 2)}
-      .launch(Device());
+      .launch(instance());
 
   std::vector<double> expected = before;
   for (int b = 0; b < s.B; ++b) {
@@ -97,7 +98,7 @@ TYPED_TEST(Rope, turns_q_and_k_in_one_launch_as_in_two) {
     const Buffer<TypeParam> together(before), apart(before);
     const auto angles = table<Accum<TypeParam>>(s.T, s.D);
     const auto turn = [&](const kernels::HeadTensor<TypeParam, Device>& x) {
-      kernels::Rope<Device, TypeParam>{.x = x, .table = angles.head_rows(s.T, s.D / 2, 2)}.launch(Device());
+      kernels::Rope<Device, TypeParam>{.x = x, .table = angles.head_rows(s.T, s.D / 2, 2)}.launch(instance());
     };
     turn(kernels::heads_of_q_and_k<Device>(together.data(), s.B, s.H, s.T, s.D));
     for (const int part : {0, 1}) turn(kernels::heads_of_qkv<Device>(apart.data(), part, s.B, s.H, s.T, s.D));
@@ -113,10 +114,11 @@ TYPED_TEST(Rope, repeats_bit_for_bit) {
 }
 
 TYPED_TEST(Rope, launches_under_its_name_on_the_callers_instance) {
+  const OtherInstance other;
   const LaunchRecorder recorder;
   turn<TypeParam>({1, 1, 2, 4}, std::vector<double>(8), 0, RopeDirection::forward);
   turn<TypeParam>({1, 1, 2, 4}, std::vector<double>(8), 0, RopeDirection::backward);
-  EXPECT_TRUE(launched_under(recorder, "tessera::rope::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::rope::", instance()));
   EXPECT_THAT(recorder.labels(), ::testing::ElementsAre("tessera::rope::forward", "tessera::rope::backward"));
 }
 
@@ -124,7 +126,7 @@ TYPED_TEST(Rope, refuses_odd_widths_short_tables_and_strided_heads_and_launches_
   const auto data = Buffer<TypeParam>::zeros(256);
   const auto angles = Buffer<Accum<TypeParam>>::zeros(256);
   const auto go = [&](auto x, auto table, int first_position) {
-    kernels::Rope<Device, TypeParam>{.x = x, .table = table, .first_position = first_position}.launch(Device());
+    kernels::Rope<Device, TypeParam>{.x = x, .table = table, .first_position = first_position}.launch(instance());
   };
   EXPECT_NO_THROW(go(data.heads(1, 2, 3, 4), angles.head_rows(5, 2, 2), 2));
   EXPECT_THROW(go(data.heads(1, 2, 3, 5), angles.head_rows(5, 2, 2), 0), std::invalid_argument);

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -26,7 +27,7 @@ template <class Scalar>
 std::vector<Scalar> forward(Shape s, const std::vector<double>& gate_up) {
   const Buffer<Scalar> in(gate_up);
   const auto out = Buffer<Scalar>::unwritten(s.N * s.F);
-  SwigluForward<Device, Scalar>{.gate_up = in.matrix(s.N, 2 * s.F), .out = out.matrix(s.N, s.F)}.launch(Device());
+  SwigluForward<Device, Scalar>{.gate_up = in.matrix(s.N, 2 * s.F), .out = out.matrix(s.N, s.F)}.launch(instance());
   return out.elements();
 }
 
@@ -37,7 +38,7 @@ std::vector<Scalar> backward(Shape s, const std::vector<double>& gate_up, const 
   SwigluBackward<Device, Scalar>{.gate_up = in.matrix(s.N, 2 * s.F),
                                  .d_out = d_out_in.matrix(s.N, s.F),
                                  .d_gate_up = d_gate_up.matrix(s.N, 2 * s.F)}
-      .launch(Device());
+      .launch(instance());
   return d_gate_up.elements();
 }
 
@@ -86,7 +87,7 @@ TYPED_TEST(Swiglu, backward_in_place_equals_apart) {
   SwigluBackward<Device, TypeParam>{.gate_up = in_place.matrix(s.N, 2 * s.F),
                                     .d_out = d_out_in.matrix(s.N, s.F),
                                     .d_gate_up = in_place.matrix(s.N, 2 * s.F)}
-      .launch(Device());
+      .launch(instance());
   EXPECT_TRUE(same_bits(in_place.elements(), backward<TypeParam>(s, in, d_out)));
 }
 
@@ -98,7 +99,7 @@ TYPED_TEST(Swiglu, backward_hands_out_forwards_result_again_also_in_place_of_d_o
                                       .d_out = out.matrix(s.N, s.F),
                                       .d_gate_up = in_place.matrix(s.N, 2 * s.F),
                                       .out = out.matrix(s.N, s.F)}
-        .launch(Device());
+        .launch(instance());
     EXPECT_TRUE(same_bits(in_place.elements(), backward<TypeParam>(s, in, d_out)));
     EXPECT_TRUE(all_close<TypeParam>(out.values(), reference::swiglu_forward(in, s.F),
                                      {.relative = tolerance<TypeParam>(), .absolute = kSmallest<TypeParam>}));
@@ -114,20 +115,21 @@ TYPED_TEST(Swiglu, repeats_bit_for_bit) {
 
 TYPED_TEST(Swiglu, launches_under_its_name_on_the_callers_instance) {
   const Shape s{2, 3};
+  const OtherInstance other;
   const LaunchRecorder recorder;
   forward<TypeParam>(s, this->gate_up(s));
   backward<TypeParam>(s, this->gate_up(s), this->d_out(s));
-  EXPECT_TRUE(launched_under(recorder, "tessera::swiglu::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::swiglu::", instance()));
   EXPECT_EQ(recorder.launches().size(), 2u);
 }
 
 TYPED_TEST(Swiglu, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows) {
   const auto data = Buffer<TypeParam>::zeros(64);
   const auto go_forward = [&](auto gate_up, auto out) {
-    SwigluForward<Device, TypeParam>{.gate_up = gate_up, .out = out}.launch(Device());
+    SwigluForward<Device, TypeParam>{.gate_up = gate_up, .out = out}.launch(instance());
   };
   const auto go_backward = [&](auto gate_up, auto d_out, auto d_gate_up) {
-    SwigluBackward<Device, TypeParam>{.gate_up = gate_up, .d_out = d_out, .d_gate_up = d_gate_up}.launch(Device());
+    SwigluBackward<Device, TypeParam>{.gate_up = gate_up, .d_out = d_out, .d_gate_up = d_gate_up}.launch(instance());
   };
   EXPECT_NO_THROW(go_forward(data.matrix(3, 8), data.matrix(3, 4)));
   EXPECT_THROW(go_forward(data.matrix(3, 4), data.matrix(3, 4)), std::invalid_argument);
@@ -140,7 +142,7 @@ TYPED_TEST(Swiglu, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows
                                                   .d_out = data.matrix(3, 4),
                                                   .d_gate_up = data.matrix(3, 8),
                                                   .out = data.matrix(3, 8)}
-                    .launch(Device())),
+                    .launch(instance())),
                std::invalid_argument);
 
   const LaunchRecorder recorder;

@@ -6,6 +6,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/gradient_check.hpp"
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
@@ -26,7 +27,8 @@ template <class Scalar>
 std::vector<Scalar> forward(Shape s, const std::vector<double>& x, const std::vector<double>& w) {
   const Buffer<Scalar> x_in(x), w_in(w);
   const auto y = Buffer<Scalar>::unwritten(s.N);
-  WeightedSumForward<Device, Scalar>{.x = x_in.matrix(s.N, s.D), .w = w_in.vector(), .y = y.vector()}.launch(Device());
+  WeightedSumForward<Device, Scalar>{.x = x_in.matrix(s.N, s.D), .w = w_in.vector(), .y = y.vector()}.launch(
+      instance());
   return y.elements();
 }
 
@@ -46,7 +48,7 @@ struct Backward {
            .d_x = d_x.matrix(s.N, s.D),
            .d_w = d_w.vector(),
            .partial = partial.matrix(Kernel::tiles(s.N), s.D)}
-        .launch(Device());
+        .launch(instance());
   }
 };
 
@@ -97,19 +99,20 @@ TYPED_TEST(WeightedSum, repeats_bit_for_bit) {
 
 TYPED_TEST(WeightedSum, launches_under_its_name_on_the_callers_instance) {
   const Shape s{20, 30};
+  const OtherInstance other;
   const LaunchRecorder recorder;
   forward<TypeParam>(s, this->x(s), this->w(s));
   const Backward<TypeParam> backward(s, this->x(s), this->w(s), this->d_y(s));
-  EXPECT_TRUE(launched_under(recorder, "tessera::weighted_sum::", Device()));
+  EXPECT_TRUE(launched_under(recorder, "tessera::weighted_sum::", instance()));
 }
 
 TYPED_TEST(WeightedSum, refuses_shapes_that_disagree_and_launches_nothing_for_no_rows) {
   const auto data = Buffer<TypeParam>::zeros(64);
   const auto real = Buffer<Accum<TypeParam>>::zeros(64);
   using F = WeightedSumForward<Device, TypeParam>;
-  EXPECT_NO_THROW((F{data.matrix(3, 4), data.first(4), data.first(3)}.launch(Device())));
-  EXPECT_THROW((F{data.matrix(3, 4), data.first(5), data.first(3)}.launch(Device())), std::invalid_argument);
-  EXPECT_THROW((F{data.matrix(3, 4), data.first(4), data.first(4)}.launch(Device())), std::invalid_argument);
+  EXPECT_NO_THROW((F{data.matrix(3, 4), data.first(4), data.first(3)}.launch(instance())));
+  EXPECT_THROW((F{data.matrix(3, 4), data.first(5), data.first(3)}.launch(instance())), std::invalid_argument);
+  EXPECT_THROW((F{data.matrix(3, 4), data.first(4), data.first(4)}.launch(instance())), std::invalid_argument);
 
   using B = WeightedSumBackward<Device, TypeParam>;
   const B good{.x = data.matrix(17, 3),
@@ -118,11 +121,11 @@ TYPED_TEST(WeightedSum, refuses_shapes_that_disagree_and_launches_nothing_for_no
                .d_x = data.matrix(17, 3),
                .d_w = real.first(3),
                .partial = real.matrix(2, 3)};
-  EXPECT_NO_THROW(good.launch(Device()));
+  EXPECT_NO_THROW(good.launch(instance()));
   const auto refuses = [&](auto change) {
     B bad = good;
     change(bad);
-    EXPECT_THROW(bad.launch(Device()), std::invalid_argument);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
   refuses([&](B& b) { b.w = data.first(2); });
   refuses([&](B& b) { b.d_y = data.first(16); });
@@ -131,7 +134,7 @@ TYPED_TEST(WeightedSum, refuses_shapes_that_disagree_and_launches_nothing_for_no
   refuses([&](B& b) { b.partial = real.matrix(1, 3); });
 
   const LaunchRecorder recorder;
-  F{data.matrix(0, 4), data.first(4), data.first(0)}.launch(Device());
+  F{data.matrix(0, 4), data.first(4), data.first(0)}.launch(instance());
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
 }
 

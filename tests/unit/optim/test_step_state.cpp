@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 
 namespace tessera::optim {
@@ -32,7 +33,7 @@ PrepareUpdate<Device> prepare_of(const State& state, double clip_norm, bool scal
 StepState after(StepState before, double clip_norm = 1, bool scales_dynamically = false) {
   const State state;
   state.set(before);
-  prepare_of(state, clip_norm, scales_dynamically).launch(Device());
+  prepare_of(state, clip_norm, scales_dynamically).launch(test::instance());
   Kokkos::fence();
   return state.get();
 }
@@ -50,7 +51,7 @@ TEST(BeginStep, clears_the_loss_and_weights_by_tokens_and_loss_scale) {
   before.loss_sum = 77, before.step = 5, before.optimizer_steps = 4, before.good_steps = 3;
   state.set(before);
   const Kokkos::View<float, Device::memory_space> scale("test.scale");
-  BeginStep<Device, float>{state.view(), kernels::Value<float, Device>(scale.data()), 4096}.launch(Device());
+  BeginStep<Device, float>{state.view(), kernels::Value<float, Device>(scale.data()), 4096}.launch(test::instance());
   Kokkos::fence();
   EXPECT_EQ(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), scale)(), 0.25f);
   const StepState s = state.get();
@@ -65,7 +66,7 @@ TEST(BeginStep, scale_in_double_is_exact) {
   const State state;
   state.set(state_of(1));
   const Kokkos::View<double, Device::memory_space> scale("test.scale");
-  BeginStep<Device, double>{state.view(), kernels::Value<double, Device>(scale.data()), 75}.launch(Device());
+  BeginStep<Device, double>{state.view(), kernels::Value<double, Device>(scale.data()), 75}.launch(test::instance());
   Kokkos::fence();
   EXPECT_EQ(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), scale)(), 1.0 / 75);
 }
@@ -182,7 +183,8 @@ TEST(StepState, kernels_are_labelled_and_on_the_callers_instance) {
   const State state;
   state.set(state_of(1));
   const Kokkos::View<float, Device::memory_space> scale("test.scale");
-  const Device exec;
+  const test::OtherInstance other;
+  const Device exec = test::instance();
   const test::LaunchRecorder recorder;
   BeginStep<Device, float>{state.view(), kernels::Value<float, Device>(scale.data()), 1}.launch(exec);
   prepare_of(state, 1, true).launch(exec);

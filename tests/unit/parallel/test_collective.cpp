@@ -22,7 +22,7 @@ Span span_of(std::vector<Real>& values) {
 
 template <class Real>
 std::vector<Real> all_reduce(TestWorld& world, std::vector<Real> values) {
-  test::all_reduce(world.collectives(), span_of(values));
+  test::all_reduce(world, span_of(values));
   return values;
 }
 

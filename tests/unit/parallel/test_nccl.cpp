@@ -24,6 +24,7 @@ namespace {
 using config::AllReduceMethod;
 using kernels::Device;
 using test::Buffer;
+using test::Meeting;
 using test::same_bits;
 using test::TestWorld;
 
@@ -71,7 +72,7 @@ void expect_exact_sums(Nccl& test, double unit) {
       expected[i] = Scalar(number * test.world.size() * (test.world.size() + 1) / 2);
     }
     const Buffer<Scalar> buffer(values);
-    tessera::test::all_reduce(test.nccl(), span_of(buffer));
+    tessera::test::all_reduce(test.world, span_of(buffer));
     EXPECT_TRUE(same_bits(buffer.elements(), expected)) << n << " elements of " << kScalarName<Scalar>;
   }
 }
@@ -89,7 +90,7 @@ TEST_P(Nccl, has_the_same_bits_on_every_rank_and_in_every_repeat) {
     std::vector<float> first;
     for (int repeat = 0; repeat < 3; ++repeat) {
       const Buffer<float> buffer(random);
-      test::all_reduce(nccl(), span_of(buffer));
+      test::all_reduce(world, span_of(buffer));
       if (repeat == 0) first = buffer.elements();
       EXPECT_TRUE(same_bits(buffer.elements(), first)) << n << " elements";
     }
@@ -114,7 +115,7 @@ void expect_one_rounding(Nccl& test) {
   std::vector<Scalar> expected(n);
   for (std::size_t i = 0; i < n; ++i) expected[i] = static_cast<Scalar>(sums[i]);
   const Buffer<Scalar> buffer(values_of(test.world.rank()));
-  tessera::test::all_reduce(test.nccl(), span_of(buffer));
+  tessera::test::all_reduce(test.world, span_of(buffer));
   EXPECT_TRUE(same_bits(buffer.elements(), expected)) << kScalarName<Scalar>;
 }
 
@@ -158,6 +159,7 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
   const Kokkos::View<std::uint16_t*, Device::memory_space> memory(
       Kokkos::view_alloc(Kokkos::WithoutInitializing, "values"), n);
   const Halves values(reinterpret_cast<bfloat16*>(memory.data()), n);
+  const Meeting meeting(world);
   const auto sum = nccl().make_all_reduce({"values", values.data(), n, Dtype::bf16}, {});
   const Device exec;
   for (int run = 0; run < 3; ++run) {
@@ -189,6 +191,7 @@ void double_all(const Device& exec, const Buffer<float>& buffer) {
 TEST_P(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
+  const Meeting meeting(world);
   const auto sum = nccl().make_all_reduce(span_of(buffer), {});
   for (int run = 0; run < 3; ++run) {
     fill_slowly(exec, buffer, 3.0f);
@@ -204,6 +207,7 @@ TEST_P(Nccl, leaves_the_host_free_and_allocates_nothing) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
   const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(1 << 20);
+  const Meeting meeting(world);
   const auto plain = nccl().make_all_reduce(span_of(buffer), {});
   const auto narrow = nccl().make_all_reduce(span_of(buffer), span_of(wire));
   for (const auto* sum : {&plain, &narrow}) {
@@ -234,6 +238,7 @@ TEST_P(Nccl, leaves_the_host_free_and_allocates_nothing) {
 TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   const Device exec;
   std::vector<Buffer<double>> values;
+  const Meeting meeting(world);
   std::vector<std::unique_ptr<AllReduce>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
@@ -291,7 +296,10 @@ TEST_P(Nccl, refuses_what_it_cannot_sum) {
 struct Step {
   static constexpr std::int64_t kUnit = 500'000;
   Step(Nccl& test, bool is_narrow)
-      : grads(Buffer<float>::zeros(4 * kUnit)), wire(Buffer<bfloat16>::zeros(4 * kUnit)), rank(test.world.rank()) {
+      : grads(Buffer<float>::zeros(4 * kUnit)),
+        wire(Buffer<bfloat16>::zeros(4 * kUnit)),
+        meeting(test.world),
+        rank(test.world.rank()) {
     for (int unit = 0; unit < 4; ++unit) {
       spans.push_back({"unit", grads.data() + (3 - unit) * kUnit, kUnit, Dtype::fp32});
     }
@@ -327,6 +335,7 @@ struct Step {
 
   Buffer<float> grads;
   Buffer<bfloat16> wire;
+  Meeting meeting;
   int rank;
   Device exec;
   std::vector<Span> spans;

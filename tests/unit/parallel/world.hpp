@@ -1,6 +1,8 @@
 /// What tests of collectives begin with: a World that borrows the MPI which the test's main started, and a sum.
 #pragma once
 
+#include <exception>
+
 #include "parallel/world.hpp"
 
 namespace tessera::test {
@@ -19,10 +21,26 @@ struct TestWorld : parallel::World {
   }
 };
 
-/// A sum that runs once, and for which the host waits.
-inline void all_reduce(parallel::Collectives& collectives, const parallel::Span& span) {
+/// Waits for all ranks at the end of a scope. Between sums, which are declared behind it and end first, and the memory
+/// that they sum, which is declared before it: other ranks may have that open.
+class Meeting {
+ public:
+  explicit Meeting(const parallel::World& world) : world_(world) {}
+  ~Meeting() {
+    if (std::uncaught_exceptions() == 0) world_.barrier();
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+ private:
+  const parallel::World& world_;
+};
+
+/// A sum over all ranks that runs once, and for which the host waits.
+inline void all_reduce(parallel::World& world, const parallel::Span& span) {
+  const Meeting meeting(world);
   const kernels::Device exec;
-  const auto sum = collectives.make_all_reduce(span, {});
+  const auto sum = world.collectives().make_all_reduce(span, {});
   sum->start(exec);
   sum->join(exec);
   exec.fence();

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -89,8 +90,12 @@ class Training {
     trainer->initialize(13);
   }
   ~Training() {
-    trainer->disconnect();
-    world.barrier();
+    if (std::uncaught_exceptions() > 0) {  // main ends all ranks
+      world.collectives().abandon();
+    } else {
+      trainer->disconnect();
+      world.barrier();
+    }
   }
 
   /// Numbers of the next step; the loss is the mean over all tokens of all ranks.

@@ -1,0 +1,52 @@
+/// Gradients that cross the network in fewer bits than they are kept in.
+#pragma once
+
+#include <stdexcept>
+
+#include "kernels/core/cast_copy.hpp"
+#include "parallel/collective.hpp"
+
+namespace tessera::parallel {
+
+/// A span of gradients and what of it crosses the network: the span itself, or a copy of it, fp32 in bf16.
+class Wire {
+ public:
+  /// `wire`: empty (no elements), or as many as the span has. Throws std::invalid_argument for other dtypes or lengths;
+  /// `who` names the library.
+  Wire(const char* who, const Span& span, const Span& wire) : span_(span), wire_(wire) {
+    if (!is_narrow()) return;
+    if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
+      throw std::invalid_argument(std::string(who) + " all-reduce of " + span.label +
+                                  ": crosses the network as fp32 in bf16 of the same length only");
+    }
+  }
+
+  bool is_narrow() const { return wire_.count != 0; }
+  const Span& message() const { return is_narrow() ? wire_ : span_; }  // what crosses the network
+
+  /// Rounds the gradients into the message, behind what was enqueued on `exec`.
+  void narrow(const kernels::Device& exec) const {
+    if (!is_narrow()) return;
+    kernels::CastCopy<kernels::Device, float, bfloat16>{.from = numbers<const float>(span_),
+                                                        .to = numbers<bfloat16>(wire_)}
+        .launch(exec);
+  }
+
+  /// The message becomes the gradients again.
+  void widen(const kernels::Device& exec) const {
+    if (!is_narrow()) return;
+    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_),
+                                                        .to = numbers<float>(span_)}
+        .launch(exec);
+  }
+
+ private:
+  template <class Number>
+  static kernels::Vector<Number, kernels::Device> numbers(const Span& span) {
+    return kernels::Vector<Number, kernels::Device>(static_cast<Number*>(span.data), span.count);
+  }
+
+  Span span_, wire_;
+};
+
+}  // namespace tessera::parallel
