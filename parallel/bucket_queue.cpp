@@ -54,7 +54,13 @@ BucketQueue::BucketQueue(Collectives& collectives, const kernels::Device& exec, 
 
 BucketQueue::~BucketQueue() = default;
 
+void BucketQueue::connect() {
+  for (Bucket& bucket : buckets_) bucket.sum->connect();
+  is_connected_ = true;
+}
+
 void BucketQueue::begin() {
+  if (!is_connected_) throw std::logic_error("bucket queue: connect it before the first begin");
   for (Bucket& bucket : buckets_) bucket.missing = bucket.spans;
   exposed_s_ = 0;
   is_active_ = true;

@@ -32,6 +32,9 @@ class BucketQueue {
               std::int64_t bucket_bytes, const Span& wire = {});
   ~BucketQueue();
 
+  /// Collective, once, before the first begin(). The constructor is not.
+  void connect();
+
   /// Call before the backward pass that completes the gradients; earlier micro-steps accumulate without it.
   void begin();
   void ready(std::size_t span);
@@ -66,7 +69,7 @@ class BucketQueue {
   std::vector<std::size_t> bucket_of_span_;
   AllReduce* last_started_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits
-  bool is_active_ = false;
+  bool is_connected_ = false, is_active_ = false;
 };
 
 }  // namespace tessera::parallel

@@ -29,6 +29,11 @@ class AllReduce {
  public:
   virtual ~AllReduce() = default;
 
+  /// Collective, once, before the first start: tells the other ranks what they must know of this one. Making a sum is
+  /// not collective, so a rank that has no memory for it can say so before the others wait for it here. Throws on every
+  /// rank or on none.
+  virtual void connect() {}
+
   /// Begins behind what was enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
   /// Where is_asynchronous(), start and join may be captured in a graph, together.
   virtual void start(const kernels::Device& exec) = 0;
@@ -69,7 +74,7 @@ class Collectives {
   /// ranks (MPI does not promise it; the tests hold the library to it).
   /// `wire`: empty, or as many elements of another dtype, of the same memory as `span`, in which the values cross the
   /// network: rounded into it before, summed there, widened back after. Its content is nobody else's meanwhile.
-  /// Throws std::invalid_argument for what cannot be summed.
+  /// Not collective; connect() it. Throws std::invalid_argument for what cannot be summed.
   virtual std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) = 0;
 
   /// Rank 0's content to everyone, before it returns. Any dtype. What made the content has been fenced.

@@ -164,18 +164,27 @@ class Communicator {
 class NcclAllReduce final : public AllReduce {
  public:
   NcclAllReduce(Communicator& comm, CopyEngines* engines, const Span& span, const Span& wire)
-      : comm_(comm), wire_("nccl", span, wire), type_(type_of(wire_.message())) {
+      : comm_(comm),
+        engines_(span.count > 0 ? engines : nullptr),
+        wire_("nccl", span, wire),
+        type_(type_of(wire_.message())) {
     require_device_memory("all-reduce", span);
     require_device_memory("all-reduce", wire);
-    if (engines && span.count > 0) copies_ = engines->make_sum(wire_.message());
+  }
+
+  void connect() override {
+    if (engines_) copies_ = engines_->make_sum(wire_.message());
   }
 
   void start(const Device& exec) override {
+    if (engines_ && !copies_) {
+      throw std::logic_error("nccl all-reduce of " + wire_.message().label + ": connect it before the first start");
+    }
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
     wire_.narrow(comm_.instance());
-    if (copies_) {
+    if (engines_) {
       copies_->enqueue(comm_.instance());
     } else {
       const Span& message = wire_.message();
@@ -209,9 +218,10 @@ class NcclAllReduce final : public AllReduce {
 
  private:
   Communicator& comm_;
+  CopyEngines* engines_;  // null: NCCL's ring
   Wire wire_;
   ncclDataType_t type_;
-  std::unique_ptr<CopyEngineSum> copies_;                               // null: NCCL's ring
+  std::unique_ptr<CopyEngineSum> copies_;                               // from connect() on, by engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
   Event begin_, end_, joined_;                                          // tell the time
   bool was_started_ = false, was_joined_ = false;

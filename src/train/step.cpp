@@ -68,17 +68,20 @@ class TrainerOf final : public Trainer {
     clear_gradients();  // the padding between tensors stays so
     exec_.fence();
     set_scalars({.loss_scale = kDtype<Scalar> == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
+    queue_.emplace(world.collectives(), exec_, gradient_spans(), bucket_bytes(), wire());
+    hooks_.emplace(plan.layout, model::Timeline{plan.shape.units()}.update(), *queue_, plan.table.units());
   }
 
   /// What is under way ends first: it uses the memory that goes.
   ~TrainerOf() override { exec_.fence(); }
 
   void connect() override {
-    queue_.emplace(world_.collectives(), exec_, gradient_spans(), bucket_bytes(), wire());
-    hooks_.emplace(plan_.layout, model::Timeline{plan_.shape.units()}.update(), *queue_, plan_.table.units());
+    queue_->connect();
+    is_connected_ = true;
   }
 
   void disconnect() override {
+    is_connected_ = false;
     exec_.fence();
     for (const auto& slot : slots_) slot->graph = StepGraph();  // it holds the sums, too
     hooks_.reset();
@@ -102,7 +105,7 @@ class TrainerOf final : public Trainer {
   }
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
-    if (!queue_) throw std::logic_error("trainer: connect it before the first step");
+    if (!is_connected_) throw std::logic_error("trainer: connect it before the first step");
     if (started_ - collected_ == kMostStarted)
       throw std::logic_error("trainer: collect a step before starting another");
     Slot& slot = *slots_[started_ % kMostStarted];
@@ -549,8 +552,9 @@ class TrainerOf final : public Trainer {
   std::vector<std::pair<std::size_t, std::size_t>> blocks_of_tensors_;  // in blocks_
   kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
   model::Transformer<Exec, Scalar, Grad> transformer_;
-  std::optional<parallel::BucketQueue> queue_;  // from connect() on, as the hooks
+  std::optional<parallel::BucketQueue> queue_;  // until disconnect(), as the hooks
   std::optional<StepHooks> hooks_;
+  bool is_connected_ = false;
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   Tokens validation_tokens_;
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns

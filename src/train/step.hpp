@@ -66,7 +66,7 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  /// Makes the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
+  /// Connects the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
   /// memory, the others must know before they wait for it here.
   virtual void connect() = 0;
   /// Waits for what is under way and closes the sums; there are no steps afterwards. The other ranks may have this

@@ -88,6 +88,7 @@ TEST(BucketQueue, buckets_become_smaller_towards_the_end) {
   TestWorld world;
   Gradients g(std::vector<std::int64_t>(10, 100), world.rank());  // 10 spans of 400 bytes
   BucketQueue queue(world.collectives(), {}, g.spans, 1500);
+  queue.connect();
   Listener listener;
   run_all(queue, 10);
   std::vector<std::int64_t> bytes;
@@ -104,6 +105,7 @@ TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
   TestWorld world;
   Gradients g({10, 20, 30, 5}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 121);
+  queue.connect();
   Listener listener;
   const double before_s = events::now_s();
   queue.begin();
@@ -132,6 +134,7 @@ TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
        {std::int64_t{0}, std::int64_t{5000}, std::int64_t{300000}, std::int64_t{1} << 40}) {
     Gradients g(counts, world.rank());
     BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes);
+    queue.connect();
     run_all(queue, counts.size());
     EXPECT_TRUE(same_bits(g.values(), g.sums(world.size()))) << "buckets of " << bucket_bytes << " bytes";
   }
@@ -145,6 +148,7 @@ TEST(BucketQueue, rounds_what_crosses_the_network_when_asked_to) {
     const std::int64_t total = static_cast<std::int64_t>(g.buffer.size());
     const auto wire = Buffer<bfloat16>::unwritten(total);
     BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes, {"wire", wire.data(), total, Dtype::bf16});
+    queue.connect();
     Listener listener;
     run_all(queue, counts.size());
     const std::vector<float> made = g.values();
@@ -181,6 +185,7 @@ TEST(BucketQueue, collects_what_finish_has_waited_for) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  queue.connect();
   EXPECT_EQ(queue.collect(), 0);
   queue.begin();
   queue.ready(0);
@@ -193,6 +198,7 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   TestWorld world;
   Gradients g({5000, 5000, 5000}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 20000);
+  queue.connect();
   ASSERT_EQ(queue.buckets(), 3u);
   Listener listener;
   queue.begin();
@@ -219,6 +225,7 @@ TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
   TestWorld world;
   Gradients g({100, 100, 100}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 401);
+  queue.connect();
   ASSERT_EQ(queue.buckets(), 2u);
   queue.begin();
   queue.ready(0);
@@ -234,6 +241,7 @@ TEST(BucketQueue, serves_step_after_step) {
   TestWorld world;
   Gradients g({300, 300, 300}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 2000);
+  queue.connect();
   run_all(queue, 3);
   run_all(queue, 3);
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size(), 2)));
@@ -244,6 +252,7 @@ TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
   Gradients g({300, 300}, world.rank());
   const std::vector<float> untouched = g.values();
   BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  queue.connect();
   Listener listener;
   const auto idle = [&] {
     queue.ready(0);
@@ -264,6 +273,7 @@ TEST(BucketQueue, refuses_ready_twice_and_never_ready) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  queue.connect();
   queue.begin();
   queue.ready(0);
   EXPECT_THROW(queue.ready(0), std::logic_error);
@@ -274,6 +284,7 @@ TEST(BucketQueue, refuses_a_span_that_does_not_exist) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   BucketQueue queue(world.collectives(), {}, g.spans, 1 << 20);
+  queue.connect();
   queue.begin();
   EXPECT_THROW(queue.ready(2), std::out_of_range);
   queue.ready(0);

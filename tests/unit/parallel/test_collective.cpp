@@ -70,7 +70,7 @@ TYPED_TEST(AllReduceOf, several_may_be_under_way_and_finish_in_any_order) {
   std::vector<std::unique_ptr<AllReduce>> pending;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(50000 + i, static_cast<TypeParam>(i + world.rank()));
-    pending.push_back(world.collectives().make_all_reduce(span_of(values.back()), {}));
+    pending.push_back(test::connected_sum(world, span_of(values.back())));
     pending.back()->start({});
   }
   while (!pending[2]->test()) {
@@ -93,7 +93,7 @@ TYPED_TEST(AllReduceOf, of_nothing_completes) {
 TYPED_TEST(AllReduceOf, runs_again_after_it_has_completed) {
   TestWorld world;
   std::vector<TypeParam> values(1009, TypeParam(1));
-  const auto sum = world.collectives().make_all_reduce(span_of(values), {});
+  const auto sum = test::connected_sum(world, span_of(values));
   double factor = 1;
   for (int run = 0; run < 3; ++run) {
     sum->start({});
@@ -141,7 +141,7 @@ TEST(Collectives, refuse_to_sum_what_is_no_number_of_ours) {
 TEST(Collectives, times_are_asked_for_afterwards) {
   TestWorld world;
   std::vector<float> values(1000, 1.0f);
-  const auto sum = world.collectives().make_all_reduce(span_of(values), {});
+  const auto sum = test::connected_sum(world, span_of(values));
   sum->start({});
   EXPECT_THROW(sum->times(), std::logic_error);
   sum->join({});
@@ -173,7 +173,7 @@ TEST(Collectives, broadcast_rank_0_in_every_dtype) {
 TEST(Collectives, gradients_in_flight_do_not_meet_exchanges_of_the_world) {
   TestWorld world;
   std::vector<float> values(300000, 1.0f);
-  const auto pending = world.collectives().make_all_reduce(span_of(values), {});
+  const auto pending = test::connected_sum(world, span_of(values));
   pending->start({});
   EXPECT_EQ(world.max(world.rank()), world.size() - 1);
   EXPECT_EQ(world.broadcast(world.rank() == 0 ? "text" : ""), "text");

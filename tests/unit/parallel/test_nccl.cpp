@@ -160,7 +160,7 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
       Kokkos::view_alloc(Kokkos::WithoutInitializing, "values"), n);
   const Halves values(reinterpret_cast<bfloat16*>(memory.data()), n);
   const Meeting meeting(world);
-  const auto sum = nccl().make_all_reduce({"values", values.data(), n, Dtype::bf16}, {});
+  const auto sum = test::connected_sum(world, {"values", values.data(), n, Dtype::bf16});
   const Device exec;
   for (int run = 0; run < 3; ++run) {
     fill_with_small_integers(exec, values, world.rank(), run);
@@ -192,7 +192,7 @@ TEST_P(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
   const Meeting meeting(world);
-  const auto sum = nccl().make_all_reduce(span_of(buffer), {});
+  const auto sum = test::connected_sum(world, span_of(buffer));
   for (int run = 0; run < 3; ++run) {
     fill_slowly(exec, buffer, 3.0f);
     sum->start(exec);
@@ -208,8 +208,8 @@ TEST_P(Nccl, leaves_the_host_free_and_allocates_nothing) {
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
   const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(1 << 20);
   const Meeting meeting(world);
-  const auto plain = nccl().make_all_reduce(span_of(buffer), {});
-  const auto narrow = nccl().make_all_reduce(span_of(buffer), span_of(wire));
+  const auto plain = test::connected_sum(world, span_of(buffer));
+  const auto narrow = test::connected_sum(world, span_of(buffer), span_of(wire));
   for (const auto* sum : {&plain, &narrow}) {
     (*sum)->start(exec);  // connections are made
     (*sum)->join(exec);
@@ -242,7 +242,7 @@ TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   std::vector<std::unique_ptr<AllReduce>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
-    sums.push_back(nccl().make_all_reduce(span_of(values.back()), {}));
+    sums.push_back(test::connected_sum(world, span_of(values.back())));
     sums.back()->start(exec);
   }
   while (!sums.back()->test()) continue;
@@ -305,6 +305,7 @@ struct Step {
     }
     const Span narrow{"wire", wire.data(), 4 * kUnit, Dtype::bf16};
     queue = std::make_unique<BucketQueue>(test.nccl(), exec, spans, kUnit * 4, is_narrow ? narrow : Span{});
+    queue->connect();
   }
 
   void enqueue(float scale) {

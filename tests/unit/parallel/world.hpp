@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 
 #include "parallel/world.hpp"
 
@@ -36,11 +37,19 @@ class Meeting {
   const parallel::World& world_;
 };
 
+/// A sum over all ranks that can be started.
+inline std::unique_ptr<parallel::AllReduce> connected_sum(parallel::World& world, const parallel::Span& span,
+                                                          const parallel::Span& wire = {}) {
+  auto sum = world.collectives().make_all_reduce(span, wire);
+  sum->connect();
+  return sum;
+}
+
 /// A sum over all ranks that runs once, and for which the host waits.
 inline void all_reduce(parallel::World& world, const parallel::Span& span) {
   const Meeting meeting(world);
   const kernels::Device exec;
-  const auto sum = world.collectives().make_all_reduce(span, {});
+  const auto sum = connected_sum(world, span);
   sum->start(exec);
   sum->join(exec);
   exec.fence();
