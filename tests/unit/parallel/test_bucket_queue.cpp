@@ -292,6 +292,15 @@ TEST(BucketQueue, refuses_a_span_that_does_not_exist) {
   queue.finish();
 }
 
+TEST(BucketQueue, wants_to_be_connected_first) {
+  TestWorld world;
+  Gradients g({10, 20}, 0);
+  BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  EXPECT_THROW(queue.begin(), std::logic_error);
+  queue.connect();
+  EXPECT_NO_THROW(queue.begin());
+}
+
 TEST(BucketQueue, refuses_to_join_spans_that_are_no_neighbours) {
   TestWorld world;
   Gradients g({10, 20, 30}, 0);
