@@ -16,6 +16,8 @@
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. On GPUs logits below
 ///            -1.7e38 count as that.
+/// Error      E as in kernels/core/scalar.hpp: row_loss 20 E<Real>(1); a gradient E<Scalar>(V) + 12 eps<Real> of itself
+///            and E<Real>(V) of grad_scale.
 /// Order      fixed for given V and the place of a row's first logit in a packet: bitwise repeatable. No atomics.
 /// Memory     pad: level 0, Real kTile; on GPUs two or four Real per thread and, for long rows, up to all the rest.
 /// Cost       hosts: reads the logits once for the loss; reads and writes them once more for the gradient. GPUs: reads

@@ -4,8 +4,10 @@
 ///
 /// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device.
 ///
+/// Source     clipping by the norm of all gradients: Pascanu et al. 2013, arXiv:1211.5063, Alg. 1.
 /// Numerics   squares and sums in double; a NaN or an infinity in x comes out as NaN or infinity, which is how the
 ///            step finds an overflow.
+/// Error      E<double>(n) of itself (kernels/core/scalar.hpp).
 /// Order      fixed for a given length: bitwise repeatable. No atomics.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when `partial` is too short.

@@ -20,6 +20,8 @@
 /// Source     Zhang & Sennrich 2019, arXiv:1910.07467.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; the norm is taken of the sum as rounded to Scalar, which is what
 ///            backward reads again.
+/// Error      E as in kernels/core/scalar.hpp: y E<Scalar>(C) and rrms E<Real>(C) of themselves; d_x eps<Scalar> of
+///            itself and E<Real>(C) of its largest term; d_gain E<Real>(N) sqrt(N) of the largest d_y.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad: level 0, Real C (forward), Real 3*C (backward); on GPUs at most two Reals per thread.
 /// Cost       moves 2*N*C elements forward (4 with delta and residual), 3*N*C backward (4 with d_residual).

@@ -9,6 +9,7 @@
 ///
 /// Source     Su et al. 2021, arXiv:2104.09864, eq. 34.
 /// Numerics   angles, sines and cosines in double, rounded once to Real = Accum<Scalar>; the rotation in Real.
+/// Error      E<Scalar>(1) of the largest number (kernels/core/scalar.hpp).
 /// Order      element-wise: bitwise repeatable.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when D is odd, shapes disagree, or the table is too short.

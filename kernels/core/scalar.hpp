@@ -6,6 +6,9 @@
 ///
 ///   Accum<Scalar>   the type a kernel computes and accumulates in: double for double, float for the rest
 ///   kEpsilon<S>     unit roundoff used to derive tolerances: distance from 1 to the next value
+///   E<Scalar>(n)    in the `Error` lines of kernels: what a result may be off after a sum of n terms, eps<Scalar> +
+///                   (8 + 2 sqrt(n)) eps<Accum<Scalar>>, eps being kEpsilon. Tests hold the kernels to these lines,
+///                   against sums in double (tests/support/scalars.hpp).
 #pragma once
 
 #include <Kokkos_Macros.hpp>

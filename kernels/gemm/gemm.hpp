@@ -10,6 +10,7 @@
 ///            float sums where arithmetic units round them, once in 16 terms: the error grows like the length k, not
 ///            like its root (of the norm of c, measured: 1.9e-5 for k = 16,384, 7.6e-5 for 65,536). GemmMath::tf32
 ///            takes 10 fraction bits of the operands of a float product.
+/// Error      for operands up to 1: eps<Out> of itself and E<Accum<In>>(k) (1 + sqrt(k)) (kernels/core/scalar.hpp).
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
 ///            the first product of a kind and kept for the life of the process (gemm_algorithms, below).
 /// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, however aligned.

@@ -12,6 +12,7 @@
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2.
 /// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they meet
 ///            d_out, q and k; the three gradients are rounded once.
+/// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient.
 /// Order      deterministic: bitwise repeatable. Otherwise d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.

@@ -14,6 +14,7 @@
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; lazy rescaling as in FlashAttention-4 (Shah et al. 2026).
 /// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
 ///            bound) before they meet v, out once at the end.
+/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, and of the largest.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     scratch: the tile of queries and a ring of tiles of k and v, 16 to 96 KiB; no workspace.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.

@@ -24,6 +24,7 @@
 ///            products that follow; the three gradients rounded once. Relative error (Frobenius, standard normal
 ///            inputs) against double 2.3e-3 to 2.6e-3 in bf16, 3.0e-4 to 3.2e-4 in fp16, that of a FlashAttention-2
 ///            with the same roundings.
+/// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient, in each entry.
 /// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
 ///            order: bitwise repeatable. DqOrder::any: additions come as they come; d_k and d_v are repeatable still.
 ///            A place waits only for places taken before it, so any number of teams may run at once.

@@ -20,6 +20,7 @@
 /// Departs    tiles of queries are counted from the end, so that with a causal mask the incomplete one is the cheapest;
 ///            the softmax's maximum is looked for on demand; no clusters, no fp8.
 /// Numerics   products of Scalar summed in float, softmax in float, weights rounded to Scalar for the second product.
+/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, and of the largest.
 /// Order      fixed for given shapes: bitwise repeatable, whichever team a tile falls to.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
