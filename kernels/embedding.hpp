@@ -16,12 +16,13 @@
 ///
 /// Source     stable radix sort from the least digit on: Knuth, The Art of Computer Programming 3, 5.2.5.
 /// Numerics   forward copies; backward sums in Accum<Scalar>.
-/// Error      forward none; backward E<Real>(N) of the largest gradient (kernels/core/scalar.hpp), rounded once to
-/// Grad. Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically. Memory     pad:
-/// level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. The caller's: `order` and `partial`. Cost       moves 2*N*C
-/// elements forward; backward N*C Scalar, at most 2*N*C Accum<Scalar> and some integers. Async      returns after
-/// enqueue on `exec`; never fences. Throws     std::invalid_argument when shapes disagree. Limits     token ids are in
-/// [0,V): the data room refuses others; here only builds with assertions look.
+/// Error      forward none; backward E<Real>(N) of the largest gradient (kernels/core/scalar.hpp), and a rounding.
+/// Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically.
+/// Memory     pad: level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. The caller's: `order` and `partial`.
+/// Cost       moves 2*N*C elements forward; backward N*C Scalar, at most 2*N*C Accum<Scalar> and some integers.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree.
+/// Limits     token ids are in [0,V): the data room refuses others; here only builds with assertions look.
 #pragma once
 
 #include "kernels/core/packet.hpp"
