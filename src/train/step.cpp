@@ -1,8 +1,6 @@
 #include "train/step.hpp"  // the contract is there; here is how
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <optional>
 #include <stdexcept>
 
@@ -22,6 +20,7 @@
 #include "parallel/bucket_queue.hpp"
 #include "train/graph.hpp"
 #include "train/step_hooks.hpp"
+#include "train/training_state.hpp"
 
 namespace tessera::train {
 namespace {
@@ -37,7 +36,7 @@ template <class Scalar, class Grad = Accum<Scalar>>
 class TrainerOf final : public Trainer {
  public:
   using Real = Accum<Scalar>;
-  using Weights = kernels::MasterWeights<Exec, Scalar>;
+  using Weights = typename TrainingState<Exec, Scalar>::Weights;
 
   TrainerOf(const Plan& plan, const config::Settings& settings, parallel::World& world)
       : plan_(plan),
@@ -45,10 +44,9 @@ class TrainerOf final : public Trainer {
         world_(world),
         arena_(plan.layout),
         params_(arena_.data<Scalar>(plan.state.params)),
-        weights_{flat(params_), flat(master_array())},
         grads_(arena_.data<Grad>(plan.state.grads)),
-        m_(arena_.data<Real>(plan.state.m)),
-        v_(arena_.data<Real>(plan.state.v)),
+        kept_(plan.table, {.working = flat(params_), .master = flat(master_array())},
+              flat(arena_.data<Real>(plan.state.m)), flat(arena_.data<Real>(plan.state.v))),
         state_(reinterpret_cast<optim::StepState*>(arena_.data<double>(plan.state.state))),
         grad_scale_(arena_.data<Real>(plan.state.grad_scale)),
         validation_loss_(arena_.data<double>(plan.state.validation_loss)),
@@ -89,10 +87,11 @@ class TrainerOf final : public Trainer {
   }
 
   void initialize(std::uint64_t seed) override {
-    clear_state();
+    kept_.clear(exec_);
+    const Weights& weights = kept_.weights();
     if (world_.rank() == 0) {  // the others get theirs from rank 0
       for (const model::Param& param : plan_.table.params()) {
-        model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}
+        model::InitializeParam<Exec, Scalar>{weights, param.first, param.count, model::InitialValues(seed, param)}
             .launch(exec_);
       }
     }
@@ -100,7 +99,7 @@ class TrainerOf final : public Trainer {
     world_.collectives().broadcast({"params", params_, flat_count(), kDtype<Scalar>});
     if (!Weights::kAreOne) {
       world_.collectives().broadcast(
-          {"optimizer.master", weights_.master.data(), flat_count(), kDtype<kernels::MasterWord<Scalar>>});
+          {"optimizer.master", weights.master.data(), flat_count(), kDtype<kernels::MasterWord<Scalar>>});
     }
   }
 
@@ -182,36 +181,13 @@ class TrainerOf final : public Trainer {
   }
 
   std::vector<SavedTensor> saved_state(bool mine_only) override {
-    std::vector<SavedTensor> state;
-    std::size_t index = 0;
-    const auto add = [&](const char* group, const auto& array) {
-      for (const model::Param& param : plan_.table.params()) {
-        if (mine_only && static_cast<int>(index++ % world_.size()) != world_.rank()) continue;
-        state.push_back({group, &param, [this, &param, array] { return saved(param, array); }});
-      }
-    };
-    add("params", weights_);
-    for (const auto& [group, data] : moments()) add(group, flat(data));
-    return state;
+    return kept_.saved(
+        [&](std::size_t number) { return !mine_only || static_cast<int>(number % world_.size()) == world_.rank(); });
   }
 
   void load_state(const std::function<void(const StateTensor&)>& visit) override {
-    clear_state();
-    std::vector<float> buffer;
-    const auto loaded = [&](const char* group, const model::Param& param) {
-      buffer.resize(param.count);
-      visit({group, &param, buffer});
-    };
-    for (const model::Param& param : plan_.table.params()) {
-      loaded("params", param);
-      upload_weights(param, buffer);
-    }
-    for (const auto& [group, data] : moments()) {
-      for (const model::Param& param : plan_.table.params()) {
-        loaded(group, param);
-        upload(std::vector<Real>(buffer.begin(), buffer.end()), data + param.first);
-      }
-    }
+    kept_.clear(exec_);
+    kept_.load(visit);
   }
 
   StateScalars scalars() override {
@@ -243,19 +219,7 @@ class TrainerOf final : public Trainer {
                                          {plan_.options.attention, plan_.options.math}, prompt, options);
   }
 
-  std::uint64_t weights_fingerprint() override {
-    const auto working = on_host(weights_.working.data(), flat_count());
-    const auto master = on_host(weights_.master.data(), flat_count());
-    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over the words
-    const auto add = [&](const auto& number) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, &number, sizeof(number));
-      hash = (hash ^ word) * 0x100000001b3u;
-    };
-    for (const auto& number : working) add(number);
-    for (const auto& number : master) add(number);
-    return hash;
-  }
+  std::uint64_t weights_fingerprint() override { return kept_.fingerprint(); }
 
  private:
   /// Token ids on their way to the device.
@@ -365,72 +329,11 @@ class TrainerOf final : public Trainer {
     }
   }
 
-  std::array<std::pair<const char*, Real*>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
-
-  /// All weights and moments zero, padding included.
-  void clear_state() {
-    const auto clear = [&](auto* data) { Kokkos::deep_copy(exec_, bytes_of(data), static_cast<unsigned char>(0)); };
-    clear(params_);
-    clear(weights_.master.data());
-    clear(m_);
-    clear(v_);
-    exec_.fence();
-  }
-  void clear_gradients() { Kokkos::deep_copy(exec_, bytes_of(grads_), static_cast<unsigned char>(0)); }
-  template <class Number>
-  kernels::Vector<unsigned char, Exec> bytes_of(Number* data) const {
-    return kernels::Vector<unsigned char, Exec>(reinterpret_cast<unsigned char*>(data), flat_count() * sizeof(Number));
-  }
-
-  template <class Number>
-  static void upload(const std::vector<Number>& from, Number* to) {
-    Kokkos::deep_copy(kernels::Vector<Number, Exec>(to, from.size()),
-                      Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
-  }
-  template <class Number>
-  static std::vector<Number> on_host(const Number* data, std::int64_t count) {
-    std::vector<Number> host(count);
-    Kokkos::deep_copy(Kokkos::View<Number*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()),
-                      kernels::Vector<const Number, Exec>(data, count));
-    return host;
-  }
-
-  /// A tensor's weights, as the optimizer has them, at their place.
-  void upload_weights(const model::Param& param, const std::vector<float>& values) {
-    using Host = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
-    std::vector<Scalar> working(values.size());
-    std::vector<kernels::MasterWord<Scalar>> master(Weights::kAreOne ? 0 : values.size());
-    Host on_host;
-    on_host.working = decltype(on_host.working)(working.data(), working.size());
-    if constexpr (Weights::kAreOne) {
-      on_host.master = on_host.working;
-    } else {
-      on_host.master = decltype(on_host.master)(master.data(), master.size());
-    }
-    for (std::size_t i = 0; i < values.size(); ++i) on_host.set(i, static_cast<Real>(values[i]));
-    upload(working, params_ + param.first);
-    if constexpr (!Weights::kAreOne) upload(master, weights_.master.data() + param.first);
-  }
-
-  static constexpr bool kIsPlain = kernels::kIsHost<Exec> && std::is_same_v<Scalar, float>;  // nothing to convert
-
-  /// A tensor's weights or moments as floats on the host, valid until the next call.
-  std::span<const float> saved(const model::Param& param, const Weights& weights) {
-    if constexpr (kIsPlain) return {weights.working.data() + param.first, static_cast<std::size_t>(param.count)};
-    using Host = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
-    auto working = on_host(weights.working.data() + param.first, param.count);
-    auto master = on_host(weights.master.data() + param.first, param.count);
-    const Host host{decltype(Host::working)(working.data(), working.size()),
-                    decltype(Host::master)(master.data(), master.size())};
-    saved_.resize(param.count);
-    for (std::int64_t i = 0; i < param.count; ++i) saved_[i] = static_cast<float>(host(i));
-    return saved_;
-  }
-  std::span<const float> saved(const model::Param& param, kernels::Vector<Real, Exec> moments) {
-    if constexpr (kIsPlain) return {moments.data() + param.first, static_cast<std::size_t>(param.count)};
-    const std::vector<Real> host = on_host(moments.data() + param.first, param.count);
-    saved_.assign(host.begin(), host.end());
-    return saved_;
+  /// Padding included.
+  void clear_gradients() {
+    using Bytes = kernels::Vector<unsigned char, Exec>;
+    Kokkos::deep_copy(exec_, Bytes(reinterpret_cast<unsigned char*>(grads_), flat_count() * sizeof(Grad)),
+                      static_cast<unsigned char>(0));
   }
 
   std::int64_t flat_count() const { return plan_.table.flat_count(); }
@@ -516,11 +419,11 @@ class TrainerOf final : public Trainer {
     const config::Optimizer& o = settings_.optimizer;
     kernels::AdamwUpdate<Exec, Scalar, Grad>{
         .blocks = blocks,
-        .master = weights_.master,
-        .param = Weights::kAreOne ? kernels::Vector<Scalar, Exec>{} : weights_.working,
+        .master = kept_.weights().master,
+        .param = Weights::kAreOne ? kernels::Vector<Scalar, Exec>{} : kept_.weights().working,
         .grad = flat(static_cast<const Grad*>(grads_)),
-        .m = flat(m_),
-        .v = flat(v_),
+        .m = kept_.m(),
+        .v = kept_.v(),
         .scalars = kernels::Value<const kernels::AdamwScalars, Exec>(&state_->adamw),
         .beta1 = static_cast<Real>(o.beta1),
         .beta2 = static_cast<Real>(o.beta2),
@@ -542,9 +445,8 @@ class TrainerOf final : public Trainer {
   Exec exec_;
   memory::Arena<Exec> arena_;
   Scalar* params_;
-  Weights weights_;
   Grad* grads_;
-  Real *m_, *v_;
+  TrainingState<Exec, Scalar> kept_;
   optim::StepState* state_;
   Real* grad_scale_;
   double* validation_loss_;
@@ -560,7 +462,6 @@ class TrainerOf final : public Trainer {
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns
   kernels::StreamTimer<Exec> times_{2 * kTimed};
   std::int64_t started_ = 0, collected_ = 0;
-  std::vector<float> saved_;  // the host's copy of the tensor that is being saved
 };
 
 }  // namespace
