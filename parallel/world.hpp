@@ -11,14 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "config/settings.hpp"
 #include "errors.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/watchdog.hpp"
 
 namespace tessera::parallel {
-
-class DeviceChoice;
 
 class World {
  public:
@@ -95,20 +92,6 @@ class World {
   std::atomic<bool> is_leaving_ = false;
   std::mutex asking_;  // the watchdog asks the collectives from its own thread
   std::unique_ptr<Watchdog> watchdog_;
-};
-
-/// The collectives that a deck asks for, in use while this lives: from Kokkos' start on the rank's device to before its
-/// end. automatic: NCCL where the build has it and each of several ranks has a GPU of its own, else MPI.
-class CollectivesChoice {
- public:
-  /// Collective. Throws Failure(Exit::environment) where NCCL, or a way of summing, is asked for and cannot be.
-  CollectivesChoice(World& world, const config::Parallel& choice, const DeviceChoice& device);
-  ~CollectivesChoice();
-  CollectivesChoice(const CollectivesChoice&) = delete;
-  CollectivesChoice& operator=(const CollectivesChoice&) = delete;
-
- private:
-  World& world_;
 };
 
 /// Throws Failure(Exit::environment) when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says

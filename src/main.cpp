@@ -23,6 +23,7 @@
 #include "errors.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "parallel/choice.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "train/plan.hpp"

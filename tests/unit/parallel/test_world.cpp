@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "errors.hpp"
+#include "parallel/choice.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
