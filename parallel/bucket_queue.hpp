@@ -34,6 +34,7 @@ class BucketQueue {
 
   /// Collective, once, before the first begin(). The constructor is not.
   void connect();
+  bool is_connected() const { return is_connected_; }
 
   /// Call before the backward pass that completes the gradients; earlier micro-steps accumulate without it.
   void begin();

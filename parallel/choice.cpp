@@ -30,7 +30,6 @@ CollectivesChoice::CollectivesChoice(World& world, const config::Parallel& choic
       world.use(make_nccl_collectives(world, choice.all_reduce));
     }
   }
-  static_cast<void>(takes_nccl);
 }
 
 CollectivesChoice::~CollectivesChoice() {

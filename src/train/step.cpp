@@ -73,13 +73,9 @@ class TrainerOf final : public Trainer {
   /// What is under way ends first: it uses the memory that goes.
   ~TrainerOf() override { exec_.fence(); }
 
-  void connect() override {
-    queue_->connect();
-    is_connected_ = true;
-  }
+  void connect() override { queue_->connect(); }
 
   void disconnect() override {
-    is_connected_ = false;
     exec_.fence();
     for (const auto& slot : slots_) slot->graph = StepGraph();  // it holds the sums, too
     hooks_.reset();
@@ -104,7 +100,7 @@ class TrainerOf final : public Trainer {
   }
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) override {
-    if (!is_connected_) throw std::logic_error("trainer: connect it before the first step");
+    if (!queue_ || !queue_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
     if (started_ - collected_ == kMostStarted)
       throw std::logic_error("trainer: collect a step before starting another");
     Slot& slot = *slots_[started_ % kMostStarted];
@@ -329,12 +325,7 @@ class TrainerOf final : public Trainer {
     }
   }
 
-  /// Padding included.
-  void clear_gradients() {
-    using Bytes = kernels::Vector<unsigned char, Exec>;
-    Kokkos::deep_copy(exec_, Bytes(reinterpret_cast<unsigned char*>(grads_), flat_count() * sizeof(Grad)),
-                      static_cast<unsigned char>(0));
-  }
+  void clear_gradients() { clear_bytes(exec_, flat(grads_)); }
 
   std::int64_t flat_count() const { return plan_.table.flat_count(); }
   template <class Number>
@@ -367,8 +358,7 @@ class TrainerOf final : public Trainer {
   void upload_list(const std::vector<Item>& items, memory::TensorId id, kernels::Vector<const Item, Exec>& on_device) {
     const kernels::Vector<Item, Exec> target(reinterpret_cast<Item*>(arena_.template data<std::int32_t>(id)),
                                              items.size());
-    Kokkos::deep_copy(target,
-                      Kokkos::View<const Item*, Kokkos::HostSpace, kernels::Unmanaged>(items.data(), items.size()));
+    upload(items, target);
     on_device = target;
   }
 
@@ -456,7 +446,6 @@ class TrainerOf final : public Trainer {
   model::Transformer<Exec, Scalar, Grad> transformer_;
   std::optional<parallel::BucketQueue> queue_;  // until disconnect(), as the hooks
   std::optional<StepHooks> hooks_;
-  bool is_connected_ = false;
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
   Tokens validation_tokens_;
   std::vector<std::unique_ptr<Slot>> slots_;  // taken in turns

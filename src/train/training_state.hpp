@@ -17,6 +17,20 @@
 
 namespace tessera::train {
 
+/// Every byte of a flat array on the device becomes zero, padding included. Returns after enqueue on `exec`.
+template <class Exec, class Array>
+void clear_bytes(const Exec& exec, const Array& array) {
+  const kernels::Vector<unsigned char, Exec> bytes(reinterpret_cast<unsigned char*>(array.data()),
+                                                   array.size() * sizeof(*array.data()));
+  Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
+}
+
+/// Fills a flat array on the device, as long as `from`. Fences.
+template <class Number, class Array>
+void upload(const std::vector<Number>& from, const Array& to) {
+  Kokkos::deep_copy(to, Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+}
+
 template <class Exec, class Scalar>
 class TrainingState {
  public:
@@ -34,16 +48,10 @@ class TrainingState {
 
   /// All of it becomes zero, padding included. Fences.
   void clear(const Exec& exec) const {
-    const auto clear = [&](const auto& array) {
-      using Bytes = kernels::Vector<unsigned char, Exec>;
-      const std::size_t bytes = array.size() * sizeof(*array.data());
-      Kokkos::deep_copy(exec, Bytes(reinterpret_cast<unsigned char*>(array.data()), bytes),
-                        static_cast<unsigned char>(0));
-    };
-    clear(weights_.working);
-    clear(weights_.master);
-    clear(m_);
-    clear(v_);
+    clear_bytes(exec, weights_.working);
+    clear_bytes(exec, weights_.master);
+    clear_bytes(exec, m_);
+    clear_bytes(exec, v_);
     exec.fence();
   }
 
@@ -74,8 +82,8 @@ class TrainingState {
     };
     each("params", [&](const model::Param& param) { load_weights(param, buffer); });
     for (const auto& [group, array] : moments()) {
-      each(group, [&, to = array.data()](const model::Param& param) {
-        upload(std::vector<Real>(buffer.begin(), buffer.end()), to + param.first);
+      each(group, [&, all = array](const model::Param& param) {
+        upload(std::vector<Real>(buffer.begin(), buffer.end()), part_of(param, all));
       });
     }
   }
@@ -101,10 +109,9 @@ class TrainingState {
 
   std::array<std::pair<const char*, Moments>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
 
-  template <class Number>
-  static void upload(const std::vector<Number>& from, Number* to) {
-    Kokkos::deep_copy(kernels::Vector<Number, Exec>(to, from.size()),
-                      Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+  template <class Array>
+  static auto part_of(const model::Param& param, const Array& array) {
+    return Kokkos::subview(array, std::make_pair(param.first, param.first + param.count));
   }
   template <class Number>
   static std::vector<Number> on_host(const Number* data, std::int64_t count) {
@@ -126,8 +133,8 @@ class TrainingState {
       on_host.master = decltype(on_host.master)(master.data(), master.size());
     }
     for (std::size_t i = 0; i < values.size(); ++i) on_host.set(i, static_cast<Real>(values[i]));
-    upload(working, weights_.working.data() + param.first);
-    if constexpr (!Weights::kAreOne) upload(master, weights_.master.data() + param.first);
+    upload(working, part_of(param, weights_.working));
+    if constexpr (!Weights::kAreOne) upload(master, part_of(param, weights_.master));
   }
 
   /// A tensor's weights or moments as floats on the host, valid until the next call.

@@ -11,7 +11,7 @@
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2 (with the two loops exchanged, so that no team shares a gradient).
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once.
-/// Error      eps<Scalar> + 8 eps<Accum> of the largest of each gradient.
+/// Error      eps<Scalar> + 8 eps<Accum>, and as much of the largest of each gradient.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pads of Accum: level 0, 5*kQueryTile*D + 2*kKeyTile*D + 2*kKeyTile*kQueryTile + 2*kQueryTile;
 ///            level 1, 2*Tk*D (d_k and d_v of one head), each with D rounded up to a lane block.

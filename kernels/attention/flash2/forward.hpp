@@ -13,7 +13,7 @@
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Departs    no dropout, no split over the keys.
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
-/// Error      eps<Scalar> + 8 eps<Accum> of the largest, out and lse.
+/// Error      eps<Scalar> + 8 eps<Accum>, and as much of the largest, out and lse.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad, level 0, Accum: (kQueryTile + 2*kKeyTile)*D + kKeyTile*kQueryTile + D*kQueryTile + 3*kQueryTile.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.

@@ -9,7 +9,7 @@
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
-/// Error      2 eps<Scalar> + 8 eps<Accum> of the largest of each result.
+/// Error      2 eps<Scalar> + 8 eps<Accum>, and as much of the largest of each result.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
 /// Async      returns after enqueue on `exec`; never fences.

@@ -11,6 +11,7 @@
 #include "kernels/core/math.hpp"
 #include "kernels/core/scalar.hpp"
 #include "kernels/core/sum_parts.hpp"
+#include "kernels/residual_add.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/instance.hpp"
@@ -150,6 +151,22 @@ TEST(CastCopy, converts_and_rounds) {
 template <class Scalar>
 struct SumParts : ::testing::Test {};
 TYPED_TEST_SUITE(SumParts, AllScalars, ScalarNames);
+
+template <class Scalar>
+struct ResidualAdd : ::testing::Test {};
+TYPED_TEST_SUITE(ResidualAdd, AllScalars, ScalarNames);
+
+TYPED_TEST(ResidualAdd, rounds_once_and_may_overwrite_what_it_adds) {
+  for (const std::size_t n : {1, 7, 4099}) {
+    const Buffer<TypeParam> x(uniform(n, 1)), delta(uniform(n, 2));
+    const std::vector<double> left = x.values(), right = delta.values();
+    std::vector<double> expected(n);
+    for (std::size_t i = 0; i < n; ++i) expected[i] = left[i] + right[i];
+    kernels::ResidualAdd<Device, TypeParam>{.x = x.vector(), .delta = delta.vector(), .out = x.vector()}.launch(
+        instance());
+    EXPECT_TRUE(all_close<TypeParam>(x.values(), expected, {.relative = kEpsilon<TypeParam> / 2}));
+  }
+}
 
 /// Against the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts begin one
 /// element behind a packet's place.
