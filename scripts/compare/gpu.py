@@ -212,8 +212,16 @@ def case(T, D, causal, tokens=16384, channels=2048):
 
 ATTENTION_CASES = [case(T, D, causal) for D in (128, 64) for T in (1024, 4096, 16384) for causal in (False, True)]
 ATTENTION_CASES += [case(4096, D, causal) for D in (80, 256) for causal in (False, True)]
+PASSES = ["forward", "backward"]
+# Of every timing, on both sides. A GPU at its power limit keeps its full clocks for some 40 ms after a rest, then loses
+# up to a sixth of its speed: unless each timing begins rested and ends soon, it tells what ran before it.
+TIMING = {"repeats": 12, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
 COURSE = "forward+backward of the course's case [ms]"
 COURSE_CASE = {"B": 1, "H": 16, "T": 16384, "D": 64, "causal": True}
+
+
+def timing(quick):
+    return {**TIMING, "repeats": 8} if quick else TIMING
 
 
 def ours_attention(ours, cases, quick, **sweep):
@@ -227,7 +235,7 @@ def ours_attention(ours, cases, quick, **sweep):
     for lengths, group in merged.items():
         rows = ours.run(deck("attention_gpu.toml"), 'bench.implementations=["flash2"]', "bench.tuned=[true]",
                         f"bench.lengths={numbers(lengths)}", f"bench.head_widths={numbers(group)}",
-                        f"bench.repeats={8 if quick else 12}", "bench.warmup_ms=20",
+                        *(f"bench.{key}={value}" for key, value in timing(quick).items()),
                         *(f"bench.{key}={value}" for key, value in sweep.items()))
         for row in rows:
             key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
@@ -239,7 +247,8 @@ def attention(ours, torch, report, rounds, quick):
     wgmma, mma, theirs = [], [], []
     short = [c for c in ATTENTION_CASES if c["T"] <= 4096]  # MATH keeps several arrays of T x T
     try:
-        stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"], repeats=3, warmup_ms=1)))
+        stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"],
+                                                          passes=PASSES, timing={"repeats": 3, "warmup_ms": 1})))
     except Failed as reason:
         print(f"  MATH: {reason}", flush=True)
         stored = {}
@@ -249,8 +258,8 @@ def attention(ours, torch, report, rounds, quick):
             mma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["mma"]', deterministic="[true]"))
 
         def their_turn():
-            theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"],
-                                    repeats=8 if quick else 12, warmup_ms=20))
+            theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"], passes=PASSES,
+                                    timing=timing(quick)))
 
         for turn in (our_turn, their_turn) if number % 2 == 0 else (their_turn, our_turn):
             turn()
@@ -261,7 +270,7 @@ def attention(ours, torch, report, rounds, quick):
           f"{'x CUDNN':>19}{'x FLASH':>19}{'mma x FLASH':>19}{'any order x CUDNN':>19}{'x MATH':>8}")
     for index, c in enumerate(ATTENTION_CASES):
         flop = 4 * c["B"] * c["H"] * c["T"] ** 2 * c["D"] * (0.5 if c["causal"] else 1)
-        for direction, factor in (("forward", 1), ("backward", 2.5)):
+        for direction, factor in zip(PASSES, (1, 2.5)):
             def mine(runs, engine, ordered):
                 column = [run.get((c["T"], c["D"], c["causal"], engine, ordered), {}).get(f"{direction}_ms") for run in runs]
                 return column if all(x is not None and x == x for x in column) else None
@@ -341,7 +350,8 @@ def course(ours, torch, report, rounds, quick):
                               heads=c["H"], batch=c["B"], causal="[true]")
         for key, row in rows.items():
             mine[key[4]].append(row["both_ms"])
-        theirs.append(torch.ask(do="attention", cases=[c], backends=["CUDNN", "FLASH"], repeats=10, warmup_ms=25)[0])
+        theirs.append(torch.ask(do="attention", cases=[c], backends=["CUDNN", "FLASH"], passes=["both"],
+                                timing=timing(quick))[0])
     middle = {"deterministic": median(mine[True]), "any order": median(mine[False]),
               **{backend: median([t[backend].get("both", math.nan) for t in theirs]) for backend in ("CUDNN", "FLASH")}}
     print("forward + backward, B=1 H=16 T=16384 D=64 causal: "

@@ -4,7 +4,7 @@
 Reads one JSON object per line from stdin and answers each with one line on stdout. Both sides of a comparison take
 turns in one call; this process keeps its models and compiled code between its turns, and works only when asked.
 
-    {"do": "attention", "cases": [...], "backends": [...], "repeats": n, "warmup_ms": t}
+    {"do": "attention", "cases": [...], "backends": [...], "passes": [...], "timing": {...}}  (the arguments of `timed`)
     {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
     {"do": "model", ...}      builds and compiles a transformer, and lays it aside in host memory
     {"do": "wake"}            brings it back, with an optimizer;  {"do": "step", "compiled": b, ...} times it
@@ -28,14 +28,21 @@ BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTEN
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def timed(call, repeats, warmup_ms):
-    """Median milliseconds of `call` on the GPU."""
-    begin = time.perf_counter()
+def timed(call, repeats, warmup_ms, rest_ms=0, row_limit_s=0):
+    """Median milliseconds of `call` on the GPU; rest, warm-up and limit as time_repeats of our bench jobs has them."""
+    torch.cuda.synchronize()
+    time.sleep(1e-3 * rest_ms)
+    begin, once_s = time.perf_counter(), math.inf
     while True:
+        before = time.perf_counter()
         call()
         torch.cuda.synchronize()
-        if 1e3 * (time.perf_counter() - begin) >= warmup_ms:
+        now = time.perf_counter()
+        once_s = min(once_s, now - before)
+        if 1e3 * (now - begin) >= warmup_ms:
             break
+    if row_limit_s and once_s * repeats > row_limit_s:
+        repeats = max(1, int(row_limit_s / once_s))
     call()  # the first that counts finds the queue busy
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for first, last in marks:
@@ -69,7 +76,7 @@ def tensors_of(case, dtype):
 
 
 def attention(request):
-    """[{backend: {"forward": ms, "backward": ms, "both": ms} or {"failed": why}}] for each case."""
+    """[{backend: {pass: ms} or {"failed": why}}] for each case; passes are "forward", "backward", "both"."""
     answers = []
     for case in request["cases"]:
         q, k, v, d_out = tensors_of(case, DTYPES[case.get("dtype", "bf16")])
@@ -81,11 +88,10 @@ def attention(request):
             try:
                 with sdpa_kernel(BACKENDS[backend]):
                     out = forward()
-                    time_of = lambda call: timed(call, request["repeats"], request["warmup_ms"])
-                    answer[backend] = {
-                        "forward": time_of(forward),
-                        "backward": time_of(lambda: torch.autograd.grad(out, (q, k, v), d_out, retain_graph=True)),
-                        "both": time_of(lambda: torch.autograd.grad(forward(), (q, k, v), d_out))}
+                    calls = {"forward": forward,
+                             "backward": lambda: torch.autograd.grad(out, (q, k, v), d_out, retain_graph=True),
+                             "both": lambda: torch.autograd.grad(forward(), (q, k, v), d_out)}
+                    answer[backend] = {each: timed(calls[each], **request["timing"]) for each in request["passes"]}
                     del out
             except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
                 answer[backend] = {"failed": str(error).splitlines()[0][:120]}

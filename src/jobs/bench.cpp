@@ -5,9 +5,11 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <thread>
 
 #include "build_info.hpp"
 #include "io/h5.hpp"
@@ -42,7 +44,10 @@ std::int64_t repeats_within(const config::Bench& bench, double once_s) {
 }
 
 Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
-  // 1. warm up: until both its count and its time are reached; the fastest run tells how many repeats there is time for
+  // 1. rest, then warm up: until both its count and its time are reached; the fastest run tells how many repeats there
+  //    is time for
+  exec.fence();
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench.rest_ms));
   const double start_s = events::now_s();
   double once_s = INFINITY;
   const std::int64_t warmup = std::max<std::int64_t>(bench.warmup, bench.row_limit_s > 0 ? 1 : 0);

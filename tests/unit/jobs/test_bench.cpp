@@ -1,4 +1,4 @@
-/// The console's table of a benchmark.
+/// The console's table of a benchmark, and how a timing goes.
 #include "jobs/bench.hpp"
 
 #include <gmock/gmock.h>
@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <sstream>
+
+#include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -40,6 +42,20 @@ TEST(BenchTable, keeps_its_columns_apart_and_under_their_names) {
   BenchTable unforeseen;
   unforeseen.add({T::text("name", "a text longer than any other"), T::text("next", "a text longer than any other")});
   EXPECT_EQ(words_of(unforeseen.line(0)).size(), 12u) << unforeseen.line(0);
+}
+
+TEST(TimeRepeats, rests_once_before_it_warms_up_and_repeats) {
+  config::Bench bench;
+  bench.warmup = 2;
+  bench.repeats = 3;
+  bench.rest_ms = 30;
+  const double begin_s = events::now_s();
+  std::vector<double> called_s;
+  const Timing timing = time_repeats(bench, kernels::Device(), [&] { called_s.push_back(events::now_s() - begin_s); });
+  EXPECT_EQ(timing.repeats, 3);
+  ASSERT_GE(called_s.size(), 5u);
+  EXPECT_GE(called_s.front(), 30e-3);
+  EXPECT_LT(timing.median_s, 30e-3);  // the rest counts in no repeat
 }
 
 }  // namespace
