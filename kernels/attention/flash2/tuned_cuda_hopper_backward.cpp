@@ -95,7 +95,6 @@ struct BackwardFinish {
   BackwardShape shape;
   BackwardSums sums;
   float scale;
-  bool clears_d_q;  // then the sums hold 0 where nothing was added
 
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * kWarpLanes, 1>>;
   using Member = typename Policy::member_type;
@@ -117,7 +116,7 @@ struct BackwardFinish {
                          slab % kWarpgroupWarps * kWarpLanes + 4 * g;
 
     float4 sum[4] = {};
-    if (clears_d_q || shape.last_key_tile(tile) >= 0) {
+    if (shape.is_cleared || shape.last_key_tile(tile) >= 0) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) sum[t] = from[t];
     }
@@ -194,6 +193,12 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
                                          : std::clamp(processors / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
+  // In any order and without a mask, places of a head that walk in step would add to the same sums at the same time:
+  // wide ones start apart, for the others it costs less that the first one stores, where all would else be cleared
+  // before.
+  const bool in_any_order_unmasked = !in_order && !problem.causal;
+  shape.is_ring = in_any_order_unmasked && Tiles::kIsWide;
+  shape.is_cleared = !in_order && (problem.causal || Tiles::kIsWide);
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
   TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",
                   B, H, Tq, D);
@@ -204,10 +209,10 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                          typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
                          Prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums});
   };
-  if (in_order) {
-    prepare.template operator()<false>();
-  } else {
+  if (shape.is_cleared) {
     prepare.template operator()<true>();
+  } else {
+    prepare.template operator()<false>();
   }
 
   const int places = shape.heads * shape.key_tiles;
@@ -230,7 +235,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                        main);
 
   using Finish = BackwardFinish<Scalar, D>;
-  const Finish finish{problem.d_q, shape, workspace.sums, problem.scale, !in_order};
+  const Finish finish{problem.d_q, shape, workspace.sums, problem.scale};
   const std::int64_t threads = std::int64_t{shape.heads} * shape.query_tiles * Finish::kTileThreads;
   Kokkos::parallel_for(
       "tessera::attention::flash2::backward::finish[hopper]",

@@ -209,11 +209,9 @@ struct BackwardMain {
     }
   }
 
-  /// A lane that adds one consumer's shares of d_q to the sums, in the order of tickets or as they come.
+  /// A lane that adds one consumer's shares of d_q to the sums.
   TESSERA_DEVICE void add_shares(const Pad& pad, int consumer) const {
-    const int bytes = consumer == 0 ? kShareBytes0 : kShareBytes - kShareBytes0;
-    const SharedAddress shares = pad + kShare + consumer * kShareBytes0;
-    int stage = 0, parity = 0;
+    ShareRing ring{pad, consumer};
   #pragma unroll 1
     for (int n = 0;; ++n) {
       pad.wait_for_place(n);
@@ -223,38 +221,77 @@ struct BackwardMain {
       const std::size_t first_tile = std::size_t(head) * shape.query_tiles + first;
       float* to = sums.d_q + first_tile * kQueries * D + consumer * (kShareBytes0 / 4);
       std::int32_t* ticket = sums.tickets + first_tile * kConsumers + consumer;
-      int seen = 0;
-  #pragma unroll 1
-      for (int tile = first; tile < shape.query_tiles; ++tile) {
-        const int slot = consumer * kStages + stage;
-        const SharedAddress share = shares + stage * kShareBytes;
-        barrier_wait(pad.barrier(kShareFull + slot), parity);
-        if (in_order) {  // later tiles of keys come first, because a causal walk starts at its diagonal
-          const int turn = shape.last_key_tile(tile) - key_tile;
-          if (seen != turn) wait_for_turn(ticket, turn);
-          if (turn == 0) {
-            store_bytes(to, share, bytes);
-          } else {
-            add_floats(to, share, bytes);
-          }
-          bulk_commit();
-          bulk_wait_read<0>();
-          barrier_arrive(pad.barrier(kShareEmpty + slot));
-          seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;  // while the copy engine adds
-          bulk_wait<0>();
-          pass_ticket(ticket);
-        } else {
-          add_floats(to, share, bytes);
-          bulk_commit();
-          bulk_wait_read<0>();
-          barrier_arrive(pad.barrier(kShareEmpty + slot));
-        }
-        to += kQueries * D;
-        ticket += kConsumers;
-        if (++stage == kStages) stage = 0, parity ^= 1;
+      if (in_order) {
+        add_in_order(ring, key_tile, first, to, ticket);
+      } else {
+        add_as_they_come(ring, key_tile, first, to, ticket);
       }
     }
     bulk_wait<0>();
+  }
+
+  /// The shares of a consumer as they are handed over.
+  struct ShareRing {
+    const Pad& pad;
+    int consumer;
+    int stage = 0, parity = 0;
+
+    TESSERA_DEVICE SharedAddress barrier(int which) const { return pad.barrier(which + consumer * kStages + stage); }
+    TESSERA_DEVICE int bytes() const { return consumer == 0 ? kShareBytes0 : kShareBytes - kShareBytes0; }
+    TESSERA_DEVICE SharedAddress wait_for_share() const {
+      barrier_wait(barrier(kShareFull), parity);
+      return pad + kShare + consumer * kShareBytes0 + stage * kShareBytes;
+    }
+    /// Gives the room back as soon as the copy engine has read it.
+    TESSERA_DEVICE void release_share() {
+      bulk_commit();
+      bulk_wait_read<0>();
+      barrier_arrive(barrier(kShareEmpty));
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+  };
+
+  /// A place's shares, each in its turn: later tiles of keys come first, because a causal walk starts at its diagonal.
+  TESSERA_DEVICE void add_in_order(ShareRing& ring, int key_tile, int first, float* to, std::int32_t* ticket) const {
+    int seen = 0;
+  #pragma unroll 1
+    for (int tile = first; tile < shape.query_tiles; ++tile, to += kQueries * D, ticket += kConsumers) {
+      const SharedAddress share = ring.wait_for_share();
+      const int turn = shape.last_key_tile(tile) - key_tile;
+      if (seen != turn) wait_for_turn(ticket, turn);
+      if (turn == 0) {
+        store_bytes(to, share, ring.bytes());
+      } else {
+        add_floats(to, share, ring.bytes());
+      }
+      ring.release_share();
+      seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;  // while the copy engine adds
+      bulk_wait<0>();
+      pass_ticket(ticket);
+    }
+  }
+
+  /// A place's shares as they come. Sums that were not cleared are stored by the head's first place, which was taken
+  /// before the others; these add behind it.
+  TESSERA_DEVICE void add_as_they_come(ShareRing& ring, int key_tile, int first, float* to,
+                                       std::int32_t* ticket) const {
+    const bool stores = !shape.is_cleared && key_tile == 0;
+    int seen = shape.is_cleared;
+  #pragma unroll 1
+    for (int tile = first; tile < shape.query_tiles; ++tile, to += kQueries * D, ticket += kConsumers) {
+      const SharedAddress share = ring.wait_for_share();
+      if (stores) {
+        store_bytes(to, share, ring.bytes());
+        ring.release_share();
+        bulk_wait<0>();
+        pass_ticket(ticket);
+      } else {
+        if (seen == 0) wait_for_turn(ticket, 1);
+        add_floats(to, share, ring.bytes());
+        ring.release_share();
+        if (!shape.is_cleared) seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;
+      }
+    }
   }
 
   using Products = BackwardProducts<Scalar, D, kKeyTile, kQueries>;

@@ -89,7 +89,7 @@ struct BackwardWide {
     const int warp = warp_of_team(), lane = threadIdx.x;
     const auto [key_tile, head] = shape.place(team.league_rank());
     const int first = min(shape.first_query_tile(key_tile), shape.query_tiles);
-    const Walk walk{shared_address(scratch), key_tile, head, first, shape.query_tiles - first};
+    const Walk walk{shared_address(scratch), key_tile, head, first, shape.steps_from(first)};
 
     if (warp == 0 && lane == 0) initialise_barriers(walk);
     team.team_barrier();  // barriers are initialised
@@ -137,8 +137,8 @@ struct BackwardWide {
     const std::size_t head_row = std::size_t(walk.head) * shape.query_tiles * kQueries;
     constexpr bool kLoadsRows = kSlots == 1;
   #pragma unroll 1
-    for (int step = 0; step < walk.count; ++step) {
-      const int slot = step % kSlots, first_query = (walk.first + step) * kQueries;
+    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = shape.next_query_tile(tile)) {
+      const int slot = step % kSlots, first_query = tile * kQueries;
       const SharedAddress full = walk.barrier(queries_full + slot);
       barrier_wait(walk.barrier(queries_empty + slot), (step / kSlots & 1) ^ 1);
       barrier_arrive_expecting(full, kTileBytes + (kLoadsRows ? 2 * kRowBytes : 0));
@@ -153,16 +153,16 @@ struct BackwardWide {
   /// A lane that adds both consumers' first or second shares of d_q to the sums, in the order of tickets or as they
   /// come.
   TESSERA_DEVICE void add_shares(const Walk& walk, int half) const {
-    const std::size_t first = std::size_t(walk.head) * shape.query_tiles + walk.first;
-    float* to = sums.d_q + first * kQueries * D + half * (kShareBytes / 4);
-    std::int32_t* ticket = sums.tickets + first * 2 + half;
+    const std::size_t head_tile = std::size_t(walk.head) * shape.query_tiles;
     const SharedAddress from = walk.pad + kShare;
     constexpr int kNext = kQueries * kColumns;  // floats of a consumer
     int seen = 0;
   #pragma unroll 1
-    for (int step = 0; step < walk.count; ++step, to += kQueries * D, ticket += 2) {
+    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = shape.next_query_tile(tile)) {
+      float* to = sums.d_q + (head_tile + tile) * kQueries * D + half * (kShareBytes / 4);
+      std::int32_t* ticket = sums.tickets + (head_tile + tile) * 2 + half;
       barrier_wait(walk.barrier(kShareFull + half), step & 1);
-      const int turn = shape.last_key_tile(walk.first + step) - walk.key_tile;  // as in BackwardMain
+      const int turn = shape.last_key_tile(tile) - walk.key_tile;  // as in BackwardMain
       if (in_order && seen != turn) wait_for_turn(ticket, turn);
       if (in_order && turn == 0) {
         store_bytes(to, from, kShareBytes);

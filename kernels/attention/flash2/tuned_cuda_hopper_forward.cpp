@@ -194,10 +194,23 @@ struct TileKernel {
     barrier_arrive(pad.q_full(query.stage));
   }
 
+  /// Barriers by which consumers take turns at the tensor cores.
+  TESSERA_DEVICE static int my_turn(int consumer) { return 1 + consumer; }
+  TESSERA_DEVICE static int next_turn(int consumer) { return consumer + 1 == kConsumers ? 1 : 2 + consumer; }
+
+  /// A consumer's 64 queries of a tile, as one lane sees them.
+  struct OwnQueries {
+    Descriptor q_rows;
+    int first;      // negative in an incomplete tile
+    int key_tiles;  // that any of the 64 sees
+    int unmasked;   // leading pieces that all 64 see
+    int last_seen;  // last visible column of row g (of row g + 8: 8 more), counted from this lane's first, and
+    int last_key;   // last column of all, counted alike
+    bool leads;     // this lane arrives for its warp
+  };
+
   TESSERA_DEVICE void consume(const Pad& pad, int consumer, int warp, int lane) const {
     float output[D / 2];
-    const int my_turn = 1 + consumer, next_turn = consumer + 1 == kConsumers ? 1 : 2 + consumer;
-    const bool leads = lane == 0;                                                       // arrives for its warp
     unsigned n = 0;                                                                     // tiles of keys so far
     if (!kHalves && consumer == kConsumers - 1) named_barrier_arrive(1, kTurnThreads);  // the first consumer begins
 
@@ -206,206 +219,39 @@ struct TileKernel {
       barrier_wait(pad.q_full(query.stage), query.parity);
       Tile tile = Tile::load(pad.tile(query.stage));
       if (tile.key_tiles == 0) break;
-      const Descriptor q_rows(pad.q(query.stage) + consumer * 64 * Panels::kBytes);
-      const int first = tile.first_query + consumer * 64;
-      const int mine = first + 64 <= 0 ? 0 : min(tile.key_tiles, key_tiles_before(first + 64));
-      const int unmasked = min(Tk, first + 1 + diagonal) / kPiece;  // leading pieces that all 64 queries see
-      const int column = 2 * (lane % 4);
-      // Last visible column of row g (of row g + 8: 8 more), and last column of all; counted from this lane's first.
-      const int last_seen = first + warp * 16 + lane / 4 + diagonal - column, last_key = Tk - 1 - column;
+      const int first = tile.first_query + consumer * 64, column = 2 * (lane % 4);
+      const OwnQueries my{.q_rows = Descriptor(pad.q(query.stage) + consumer * 64 * Panels::kBytes),
+                          .first = first,
+                          .key_tiles = first + 64 <= 0 ? 0 : min(tile.key_tiles, key_tiles_before(first + 64)),
+                          .unmasked = min(Tk, first + 1 + diagonal) / kPiece,
+                          .last_seen = first + warp * 16 + lane / 4 + diagonal - column,
+                          .last_key = Tk - 1 - column,
+                          .leads = lane == 0};
       Rows rows;
       // Without these zeros the registers of `output` are undefined around the loop over tiles, which ptxas answers
       // with spills; the first product overwrites them all the same.
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) output[i] = 0;
 
-      if (mine > 0) {
+      if (my.key_tiles > 0) {
         if constexpr (kHalves) {
-          float first_scores[kHalf / 2], second_scores[kHalf / 2];
-          std::uint32_t first_weights[kHalf / 4], second_weights[kHalf / 4];
-          const auto hide = [&](float(&half_scores)[kHalf / 2], int half) {
-            if (half >= unmasked) hide_unseen(half_scores, last_seen - half * kHalf, last_key - half * kHalf);
-          };
-          /// Weights of a half, by the tops as they stand: those of the first half serve to the end, with few
-          /// exceptions.
-          const auto weigh = [&](float(&half_scores)[kHalf / 2], std::uint32_t(&weights)[kHalf / 4]) {
-            float sums[2];
-            rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
-            if (Rows::has_outgrown(sums)) [[unlikely]] {
-              warpgroup_wait<0>(output);
-              float shrink[2];
-              rows.raise(half_scores, scale_log2, shrink, {sums[0] > Rows::kLargest, sums[1] > Rows::kLargest});
-              rescale(output, shrink);
-              rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
-            }
-            rows.add(sums);
-          };
-          {  // 1. the first tile of keys: scores, and weights of its first half
-            const KeyUse key(n);
-            barrier_wait(pad.k_full(key.stage), key.parity);
-            warpgroup_fence();
-            multiply_scores(first_scores, q_rows, pad.k(key.stage));
-            warpgroup_commit();
-            multiply_scores(second_scores, q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
-            warpgroup_commit();
-            warpgroup_wait<1>(first_scores);
-            hide(first_scores, 0);
-            float shrink[2], sums[2];
-            rows.raise(first_scores, scale_log2, shrink);
-            rows.weigh<Scalar>(first_scores, scale_log2, first_weights, sums);
-            rows.add(sums);
-            warpgroup_wait<0>(second_scores);
-            ++n;
-          }
-          // 2. the others. While the weights of one half are made, the tensor cores have the scores of the next and the
-          //    output of the one before.
-          for (int j = 1; j < mine; ++j, ++n) {
-            const KeyUse key(n), last(n - 1);
-            barrier_wait(pad.k_full(key.stage), key.parity);
-            barrier_wait(pad.v_full(last.stage), last.parity);
-            warpgroup_fence();
-            multiply_scores(first_scores, q_rows, pad.k(key.stage));
-            warpgroup_commit();
-            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), j > 1);
-            warpgroup_commit();
-            if (leads) barrier_arrive(pad.k_empty(last.stage));
-            hide(second_scores, 2 * j - 1);
-            weigh(second_scores, second_weights);
-            warpgroup_wait<0>(first_scores);
-            touch(output);
-            warpgroup_fence();
-            multiply_scores(second_scores, q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
-            warpgroup_commit();
-            multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
-            warpgroup_commit();
-            // This look at a barrier decides nothing. Without it ptxas (CUDA 13.0) keeps the tiles' descriptors in
-            // vector registers, moves them over before every product, and spills; such a form was 4 to 12 % slower.
-            barrier_test(pad.v_full(key.stage), key.parity);
-            hide(first_scores, 2 * j);
-            weigh(first_scores, first_weights);
-            warpgroup_wait<0>(second_scores);
-            touch(output);
-            if (leads) barrier_arrive(pad.v_empty(last.stage));
-          }
-          // 3. the output of the last tile, of which half is enough where the mask hides the rest
-          const bool ends_in_half = min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kHalf;
-          tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
-          const KeyUse last(n - 1);
-          barrier_wait(pad.v_full(last.stage), last.parity);
-          if (leads) barrier_arrive(pad.k_empty(last.stage));
-          barrier_arrive(pad.q_empty(query.stage));
-          // Both branches are whole chains: one that went on beyond a branch would make ptxas serialise them all.
-          if (ends_in_half) {
-            warpgroup_fence();
-            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), mine > 1);
-            warpgroup_commit();
-            warpgroup_wait<0>(output);
-          } else {
-            warpgroup_fence();
-            multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), mine > 1);
-            warpgroup_commit();
-            hide(second_scores, 2 * mine - 1);
-            weigh(second_scores, second_weights);
-            touch(output);
-            warpgroup_fence();
-            multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
-            warpgroup_commit();
-            warpgroup_wait<0>(output);
-          }
-          if (leads) barrier_arrive(pad.v_empty(last.stage));
+          attend_in_halves(pad, query, my, tile, n, rows, output);
         } else {
-          float scores[kKeyTile / 2];
-          std::uint32_t weights[kKeyTile / 4];
-          const auto weigh = [&](const auto& tile_scores) {
-            float sums[2];
-            rows.weigh<Scalar>(tile_scores, scale_log2, weights, sums);
-            rows.add(sums);
-          };
-          float shrink[2];
-          {  // 1. the first tile of keys: scores and weights
-            const KeyUse key(n);
-            barrier_wait(pad.k_full(key.stage), key.parity);
-            named_barrier_sync(my_turn, kTurnThreads);
-            warpgroup_fence();
-            multiply_scores(scores, q_rows, pad.k(key.stage));
-            warpgroup_commit();
-            named_barrier_arrive(next_turn, kTurnThreads);
-            warpgroup_wait<0>(scores);
-            if (leads) barrier_arrive(pad.k_empty(key.stage));
-            if (unmasked < 1) hide_unseen(scores, last_seen, last_key);
-            rows.raise(scores, scale_log2, shrink);
-            weigh(scores);
-            ++n;
-          }
-          bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
-          /// Scores of tile j and output of tile j - 1.
-          const auto advance = [&](auto& tile_scores, int j) {
-            const KeyUse key(n), value(n - 1), next_key(n + 1);
-            if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
-            if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
-            named_barrier_sync(my_turn, kTurnThreads);
-            warpgroup_fence();
-            multiply_scores(tile_scores, q_rows, pad.k(key.stage));
-            warpgroup_commit();
-            multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
-            warpgroup_commit();
-            named_barrier_arrive(next_turn, kTurnThreads);
-
-            warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
-            if (leads) barrier_arrive(pad.k_empty(key.stage));
-            if (j >= unmasked) hide_unseen(tile_scores, last_seen - j * kKeyTile, last_key - j * kKeyTile);
-            rows.raise(tile_scores, scale_log2, shrink);
-            warpgroup_wait_after(shrink[0] + shrink[1], output);
-            if (leads) barrier_arrive(pad.v_empty(value.stage));
-            // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
-            has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
-            has_value = barrier_test(pad.v_full(key.stage), key.parity);
-            // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
-            weigh(tile_scores);
-            rescale(output, shrink);
-            ++n;
-          };
-          /// Output of the last tile, of which the first 16 * kSteps keys count.
-          const auto finish = [&]<int kSteps>() {
-            tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
-            barrier_arrive(pad.q_empty(query.stage));
-            const KeyUse value(n - 1);
-            if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
-            touch(output);
-            warpgroup_fence();
-            multiply_output<kSteps>(output, weights, pad.v(value.stage), mine > 1);
-            warpgroup_commit();
-            warpgroup_wait<0>(output);
-            if (leads) barrier_arrive(pad.v_empty(value.stage));
-          };
-          // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
-          const bool ends_in_half =
-              kHasHalves && mine > 1 && min(Tk, first + 64 + diagonal) <= (mine - 1) * kKeyTile + kKeyTile / 2;
-          const int whole = ends_in_half ? mine - 1 : mine;
-          for (int j = 1; j < whole; ++j) advance(scores, j);
-          if (ends_in_half) {
-            if constexpr (kHasHalves) {
-              float half_scores[kKeyTile / 4];
-              advance(half_scores, mine - 1);
-              finish.template operator()<kKeyTile / 32>();
-            }
-          } else {
-            finish.template operator()<kKeyTile / 16>();
-          }
+          attend_in_turns(pad, query, my, consumer, tile, n, rows, output);
         }
       } else {
         barrier_arrive(pad.q_empty(query.stage));
       }
-      for (int j = mine; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
+      for (int j = my.key_tiles; j < tile.key_tiles; ++j, ++n) {  // tiles that only other consumers see: pass them on
         const KeyUse key(n);
         barrier_wait(pad.k_full(key.stage), key.parity);
         if constexpr (!kHalves) {
-          named_barrier_sync(my_turn, kTurnThreads);
-          named_barrier_arrive(next_turn, kTurnThreads);
+          named_barrier_sync(my_turn(consumer), kTurnThreads);
+          named_barrier_arrive(next_turn(consumer), kTurnThreads);
         }
-        if (leads) barrier_arrive(pad.k_empty(key.stage));
+        if (my.leads) barrier_arrive(pad.k_empty(key.stage));
         barrier_wait(pad.v_full(key.stage), key.parity);
-        if (leads) barrier_arrive(pad.v_empty(key.stage));
+        if (my.leads) barrier_arrive(pad.v_empty(key.stage));
       }
 
       // normalise and write
@@ -425,6 +271,185 @@ struct TileKernel {
     }
     if (!kHalves && consumer == 0)
       named_barrier_sync(1, kTurnThreads);  // takes the last turn: no barrier stays half full
+  }
+
+  /// D <= 160: tiles of keys as two halves.
+  TESSERA_DEVICE void attend_in_halves(const Pad& pad, const QueryUse& query, const OwnQueries& my, Tile& tile,
+                                       unsigned& n, Rows& rows, float (&output)[D / 2]) const {
+    float first_scores[kHalf / 2], second_scores[kHalf / 2];
+    std::uint32_t first_weights[kHalf / 4], second_weights[kHalf / 4];
+    const auto hide = [&](float(&half_scores)[kHalf / 2], int half) {
+      if (half >= my.unmasked) hide_unseen(half_scores, my.last_seen - half * kHalf, my.last_key - half * kHalf);
+    };
+    /// Weights of a half, by the tops as they stand: those of the first half serve to the end, with few exceptions.
+    const auto weigh = [&](float(&half_scores)[kHalf / 2], std::uint32_t(&weights)[kHalf / 4]) {
+      float sums[2];
+      rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
+      if (Rows::has_outgrown(sums)) [[unlikely]] {
+        warpgroup_wait<0>(output);
+        float shrink[2];
+        rows.raise(half_scores, scale_log2, shrink, {sums[0] > Rows::kLargest, sums[1] > Rows::kLargest});
+        rescale(output, shrink);
+        rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
+      }
+      rows.add(sums);
+    };
+    {  // 1. the first tile of keys: scores, and weights of its first half
+      const KeyUse key(n);
+      barrier_wait(pad.k_full(key.stage), key.parity);
+      warpgroup_fence();
+      multiply_scores(first_scores, my.q_rows, pad.k(key.stage));
+      warpgroup_commit();
+      multiply_scores(second_scores, my.q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
+      warpgroup_commit();
+      warpgroup_wait<1>(first_scores);
+      hide(first_scores, 0);
+      float shrink[2], sums[2];
+      rows.raise(first_scores, scale_log2, shrink);
+      rows.weigh<Scalar>(first_scores, scale_log2, first_weights, sums);
+      rows.add(sums);
+      warpgroup_wait<0>(second_scores);
+      ++n;
+    }
+    // 2. the others. While the weights of one half are made, the tensor cores have the scores of the next and the
+    //    output of the one before.
+    for (int j = 1; j < my.key_tiles; ++j, ++n) {
+      const KeyUse key(n), last(n - 1);
+      barrier_wait(pad.k_full(key.stage), key.parity);
+      barrier_wait(pad.v_full(last.stage), last.parity);
+      warpgroup_fence();
+      multiply_scores(first_scores, my.q_rows, pad.k(key.stage));
+      warpgroup_commit();
+      multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), j > 1);
+      warpgroup_commit();
+      if (my.leads) barrier_arrive(pad.k_empty(last.stage));
+      hide(second_scores, 2 * j - 1);
+      weigh(second_scores, second_weights);
+      warpgroup_wait<0>(first_scores);
+      touch(output);
+      warpgroup_fence();
+      multiply_scores(second_scores, my.q_rows, pad.k(key.stage) + kHalf * Panels::kBytes);
+      warpgroup_commit();
+      multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
+      warpgroup_commit();
+      // This look at a barrier decides nothing. Without it ptxas (CUDA 13.0) keeps the tiles' descriptors in
+      // vector registers, moves them over before every product, and spills; such a form was 4 to 12 % slower.
+      barrier_test(pad.v_full(key.stage), key.parity);
+      hide(first_scores, 2 * j);
+      weigh(first_scores, first_weights);
+      warpgroup_wait<0>(second_scores);
+      touch(output);
+      if (my.leads) barrier_arrive(pad.v_empty(last.stage));
+    }
+    // 3. the output of the last tile, of which half is enough where the mask hides the rest
+    const bool ends_in_half = min(Tk, my.first + 64 + diagonal) <= (my.key_tiles - 1) * kKeyTile + kHalf;
+    tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
+    const KeyUse last(n - 1);
+    barrier_wait(pad.v_full(last.stage), last.parity);
+    if (my.leads) barrier_arrive(pad.k_empty(last.stage));
+    barrier_arrive(pad.q_empty(query.stage));
+    // Both branches are whole chains: one that went on beyond a branch would make ptxas serialise them all.
+    if (ends_in_half) {
+      warpgroup_fence();
+      multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), my.key_tiles > 1);
+      warpgroup_commit();
+      warpgroup_wait<0>(output);
+    } else {
+      warpgroup_fence();
+      multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), my.key_tiles > 1);
+      warpgroup_commit();
+      hide(second_scores, 2 * my.key_tiles - 1);
+      weigh(second_scores, second_weights);
+      touch(output);
+      warpgroup_fence();
+      multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
+      warpgroup_commit();
+      warpgroup_wait<0>(output);
+    }
+    if (my.leads) barrier_arrive(pad.v_empty(last.stage));
+  }
+
+  /// D > 160: whole tiles of keys, in turns.
+  TESSERA_DEVICE void attend_in_turns(const Pad& pad, const QueryUse& query, const OwnQueries& my, int consumer,
+                                      Tile& tile, unsigned& n, Rows& rows, float (&output)[D / 2]) const {
+    float scores[kKeyTile / 2];
+    std::uint32_t weights[kKeyTile / 4];
+    const auto weigh = [&](const auto& tile_scores) {
+      float sums[2];
+      rows.weigh<Scalar>(tile_scores, scale_log2, weights, sums);
+      rows.add(sums);
+    };
+    float shrink[2];
+    {  // 1. the first tile of keys: scores and weights
+      const KeyUse key(n);
+      barrier_wait(pad.k_full(key.stage), key.parity);
+      named_barrier_sync(my_turn(consumer), kTurnThreads);
+      warpgroup_fence();
+      multiply_scores(scores, my.q_rows, pad.k(key.stage));
+      warpgroup_commit();
+      named_barrier_arrive(next_turn(consumer), kTurnThreads);
+      warpgroup_wait<0>(scores);
+      if (my.leads) barrier_arrive(pad.k_empty(key.stage));
+      if (my.unmasked < 1) hide_unseen(scores, my.last_seen, my.last_key);
+      rows.raise(scores, scale_log2, shrink);
+      weigh(scores);
+      ++n;
+    }
+    bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
+    /// Scores of tile j and output of tile j - 1.
+    const auto advance = [&](auto& tile_scores, int j) {
+      const KeyUse key(n), value(n - 1), next_key(n + 1);
+      if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
+      if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
+      named_barrier_sync(my_turn(consumer), kTurnThreads);
+      warpgroup_fence();
+      multiply_scores(tile_scores, my.q_rows, pad.k(key.stage));
+      warpgroup_commit();
+      multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
+      warpgroup_commit();
+      named_barrier_arrive(next_turn(consumer), kTurnThreads);
+
+      warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
+      if (my.leads) barrier_arrive(pad.k_empty(key.stage));
+      if (j >= my.unmasked) hide_unseen(tile_scores, my.last_seen - j * kKeyTile, my.last_key - j * kKeyTile);
+      rows.raise(tile_scores, scale_log2, shrink);
+      warpgroup_wait_after(shrink[0] + shrink[1], output);
+      if (my.leads) barrier_arrive(pad.v_empty(value.stage));
+      // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
+      has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
+      has_value = barrier_test(pad.v_full(key.stage), key.parity);
+      // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
+      weigh(tile_scores);
+      rescale(output, shrink);
+      ++n;
+    };
+    /// Output of the last tile, of which the first 16 * kSteps keys count.
+    const auto finish = [&]<int kSteps>() {
+      tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
+      barrier_arrive(pad.q_empty(query.stage));
+      const KeyUse value(n - 1);
+      if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
+      touch(output);
+      warpgroup_fence();
+      multiply_output<kSteps>(output, weights, pad.v(value.stage), my.key_tiles > 1);
+      warpgroup_commit();
+      warpgroup_wait<0>(output);
+      if (my.leads) barrier_arrive(pad.v_empty(value.stage));
+    };
+    // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
+    const bool ends_in_half = kHasHalves && my.key_tiles > 1 &&
+                              min(Tk, my.first + 64 + diagonal) <= (my.key_tiles - 1) * kKeyTile + kKeyTile / 2;
+    const int whole = ends_in_half ? my.key_tiles - 1 : my.key_tiles;
+    for (int j = 1; j < whole; ++j) advance(scores, j);
+    if (ends_in_half) {
+      if constexpr (kHasHalves) {
+        float half_scores[kKeyTile / 4];
+        advance(half_scores, my.key_tiles - 1);
+        finish.template operator()<kKeyTile / 32>();
+      }
+    } else {
+      finish.template operator()<kKeyTile / 16>();
+    }
   }
 
   /// scores = q k^T for 64 queries and the first 2 * kCount keys of a tile.
