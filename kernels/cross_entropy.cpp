@@ -11,6 +11,7 @@
 #include "kernels/core/lanes.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/scratch.hpp"
 
 namespace tessera::kernels {
@@ -161,7 +162,7 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
                          *this);
   } else {
     constexpr int kWidth = kPacketWidth<Exec, Scalar>;
-    const std::int64_t packets = (V() + kWidth - 1) / kWidth;
+    const std::int64_t packets = ceil_div(V(), kWidth);
     if (Held<kWidth>::suits(packets)) {
       launch_held<kWidth>(exec, label, packets);
     } else if (!launch_streamed<kWidth, 256>(exec, label, packets) &&
@@ -317,7 +318,7 @@ bool CrossEntropy<Exec, Scalar>::launch_streamed(const Exec& exec, const char* l
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kLanes, kTeamsAtOnce>>;
   allow_large_scratch<Rows, Policy>();
   const std::int64_t room = Policy::scratch_size_max(0) / kTeamsAtOnce - Rows::pad_bytes(0);
-  const std::int64_t wanted = (packets + kLanes - 1) / kLanes, most = room / (16 * kLanes);
+  const std::int64_t wanted = ceil_div(packets, kLanes), most = room / (16 * kLanes);
   if (kTeamsAtOnce > 1 && wanted > most) return false;
   const auto slots = static_cast<int>(std::min(wanted, most));
   const int teams = std::min(logits.extent_int(0), teams_at_once(kLanes, 1024));

@@ -4,6 +4,7 @@
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
@@ -70,7 +71,7 @@ void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   in_packets<Exec, Scalar>(fits, [&](auto how) {
     constexpr int kWidth = decltype(how)::kElements;
     const int packets = C / kWidth, lanes = lanes_for(packets);
-    const int tiles = kIsHost<Exec> ? 1 : (packets + lanes - 1) / lanes;
+    const int tiles = kIsHost<Exec> ? 1 : ceil_div(packets, lanes);
     Kokkos::parallel_for("tessera::embedding::backward::sum",
                          team_policy<Kokkos::TeamPolicy<Exec, Sum<kWidth>>>(exec, windows(N) * tiles, lanes), work);
     Kokkos::parallel_for("tessera::embedding::backward::join",
@@ -99,7 +100,7 @@ template <class Exec, class Scalar, class Grad>
 KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, const Member& team) const {
   const int chunk = team.league_rank(), first = chunk * kChunk, all_chunks = team.league_size();
   const int count = N() - first < kChunk ? N() - first : kChunk;
-  const int part_size = (count + kParts - 1) / kParts;
+  const int part_size = ceil_div(count, kParts);
   Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);         // where a part's next position with a digit goes
   Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);               // positions with a digit, in all chunks
   Pad<int, Exec> digits(team.team_scratch(0), kParts * kVectorLanes);  // of a round, for each part

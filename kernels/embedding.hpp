@@ -26,6 +26,7 @@
 #pragma once
 
 #include "kernels/core/packet.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -57,17 +58,17 @@ struct EmbeddingBackward {
   static constexpr int kDigitBits = 9, kDigits = 1 << kDigitBits;  // buckets of a pass: two serve 262,144 words
   static constexpr int kChunk = 4096;                              // positions per team that sorts
   static constexpr int kParts = kIsHost<Exec> ? 1 : 16;
-  KOKKOS_FUNCTION static constexpr int chunks(int N) { return (N + kChunk - 1) / kChunk; }
+  KOKKOS_FUNCTION static constexpr int chunks(int N) { return ceil_div(N, kChunk); }
   static constexpr int kMostWindows = 4096, kMinWindow = 8;
   /// Sorted positions per team that sums: enough teams to fill a GPU, and not fewer rows than are worth a team.
   KOKKOS_FUNCTION static constexpr int window(int N) {
-    return N > kMinWindow * kMostWindows ? (N + kMostWindows - 1) / kMostWindows : kMinWindow;
+    return N > kMinWindow * kMostWindows ? ceil_div(N, kMostWindows) : kMinWindow;
   }
-  KOKKOS_FUNCTION static constexpr int windows(int N) { return (N + window(N) - 1) / window(N); }
+  KOKKOS_FUNCTION static constexpr int windows(int N) { return ceil_div(N, window(N)); }
   /// What the workspace must hold; what serves N positions serves fewer, too.
   static constexpr std::int64_t order_size(int N) { return std::int64_t{3} * N + std::int64_t{chunks(N)} * kDigits; }
   static constexpr int partial_rows(int N) {
-    return 2 * (N > kMinWindow * kMostWindows ? kMostWindows : (N + kMinWindow - 1) / kMinWindow);
+    return 2 * (N > kMinWindow * kMostWindows ? kMostWindows : ceil_div(N, kMinWindow));
   }
 
   void launch(const Exec& exec) const;

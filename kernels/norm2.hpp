@@ -14,6 +14,7 @@
 #pragma once
 
 #include "kernels/core/packet.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -26,7 +27,7 @@ struct SquareNorm {
   Value<double, Exec> total;     // out
 
   static constexpr std::size_t kBlock = 16384;  // elements per team
-  KOKKOS_FUNCTION static constexpr std::size_t blocks(std::size_t n) { return (n + kBlock - 1) / kBlock; }
+  KOKKOS_FUNCTION static constexpr std::size_t blocks(std::size_t n) { return ceil_div(n, kBlock); }
 
   void launch(const Exec& exec) const;
 

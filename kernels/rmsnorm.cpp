@@ -6,6 +6,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -45,7 +46,7 @@ void RmsnormForward<Exec, Scalar>::launch_in_registers(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
   constexpr int kWidest = kPacketWidth<Exec, Scalar>, kMostSlots = 16;
   const bool fits = packets_fit(kWidest, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
-  const int packets = fits ? C / kWidest : C, slots = (packets + kVectorLanes - 1) / kVectorLanes;
+  const int packets = fits ? C / kWidest : C, slots = ceil_div(packets, kVectorLanes);
 
   // A row per thread. The bounds (lanes of a team, teams that a processor has room for) leave a lane the registers for
   // its packets, and no more: every lane counts.
@@ -55,7 +56,7 @@ void RmsnormForward<Exec, Scalar>::launch_in_registers(const Exec& exec) const {
   if (fits && slots <= kMostSlots) return launch_teams<Row<true, kWidest, kMostSlots, kAdds>, 128, 4>(exec, 128);
 
   // A row per team
-  const int lanes = (packets + kMostSlots - 1) / kMostSlots;
+  const int lanes = ceil_div(packets, kMostSlots);
   TESSERA_REQUIRE(lanes <= 512, "rmsnorm forward: a row is too long for the registers of a team", C);
   if (fits) return launch_teams<Row<false, kWidest, kMostSlots, kAdds>, 512, 1>(exec, lanes);
   launch_teams<Row<false, 1, kMostSlots, kAdds>, 512, 1>(exec, lanes);
@@ -65,7 +66,7 @@ template <class Exec, class Scalar>
 template <class How, int kMostLanes, int kTeams>
 void RmsnormForward<Exec, Scalar>::launch_teams(const Exec& exec, int lanes) const {
   using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
-  const int rows = How::kIsPerThread ? lanes / kVectorLanes : 1, teams = (x.extent_int(0) + rows - 1) / rows;
+  const int rows = How::kIsPerThread ? lanes / kVectorLanes : 1, teams = ceil_div(x.extent_int(0), rows);
   Kokkos::parallel_for(kForward,
                        team_policy<Policy>(exec, teams, lanes)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kJoinPad))),
@@ -189,7 +190,7 @@ void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(partial.extent_int(0) >= kPartials && partial.extent_int(1) == C,
                   "rmsnorm backward: partial must be [kPartials,C]", partial.extent(0), partial.extent(1), C);
   if (N == 0) return;
-  int groups = std::min(kPartials, (N + kMinGroupRows - 1) / kMinGroupRows);
+  int groups = std::min(kPartials, ceil_div(N, kMinGroupRows));
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kBackward,
                          Kokkos::TeamPolicy<Exec, Staged>(exec, groups, Kokkos::AUTO)
@@ -211,7 +212,7 @@ int RmsnormBackward<Exec, Scalar, Grad>::launch_in_registers(const Exec& exec) c
   const bool fits =
       packets_fit(kWidest, C, x.data(), gain.data(), d_y.data(), d_residual.data(), d_x.data(), partial.data());
   const int packets = fits ? C / kWidest : C;
-  const auto lanes = [&](int slots) { return (packets + slots - 1) / slots; };
+  const auto lanes = [&](int slots) { return ceil_div(packets, slots); };
   if (fits && lanes(2) <= 128) return launch_teams<Rows<kWidest, 2, kAdds>, 128, (kAdds ? 5 : 6)>(exec, lanes(2));
   if (fits && lanes(2) <= 256) return launch_teams<Rows<kWidest, 2, kAdds>, 256, (kAdds ? 2 : 3)>(exec, lanes(2));
   if (fits && lanes(2) <= 512) return launch_teams<Rows<kWidest, 2, kAdds>, 512, 1>(exec, lanes(2));
@@ -224,8 +225,8 @@ template <class Exec, class Scalar, class Grad>
 template <class How, int kMostLanes, int kTeams>
 int RmsnormBackward<Exec, Scalar, Grad>::launch_teams(const Exec& exec, int lanes) const {
   using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
-  const int groups = std::min(
-      {kPartials, (x.extent_int(0) + kMinGroupRows - 1) / kMinGroupRows, teams_at_once(lanes, kTeams * kMostLanes)});
+  const int groups =
+      std::min({kPartials, ceil_div(x.extent_int(0), kMinGroupRows), teams_at_once(lanes, kTeams * kMostLanes)});
   Kokkos::parallel_for(kBackward,
                        team_policy<Policy>(exec, groups, lanes)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),

@@ -3,6 +3,7 @@
 #include "kernels/core/column_sum.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
@@ -28,7 +29,7 @@ void WeightedSumForward<Exec, Scalar>::launch(const Exec& exec) const {
   in_packets<Exec, Scalar>(fits, [&](auto how) {
     using Policy = Kokkos::TeamPolicy<Exec, decltype(how)>;
     Kokkos::parallel_for("tessera::weighted_sum::forward",
-                         team_policy<Policy>(exec, (N + kRows - 1) / kRows, kRows * kVectorLanes)
+                         team_policy<Policy>(exec, ceil_div(N, kRows), kRows * kVectorLanes)
                              .set_scratch_size(0, Kokkos::PerTeam(pad_bytes)),
                          *this);
   });

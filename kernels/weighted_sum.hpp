@@ -30,6 +30,7 @@
 #pragma once
 
 #include "kernels/core/packet.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -65,7 +66,7 @@ struct WeightedSumBackward {
 
   static constexpr int kRows = 16;       // rows per team
   static constexpr int kColumns = 1024;  // columns staged at a time
-  static constexpr int tiles(int rows) { return (rows + kRows - 1) / kRows; }
+  static constexpr int tiles(int rows) { return ceil_div(rows, kRows); }
 
   void launch(const Exec& exec) const;
 

@@ -152,6 +152,7 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
   }
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (kHasTensorCores<Scalar>) {
+    const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
     if (choice.backward == Engine::mma) {
       return AmpereBackward<Scalar>{.q = q,
                                     .k = k,
@@ -164,12 +165,11 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
                                     .d_v = g.d_v,
                                     .scale = scale,
                                     .causal = causal,
-                                    .deterministic = choice.deterministic,
-                                    .workspace = g.workspace.data()}
+                                    .order = order,
+                                    .workspace = g.workspace}
           .launch(exec);
     }
     if (cuda::kBuiltForHopper) {
-      const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
       return HopperBackward<Scalar>{.q = q,
                                     .k = k,
                                     .v = v,

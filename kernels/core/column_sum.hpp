@@ -13,6 +13,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
 
@@ -36,7 +37,7 @@ struct ColumnSum {
     const int C = out.extent_int(0);
     if (C == 0) return;
     Kokkos::parallel_for(label,
-                         team_policy<Policy>(exec, (C + kColumns - 1) / kColumns, kSlices * kColumns)
+                         team_policy<Policy>(exec, ceil_div(C, kColumns), kSlices * kColumns)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kSlices * kColumns))),
                          *this);
   }

@@ -1,14 +1,22 @@
-/// Sizes that must be multiples of something.
+/// Numbers in whole pieces.
 #pragma once
 
 #include <Kokkos_Macros.hpp>
 
+#include <type_traits>
+
 namespace tessera::kernels {
+
+/// n / piece, rounded up: how many pieces hold n. Not above 0 for a negative n. n + piece - 1 fits the wider type.
+template <class Integer, class Piece>
+KOKKOS_FORCEINLINE_FUNCTION constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
+  return (n + piece - 1) / piece;
+}
 
 /// The least multiple of `multiple` that is not below `n`; neither is negative.
 template <class Integer>
-KOKKOS_INLINE_FUNCTION constexpr Integer round_up(Integer n, Integer multiple) {
-  return (n + multiple - 1) / multiple * multiple;
+KOKKOS_FORCEINLINE_FUNCTION constexpr Integer round_up(Integer n, Integer multiple) {
+  return ceil_div(n, multiple) * multiple;
 }
 
 }  // namespace tessera::kernels

@@ -24,14 +24,14 @@ Policy team_policy(const Exec& exec, int league, [[maybe_unused]] std::int64_t l
     return Policy(exec, league, Kokkos::AUTO);
   } else {
     const std::int64_t most = lanes < 1 ? 1 : (lanes < 1024 ? lanes : 1024);
-    return Policy(exec, league, static_cast<int>((most + kVectorLanes - 1) / kVectorLanes), kVectorLanes);
+    return Policy(exec, league, static_cast<int>(ceil_div(most, kVectorLanes)), kVectorLanes);
   }
 }
 
 /// Lanes for an element-wise walk over `packets`: the fewest that need as many rounds as kTeamLanes would.
 inline int lanes_for(std::int64_t packets) {
-  const std::int64_t rounds = (packets + kTeamLanes - 1) / kTeamLanes;
-  return static_cast<int>(rounds < 1 ? 1 : (packets + rounds - 1) / rounds);
+  const std::int64_t rounds = ceil_div(packets, kTeamLanes);
+  return static_cast<int>(rounds < 1 ? 1 : ceil_div(packets, rounds));
 }
 
 // --- rows in registers (GPUs) --------------------------------------------------------------------------------------

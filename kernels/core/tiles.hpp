@@ -14,6 +14,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -57,7 +58,7 @@ struct TileProduct {
   /// Shares the micro-tiles out over the team. Ends without a barrier.
   template <class Member>
   KOKKOS_INLINE_FUNCTION void run(const Member& team, int rows, int lanes, int depth) const {
-    const int row_blocks = (rows + kRowBlock - 1) / kRowBlock;
+    const int row_blocks = ceil_div(rows, kRowBlock);
     const int lane_blocks = lanes / kLaneBlock;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, row_blocks * lane_blocks), [&](int block) {
       const int row = block % row_blocks * kRowBlock;

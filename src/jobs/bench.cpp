@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 
 #include "build_info.hpp"
@@ -103,6 +104,13 @@ void fill_random(const Exec& exec, const kernels::Vector<Scalar, Exec>& x, std::
 template void fill_random<float>(const Exec&, const kernels::Vector<float, Exec>&, std::uint64_t, float, float);
 template void fill_random<bfloat16>(const Exec&, const kernels::Vector<bfloat16, Exec>&, std::uint64_t, float, float);
 template void fill_random<float16>(const Exec&, const kernels::Vector<float16, Exec>&, std::uint64_t, float, float);
+
+Dtype dtype_named(std::string_view name) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  throw std::invalid_argument(fmt::format("no benchmark runs in \"{}\"", name));
+}
 
 std::string device_text() {
   const kernels::DeviceInfo info = kernels::device_info<Exec>();

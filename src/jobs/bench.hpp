@@ -31,6 +31,9 @@ template <class Scalar>
 void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
                  float mean, float deviation);
 
+/// The number format of that name, one of bench.dtypes.
+Dtype dtype_named(std::string_view name);
+
 /// "NVIDIA H200, 139.8 GiB" or the processor's name.
 std::string device_text();
 

@@ -26,7 +26,8 @@ using kernels::AttentionChoice, kernels::AttentionKind, kernels::Engine;
 struct Case {
   AttentionChoice choice;
   bool has_forward = true, has_backward = true;  // whether this build has the engine that was asked for
-  std::string implementation, engine, dtype;     // as the table names them
+  std::string implementation, engine;            // as the table names them
+  Dtype dtype = Dtype::fp32;
   int B = 0, H = 0, T = 0, D = 0;
   bool causal = false;
 
@@ -120,9 +121,9 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
 }
 
 Measured measure_case(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
-  if (c.dtype == "bf16") return measure<bfloat16>(c, bench, limit_bytes);
-  if (c.dtype == "fp16") return measure<float16>(c, bench, limit_bytes);
-  return measure<float>(c, bench, limit_bytes);
+  Measured measured;
+  with_scalar(c.dtype, [&]<class Scalar>() { measured = measure<Scalar>(c, bench, limit_bytes); });
+  return measured;
 }
 
 /// One row; `standard` is the row of the same case that stores its scores, where there is one.
@@ -144,7 +145,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   std::vector<T::Cell> row{T::text("implementation", c.implementation),
                            T::text("engine", c.engine, "portable+wgmma"),
                            T::text("ordered", c.choice.deterministic ? "yes" : "no"),
-                           T::text("dtype", c.dtype),
+                           T::text("dtype", std::string(name_of(c.dtype))),
                            T::text("causal", c.causal ? "yes" : "no"),
                            T::detail("B", "sequences", c.B),
                            T::detail("H", "heads", c.H),
@@ -170,13 +171,11 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
 }
 
 /// Everything the deck asks for at one dtype, mask, length and width; `standard` first.
-std::vector<Case> cases_of(const config::Bench& bench, const std::string& dtype_name, bool causal, std::int64_t T,
-                           std::int64_t D) {
-  const Dtype dtype = dtype_name == "bf16" ? Dtype::bf16 : dtype_name == "fp16" ? Dtype::fp16 : Dtype::fp32;
+std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
   const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
   const std::int64_t H = bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads;
   Case c;
-  c.dtype = dtype_name;
+  c.dtype = dtype;
   c.B = static_cast<int>(B);
   c.H = static_cast<int>(H);
   c.T = static_cast<int>(T);
@@ -236,7 +235,7 @@ Exit bench_attention(const Context& context) {
         for (const std::int64_t T : bench.lengths) {
           for (const std::int64_t D : bench.head_widths) {
             std::optional<Measured> standard;
-            for (const Case& c : cases_of(bench, dtype, causal, T, D)) {
+            for (const Case& c : cases_of(bench, dtype_named(dtype), causal, T, D)) {
               const Measured m = measure_case(c, bench, limit_bytes);
               add_and_print(table, row_of(c, m, standard ? &*standard : nullptr), context);
               if (c.choice.kind == AttentionKind::standard) standard = m;

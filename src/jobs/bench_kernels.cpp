@@ -231,10 +231,7 @@ Exit bench_kernels(const Context& context) {
     const std::string path = result_path(context, "bench.h5");
     BenchTable table;
     for (const std::string& dtype : context.settings().bench.dtypes) {
-      with_scalar(dtype == "bf16"   ? Dtype::bf16
-                  : dtype == "fp16" ? Dtype::fp16
-                                    : Dtype::fp32,
-                  [&]<class Scalar>() { measure_all<Scalar>(context, table); });
+      with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, table); });
     }
     write_and_say(table, path, context);
   });

@@ -25,8 +25,8 @@ constexpr std::int64_t kLogitElements = std::int64_t{1} << (kernels::kIsHost<ker
 std::int64_t chunk_rows_of(std::int64_t N, std::int64_t V) {
   constexpr std::int64_t kMultiple = 64;
   const std::int64_t most = std::max(kMultiple, kLogitElements / V / kMultiple * kMultiple);
-  const std::int64_t chunks = (N + most - 1) / most;
-  return std::min(N, kernels::round_up((N + chunks - 1) / chunks, kMultiple));
+  const std::int64_t chunks = kernels::ceil_div(N, most);
+  return std::min(N, kernels::round_up(kernels::ceil_div(N, chunks), kMultiple));
 }
 
 struct Declarer {

@@ -1,3 +1,4 @@
+#include "kernels/core/round_up.hpp"
 #include "train/batch_plan.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ int BatchPlan::sequences_of(int rank, int micro) const {
 
 BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks) {
   const std::int64_t batch = train.batch_size, micro = train.micro_batch_size;
-  const std::int64_t largest_share = (batch + ranks - 1) / ranks;
+  const std::int64_t largest_share = kernels::ceil_div(batch, ranks);
   const std::int64_t micro_sequences = micro == 0 ? largest_share : std::min(micro, largest_share);
   if (!parallel.allow_uneven) {
     if (batch % ranks != 0) {
@@ -41,7 +42,7 @@ BatchPlan plan_batch(const config::Train& train, const config::Parallel& paralle
     }
   }
   return {batch, ranks, static_cast<int>(micro_sequences),
-          static_cast<int>((largest_share + micro_sequences - 1) / micro_sequences)};
+          static_cast<int>(kernels::ceil_div(largest_share, micro_sequences))};
 }
 
 }  // namespace tessera::train

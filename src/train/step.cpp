@@ -1,3 +1,4 @@
+#include "kernels/core/round_up.hpp"
 #include "train/step.hpp"  // the contract is there; here is how
 
 #include <algorithm>
@@ -154,7 +155,7 @@ class TrainerOf final : public Trainer {
   int started() const override { return static_cast<int>(started_ - collected_); }
 
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override {
-    const std::int64_t share = (windows + world_.size() - 1) / world_.size();
+    const std::int64_t share = kernels::ceil_div(windows, world_.size());
     const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
     model::Hooks silent;
     const kernels::Value<double, Exec> loss(validation_loss_);

@@ -12,7 +12,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", *this, kMaxHead);
-  const int tiles = (q.extent_int(2) + kQueryTile - 1) / kQueryTile;
+  const int tiles = ceil_div(q.extent_int(2), kQueryTile);
   const int teams = q.extent_int(0) * q.extent_int(1) * tiles;
   if (teams == 0) return;
 
@@ -30,7 +30,7 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
   using Product = TileProduct<Exec, Real>;
   constexpr int kLanes = Product::kLaneBlock;
   const int Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3);
-  const int tiles = (Tq + kQueryTile - 1) / kQueryTile;
+  const int tiles = ceil_div(Tq, kQueryTile);
   const int tile = tiles - 1 - team.league_rank() % tiles;  // longest rows first
   const int h = team.league_rank() / tiles % q.extent_int(1);
   const int b = team.league_rank() / tiles / q.extent_int(1);

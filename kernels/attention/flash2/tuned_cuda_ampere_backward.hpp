@@ -7,28 +7,31 @@
 /// Three kernels: the rows (delta, lse in powers of two); the keys, where one team owns a tile of keys, keeps its d_k
 /// and d_v in registers and walks the queries, so that every score is recomputed once; the sums, which rounds d_q. What
 /// a tile of keys gives to d_q is added to float sums in the workspace: one tile of keys after the other, in a fixed
-/// order that counters hold (`deterministic`), or by whoever comes first.
+/// order that counters hold, or by whoever comes first.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2.
 /// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they meet
 ///            d_out, q and k; the three gradients are rounded once.
 /// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient.
-/// Order      deterministic: bitwise repeatable. Otherwise d_k and d_v are, d_q is not (atomic additions).
+/// Order      DqOrder::fixed: bitwise repeatable. DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
-/// Measured   H200, bf16, B*T = 16,384, T = 4096, deterministic; TFLOP/s full / causal (times PyTorch's FLASH, which is
+/// Measured   H200, bf16, B*T = 16,384, T = 4096, fixed order; TFLOP/s full / causal (times PyTorch's FLASH, which is
 ///            not deterministic): D = 64 272 / 252 (1.02, 1.08), 80 282 / 257 (1.35, 1.42), 128 299 / 284 (1.03, 1.12),
 ///            256 253 / 222 (1.04, 1.03); T = 16,384: 64 284 / 274 (0.99, 1.00), 256 264 / - (1.01). Any order: 64 275
 ///            / -, 256 270 / -. Predicted 1.05 for 64 and 256. Shared memory's data path and latency limit: by ncu the
 ///            path is about 70 % busy (D = 128), additions to d_q among it.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph. One
-///            workspace serves one launch at a time.
+/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, a row of a tensor
-///            does not start at a multiple of 16 bytes, or the workspace is missing or not aligned to 16 bytes.
+///            does not start at a multiple of 16 bytes, or the workspace is too small or not aligned to 16 bytes.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention/flash2/tuned_cuda_dq_order.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -48,8 +51,10 @@ struct AmpereBackward {
   HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
   float scale;                           // usually 1/sqrt(D); > 0
   bool causal;                           // bottom-right: query i sees the keys j <= i + Tk - Tq
-  bool deterministic;                    // the same bits every time
-  void* workspace;                       // workspace_bytes(...) bytes, aligned to 16; contents are of no matter
+  DqOrder order;
+  /// At least workspace_bytes(), on a multiple of 16 bytes; what it holds before does not matter. Launches that share
+  /// one must not run at the same time.
+  Vector<std::byte, Exec> workspace;
 
   /// Head widths: the multiples of 8 up to 256; up to 160 where a team has only 99 KiB of scratch (sm_86, sm_89,
   /// sm_12x).

@@ -30,9 +30,9 @@ struct BackwardRows {
   static std::int64_t bytes(int B, int H, int Tq, int width) {
     return rows_of(Tq) * B * H * (2 + width) * 4 + rows_of(Tq) / kPadding * B * H * kTurns * 4;
   }
-  static BackwardRows in(void* workspace, int B, int H, int Tq, int width) {
+  static BackwardRows in(std::byte* workspace, int B, int H, int Tq, int width) {
     const std::int64_t rows = rows_of(Tq), all = rows * B * H;
-    float* first = static_cast<float*>(workspace);
+    float* first = reinterpret_cast<float*>(workspace);
     return {first,
             first + all,
             first + 2 * all,
@@ -76,7 +76,7 @@ struct BackwardRowsTeam {
     const int tiles = rows.rows / kTeamRows, head = team.league_rank() / tiles, b = head / H, h = head % H;
     const int thread = threadIdx.y * cuda::kWarpLanes + threadIdx.x, lane = thread % kRowLanes;
     const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kTeamRows;  // of all rows of all heads
-    if (!task.deterministic) {
+    if (task.order == DqOrder::any) {
       float4* sums = reinterpret_cast<float4*>(rows.d_q + first * rows.width);
       for (int i = thread; i < kTeamRows * rows.width / 4; i += kWarps * cuda::kWarpLanes) sums[i] = float4{0, 0, 0, 0};
     } else if (thread < BackwardRows::kTurns) {
@@ -233,7 +233,7 @@ struct QueryPiece {
 };
 
 /// d_k and d_v of a tile of keys, walking the tiles of queries that see them, last queries first; and the tile's share
-/// of d_q, added to the sums in the workspace. In the deterministic order the key tiles of a head take turns at each
+/// of d_q, added to the sums in the workspace. In the fixed order the key tiles of a head take turns at each
 /// tile of d_q, first keys first, and the first one stores instead of adding: since all walk the queries the same way,
 /// each follows about one step behind the one before, and a turn has usually come when it is asked for. A turn is
 /// passed on in the step after the adding, when that has long been done and passing costs least.
@@ -266,7 +266,7 @@ struct BackwardKeysTeam {
 
   static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    const int tiles = (task.k.extent_int(2) + kKeyTile - 1) / kKeyTile;
+    const int tiles = ceil_div(task.k.extent_int(2), kKeyTile);
     if (heads * tiles == 0) return;
     // The tiles of keys of a head follow each other through its queries, in a fixed order about two steps apart. What
     // all of them touch (q, d_out, sums of d_q) should stay in the level-2 cache: where two steps of every team do not,
@@ -288,11 +288,13 @@ struct BackwardKeysTeam {
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
  private:
+  TESSERA_DEVICE bool in_order() const { return task.order == DqOrder::fixed; }
+
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
     const int key_warp = warp / kParts, part = warp % kParts;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int heads = task.q.extent_int(0) * H, tiles = (Tk + kKeyTile - 1) / kKeyTile;
+    const int heads = task.q.extent_int(0) * H, tiles = ceil_div(Tk, kKeyTile);
 
     // 1. which tile: groups of heads; inside a group the first keys, which most queries see, first, heads fastest
     const TilePlace place = place_of(team.league_rank(), heads_of_group, heads, tiles);
@@ -300,7 +302,7 @@ struct BackwardKeysTeam {
     const int first_key = place.tile * kKeyTile, keys = min(kKeyTile, Tk - first_key);
     const int before = task.causal ? Tk - Tq : Tk;  // key j is seen by the queries i >= j - before
     const int first_seeing = max(0, first_key - before);
-    const int first_tile = first_seeing / kQueryTile, end_tile = (Tq + kQueryTile - 1) / kQueryTile;
+    const int first_tile = first_seeing / kQueryTile, end_tile = ceil_div(Tq, kQueryTile);
     const int first_warp_key = first_key + key_warp * 32;
 
     const SharedAddress k_tile = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
@@ -350,7 +352,7 @@ struct BackwardKeysTeam {
     std::int32_t* turns = rows.turns + head * (rows.rows / kQueryTile);
 
     const auto pass_turn = [&](int tile) {  // after a barrier that follows the adding; the warps pass by turns
-      if (task.deterministic && warp == tile % kWarps && lane == 0) cuda::pass_ticket(turns + tile);
+      if (in_order() && warp == tile % kWarps && lane == 0) cuda::pass_ticket(turns + tile);
     };
 
     const SharedAddress p_here = p_tile + lane % 4 * 4;
@@ -452,14 +454,14 @@ struct BackwardKeysTeam {
         copy_queries(task.q, tile - 1, stages);
         cuda::commit_copies();
       }
-      const int early = task.deterministic ? cuda::peek_ticket(turns + tile) : 0;
+      const int early = in_order() ? cuda::peek_ticket(turns + tile) : 0;
       TESSERA_UNROLL
       for (int pass = 0; pass < Cut::kPasses; ++pass) {
         typename Piece::Sums d_q;
         query_gradient(ds_columns.of_block(pass * (Cut::kSumTile / 16)), k_rows, k_tile, piece, lane, d_q);
         float* sums = d_q_sums + Piece::offset_of(tile * Cut::kPasses + pass, warp) + lane * 4;
-        if (pass == 0 && task.deterministic && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
-        if (task.deterministic && place.tile == 0) {
+        if (pass == 0 && in_order() && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
+        if (in_order() && place.tile == 0) {
           Piece::for_each([&](int m, int n) {
             *reinterpret_cast<float4*>(sums + Piece::offset(m, n)) =
                 make_float4(d_q[m][n][0], d_q[m][n][1], d_q[m][n][2], d_q[m][n][3]);
@@ -661,7 +663,7 @@ struct BackwardSumsTeam {
 
   static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    const int tiles = (task.q.extent_int(2) + Cut::kSumTile - 1) / Cut::kSumTile;
+    const int tiles = ceil_div(task.q.extent_int(2), Cut::kSumTile);
     if (heads * tiles == 0) return;
     cuda::enable_large_scratch<BackwardSumsTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::sums",
@@ -676,7 +678,7 @@ struct BackwardSumsTeam {
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int tiles = (Tq + Cut::kSumTile - 1) / Cut::kSumTile;
+    const int tiles = ceil_div(Tq, Cut::kSumTile);
     const int head = team.league_rank() / tiles, tile = team.league_rank() % tiles, b = head / H, h = head % H;
     const int first_query = tile * Cut::kSumTile, queries = min(Cut::kSumTile, Tq - first_query);
     const bool is_seeing =

@@ -4,6 +4,7 @@
 #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
 #include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 
 namespace tessera::kernels::ampere {
@@ -56,7 +57,7 @@ struct ForwardTeam {
 
   static void launch(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    const int tiles = (task.q.extent_int(2) + kQueryTile - 1) / kQueryTile;
+    const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
     cuda::enable_large_scratch<ForwardTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::ampere_forward",
                          Policy(exec, heads * tiles, Cut::kWarps, cuda::kWarpLanes)
@@ -78,7 +79,7 @@ struct ForwardTeam {
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int heads = task.q.extent_int(0) * H, tiles = (Tq + kQueryTile - 1) / kQueryTile;
+    const int heads = task.q.extent_int(0) * H, tiles = ceil_div(Tq, kQueryTile);
 
     // 1. which tile: groups of heads; inside a group the longest rows first, heads fastest
     const TilePlace place = place_of(team.league_rank(), heads_of_group, heads, tiles);
@@ -90,7 +91,7 @@ struct ForwardTeam {
     const int keys = keys_below(task.causal ? first_query + queries - 1 + beyond : beyond, Tk);
     const int warp_keys = keys_below(task.causal ? first_row + kWarpRows - 1 + beyond : beyond, keys);
     const int clear_keys = keys_below(task.causal ? first_row + beyond : beyond, Tk);  // seen by all of the warp's rows
-    const int key_tiles = (keys + kKeyTile - 1) / kKeyTile, warp_tiles = (warp_keys + kKeyTile - 1) / kKeyTile;
+    const int key_tiles = ceil_div(keys, kKeyTile), warp_tiles = ceil_div(warp_keys, kKeyTile);
 
     const SharedAddress q_tile = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
     const SharedAddress k_ring = q_tile + Layout::bytes(kQueryTile), v_ring = k_ring + kStages * kTileBytes;

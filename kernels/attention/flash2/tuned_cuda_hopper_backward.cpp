@@ -167,9 +167,7 @@ void clear_heads(const Kokkos::Cuda& exec, const HeadTensor<Scalar, Kokkos::Cuda
       KOKKOS_LAMBDA(int b, int h, int i, int d) { heads(b, h, i, d) = Scalar(0.0f); });
 }
 
-constexpr int teams_for(std::int64_t items, int per_team) {
-  return static_cast<int>((items + per_team - 1) / per_team);
-}
+constexpr int teams_for(std::int64_t items, int per_team) { return static_cast<int>(ceil_div(items, per_team)); }
 
 template <class Scalar, int D>
 void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& exec) {

@@ -51,12 +51,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attention/flash2/tuned_cuda_dq_order.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
-
-/// In which order the shares of d_q are added.
-enum class DqOrder { fixed, any };
 
 /// Scalar is bfloat16 or float16.
 template <class Scalar>

@@ -159,8 +159,8 @@ struct BackwardMain {
       shared_store(to, place.key_tile);
       shared_store(to + 4, place.head);
       shared_store(to + 8, first);
-      shared_store(to + 12, (place.key_tile + 1) * kKeyTile > shape.Tk ? shape.query_tiles
-                                                                       : (first_hidden + kQueries - 1) / kQueries);
+      shared_store(to + 12,
+                   (place.key_tile + 1) * kKeyTile > shape.Tk ? shape.query_tiles : ceil_div(first_hidden, kQueries));
     } else {
       shared_store(to, -1);
     }

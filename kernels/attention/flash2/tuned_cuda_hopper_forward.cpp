@@ -3,6 +3,7 @@
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/tuned_cuda_hopper_forward_rows.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -125,9 +126,7 @@ struct TileKernel {
     return {end - kQueryTile, b, place.head - b * H, key_tiles_before(end)};
   }
   /// Key tiles that queries before `end` see, at least one: so that every tile has one to begin with.
-  TESSERA_DEVICE int key_tiles_before(int end) const {
-    return max(1, (min(Tk, end + diagonal) + kKeyTile - 1) / kKeyTile);
-  }
+  TESSERA_DEVICE int key_tiles_before(int end) const { return max(1, ceil_div(min(Tk, end + diagonal), kKeyTile)); }
 
   __device__ void operator()(const Member& team) const {
 #ifdef TESSERA_HOPPER_CODE
@@ -527,7 +526,7 @@ struct TileKernel {
 /// same keys in step. Unequal ones are drawn on demand, longest first.
 template <class Kernel, class Attention>
 TileOrder tile_order(const Attention& a) {
-  const int query_tiles = (a.q.extent_int(2) + Kernel::kQueryTile - 1) / Kernel::kQueryTile;
+  const int query_tiles = ceil_div(a.q.extent_int(2), Kernel::kQueryTile);
   const int heads = a.q.extent_int(0) * a.q.extent_int(1);
   const bool has_unequal = a.causal || a.q.extent_int(2) % Kernel::kQueryTile != 0;
   return {query_tiles, heads, a.causal ? 4 : 1, a.causal ? query_tiles / 4 : 0, has_unequal};

@@ -15,7 +15,7 @@ void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(a.extent(2) == c.extent(2) && b.extent(3) == c.extent(3) && a.extent(3) == b.extent(2),
                   "head product: shapes must be [M,K] x [K,N] = [M,N]", a.extent(2), a.extent(3), b.extent(2),
                   b.extent(3), c.extent(2), c.extent(3));
-  const int row_tiles = (c.extent_int(2) + kTile - 1) / kTile, column_tiles = (c.extent_int(3) + kTile - 1) / kTile;
+  const int row_tiles = ceil_div(c.extent_int(2), kTile), column_tiles = ceil_div(c.extent_int(3), kTile);
   const int teams = c.extent_int(0) * c.extent_int(1) * row_tiles * column_tiles;
   if (teams == 0) return;
   Kokkos::parallel_for(
@@ -28,7 +28,7 @@ void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) const {
   const int M = c.extent_int(2), N = c.extent_int(3), K = a.extent_int(3);
-  const int row_tiles = (M + kTile - 1) / kTile, column_tiles = (N + kTile - 1) / kTile;
+  const int row_tiles = ceil_div(M, kTile), column_tiles = ceil_div(N, kTile);
   const int column = team.league_rank() % column_tiles * kTile;
   const int row = team.league_rank() / column_tiles % row_tiles * kTile;
   const int head = team.league_rank() / column_tiles / row_tiles;

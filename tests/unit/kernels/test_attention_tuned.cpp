@@ -47,6 +47,7 @@ struct Backward {
 // and a row in AllPaths.
 
 #ifdef KOKKOS_ENABLE_CUDA
+using kernels::DqOrder;
 
 template <class S>
 struct Hopper {
@@ -61,44 +62,47 @@ struct Hopper {
   }
 };
 
-template <class S, kernels::DqOrder kOrder>
+template <class Kernel, class S>
+void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order) {
+  const auto bytes =
+      Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
+  const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));  // what it forgets to clear is NaN
+  Kernel{f.q,
+         f.k,
+         f.v,
+         f.out,
+         f.lse,
+         b.d_out,
+         b.d_q,
+         b.d_k,
+         b.d_v,
+         f.scale,
+         f.causal,
+         order,
+         kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
+      .launch(instance());
+  instance().fence();  // the workspace goes
+}
+
+template <class S, DqOrder kOrder>
 struct HopperBothWays : Hopper<S> {
-  static constexpr const char* kName =
-      kOrder == kernels::DqOrder::fixed ? "hopper_backward" : "hopper_backward_any_order";
-  static constexpr bool kRepeats = kOrder == kernels::DqOrder::fixed;
+  static constexpr const char* kName = kOrder == DqOrder::fixed ? "hopper_backward" : "hopper_backward_any_order";
+  static constexpr bool kRepeats = kOrder == DqOrder::fixed;
   static std::vector<int> widths() { return {32, 64, 80, 96, 128, 256}; }
   static bool runs_here() { return kernels::HopperBackward<S>::runs_on(instance()); }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
-    using Kernel = kernels::HopperBackward<S>;
-    const auto bytes =
-        Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
-    const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));  // what it forgets to clear is NaN
-    Kernel{f.q,
-           f.k,
-           f.v,
-           f.out,
-           f.lse,
-           b.d_out,
-           b.d_q,
-           b.d_k,
-           b.d_v,
-           f.scale,
-           f.causal,
-           kOrder,
-           kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
-        .launch(instance());
-    instance().fence();  // the workspace goes
+    run_backward<kernels::HopperBackward<S>>(f, b, kOrder);
   }
 };
 
 /// Every width that is compiled, the least above some of them, and the narrowest.
-template <class S, bool kDeterministic>
+template <class S, DqOrder kOrder>
 struct Ampere {
   using Scalar = S;
-  static constexpr const char* kName = kDeterministic ? "ampere" : "ampere_any_order";
-  static constexpr bool kRepeats = kDeterministic;
+  static constexpr bool kRepeats = kOrder == DqOrder::fixed;
+  static constexpr const char* kName = kRepeats ? "ampere" : "ampere_any_order";
   static std::vector<int> widths() {
-    if (!kDeterministic) return {128};  // where the two tiles of keys of the fused case add in either order
+    if (!kRepeats) return {128};  // where the two tiles of keys of the fused case add in either order
     return {8, 16, 24, 32, 40, 64, 72, 80, 88, 96, 104, 128, 136, 160, 168, 192, 200, 256};
   }
   static bool runs_here() { return true; }  // the build is for this device, and for sm_80 or later
@@ -106,21 +110,14 @@ struct Ampere {
     kernels::AmpereForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}.launch(instance());
   }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
-    using Kernel = kernels::AmpereBackward<S>;
-    const auto bytes =
-        Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
-    const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));
-    Kernel{f.q,   f.k,   f.v,     f.out,    f.lse,          b.d_out,         b.d_q,
-           b.d_k, b.d_v, f.scale, f.causal, kDeterministic, workspace.data()}
-        .launch(instance());
-    instance().fence();  // the workspace goes
+    run_backward<kernels::AmpereBackward<S>>(f, b, kOrder);
   }
 };
 
 using AllPaths =
-    ::testing::Types<Ampere<bfloat16, true>, Ampere<float16, true>, Ampere<bfloat16, false>, Hopper<bfloat16>,
-                     Hopper<float16>, HopperBothWays<bfloat16, kernels::DqOrder::fixed>,
-                     HopperBothWays<float16, kernels::DqOrder::fixed>, HopperBothWays<bfloat16, kernels::DqOrder::any>>;
+    ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>, Ampere<bfloat16, DqOrder::any>,
+                     Hopper<bfloat16>, Hopper<float16>, HopperBothWays<bfloat16, DqOrder::fixed>,
+                     HopperBothWays<float16, DqOrder::fixed>, HopperBothWays<bfloat16, DqOrder::any>>;
 #else
 struct NoPath {
   using Scalar = bfloat16;
