@@ -224,7 +224,7 @@ def timing(quick):
     return {**TIMING, "repeats": 8} if quick else TIMING
 
 
-def ours_attention(ours, cases, quick, **sweep):
+def ours_attention(ours, cases, quick, passes, **sweep):
     """{(T, D, causal, engine, ordered): row} of one process per block of cases with the same widths and lengths."""
     found = {}
     widths = sorted({c["D"] for c in cases})
@@ -235,6 +235,7 @@ def ours_attention(ours, cases, quick, **sweep):
     for lengths, group in merged.items():
         rows = ours.run(deck("attention_gpu.toml"), 'bench.implementations=["flash2"]', "bench.tuned=[true]",
                         f"bench.lengths={numbers(lengths)}", f"bench.head_widths={numbers(group)}",
+                        f"bench.passes={json.dumps(passes)}",
                         *(f"bench.{key}={value}" for key, value in timing(quick).items()),
                         *(f"bench.{key}={value}" for key, value in sweep.items()))
         for row in rows:
@@ -254,8 +255,8 @@ def attention(ours, torch, report, rounds, quick):
         stored = {}
     for number in range(rounds):
         def our_turn():
-            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["wgmma"]', deterministic="[true, false]"))
-            mma.append(ours_attention(ours, ATTENTION_CASES, quick, engines='["mma"]', deterministic="[true]"))
+            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, PASSES, engines='["wgmma"]', deterministic="[true, false]"))
+            mma.append(ours_attention(ours, ATTENTION_CASES, quick, PASSES, engines='["mma"]', deterministic="[true]"))
 
         def their_turn():
             theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"], passes=PASSES,
@@ -346,7 +347,7 @@ def course(ours, torch, report, rounds, quick):
     c = COURSE_CASE
     mine, theirs = {True: [], False: []}, []
     for _ in range(rounds):
-        rows = ours_attention(ours, [c], quick, engines='["auto"]', deterministic="[true, false]", tokens=0, channels=0,
+        rows = ours_attention(ours, [c], quick, ["both"], engines='["auto"]', deterministic="[true, false]", tokens=0, channels=0,
                               heads=c["H"], batch=c["B"], causal="[true]")
         for key, row in rows.items():
             mine[key[4]].append(row["both_ms"])

@@ -80,6 +80,7 @@ constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offl
                              word("parameters", Offload::parameters)};
 constexpr Word kBenchImplementations[] = {word("standard"), word("flash1"), word("flash2")};
 constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
+constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")};
 constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
 constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), word("large"),
                                 word("xl"),   word("2.7b"),  word("8b")};
@@ -286,6 +287,8 @@ std::vector<Key> make_table() {
        "Head widths D that bench.attention sweeps."},
       {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
        "Attention kernels that bench.attention sweeps."},
+      {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
+       "What bench.attention times: a forward pass, a backward one, both behind each other (the speed-up is of both)."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
        "Number formats that bench.attention and bench.kernels sweep."},
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",

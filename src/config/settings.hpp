@@ -152,20 +152,21 @@ struct Bench {
   std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
   std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
   std::vector<std::string> implementations = {"flash2"};  // bench.attention
-  std::vector<std::string> dtypes = {"fp32"};             // bench.attention, bench.kernels
-  std::vector<bool> causal = {true};                      // bench.attention
-  std::vector<bool> tuned = {false};                      // bench.attention
-  std::vector<std::string> engines = {"auto"};            // bench.attention, of its tuned rows
-  std::vector<bool> deterministic = {true};               // bench.attention, of its tuned rows
-  std::int64_t batch = 1;                                 // B, bench.attention
-  std::int64_t heads = 8;                                 // H, bench.attention
-  std::int64_t tokens = 0;                                // B*T, bench.attention; 0: batch counts
-  std::int64_t channels = 0;                              // H*D, bench.attention; 0: heads counts
-  std::int64_t rows = 4096;                               // N, bench.kernels
-  std::int64_t width = 1024;                              // C, bench.kernels
-  std::vector<std::string> sizes = {"deck"};              // bench.step
-  std::vector<std::string> variants = {"deck"};           // bench.step
-  bool profile = false;                                   // bench.step
+  std::vector<std::string> passes = {"forward", "backward", "both"};  // bench.attention
+  std::vector<std::string> dtypes = {"fp32"};                         // bench.attention, bench.kernels
+  std::vector<bool> causal = {true};                                  // bench.attention
+  std::vector<bool> tuned = {false};                                  // bench.attention
+  std::vector<std::string> engines = {"auto"};                        // bench.attention, of its tuned rows
+  std::vector<bool> deterministic = {true};                           // bench.attention, of its tuned rows
+  std::int64_t batch = 1;                                             // B, bench.attention
+  std::int64_t heads = 8;                                             // H, bench.attention
+  std::int64_t tokens = 0;                                            // B*T, bench.attention; 0: batch counts
+  std::int64_t channels = 0;                                          // H*D, bench.attention; 0: heads counts
+  std::int64_t rows = 4096;                                           // N, bench.kernels
+  std::int64_t width = 1024;                                          // C, bench.kernels
+  std::vector<std::string> sizes = {"deck"};                          // bench.step
+  std::vector<std::string> variants = {"deck"};                       // bench.step
+  bool profile = false;                                               // bench.step
 
   bool operator==(const Bench&) const = default;
 };

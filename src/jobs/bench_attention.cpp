@@ -1,4 +1,5 @@
-/// The bench.attention job: forward, backward and both, over dtype x causal x T x D x implementation x engine.
+/// The bench.attention job: forward, backward and both (bench.passes), over dtype x causal x T x D x implementation x
+/// engine.
 ///
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives
 /// between forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that
@@ -103,19 +104,22 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
       view(d_v),   scores(d_scores), kernels::Vector<std::byte, Exec>(workspace_data, workspace_bytes)};
   const auto forward = [&] { attention.forward(exec); };
   const auto backward = [&] { attention.backward(exec, gradients); };
-  if (c.has_forward) {
+  const auto asks_for = [&](const char* pass) {
+    return std::find(bench.passes.begin(), bench.passes.end(), pass) != bench.passes.end();
+  };
+  if (c.has_forward && asks_for("forward")) {
     m.forward = time_repeats(bench, exec, forward);
   } else {
-    forward();  // backward reads what the fastest forward leaves
+    forward();  // backward reads what it leaves, of the fastest engine that there is
   }
-  if (c.has_backward) m.backward = time_repeats(bench, exec, backward);
-  if (c.has_forward && c.has_backward) {
+  if (c.has_backward && asks_for("backward")) m.backward = time_repeats(bench, exec, backward);
+  if (!c.has_forward || !c.has_backward) {
+    m.outcome = c.has_forward ? "forward only" : "backward only";
+  } else if (asks_for("both")) {
     m.both = time_repeats(bench, exec, [&] {
       forward();
       backward();
     });
-  } else {
-    m.outcome = c.has_forward ? "forward only" : "backward only";
   }
   return m;
 }
@@ -158,7 +162,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
     row.push_back(T::detail(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
     row.push_back(T::detail(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
   }
-  row.push_back(T::detail("repeats", "1", m.forward ? static_cast<double>(m.forward->repeats) : NAN));
+  const std::optional<Timing>& any = m.forward ? m.forward : m.backward ? m.backward : m.both;
+  row.push_back(T::detail("repeats", "1", any ? static_cast<double>(any->repeats) : NAN));
   row.push_back(T::number("forward_gflop_per_s", "Gflop/s", gflop(m.forward, 1)));
   row.push_back(T::number("backward_gflop_per_s", "Gflop/s", gflop(m.backward, 2.5)));
   row.push_back(T::detail("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));

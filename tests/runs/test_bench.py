@@ -68,6 +68,12 @@ class Bench(RunTest):
             self.assertEqual(math.isnan(row["both_ms"]), row["outcome"] != "ok")
             self.assertGreater(row["memory_mib"], 0)
 
+    def test_only_the_passes_that_the_deck_asks_for_are_timed(self):
+        for row in self.rows(self.deck(ATTENTION), 'bench.passes=["backward"]'):
+            self.assertEqual(row["outcome"], "ok")
+            self.assertGreater(row["backward_ms"], 0)
+            self.assertTrue(math.isnan(row["forward_ms"]) and math.isnan(row["both_ms"]) and math.isnan(row["speedup"]))
+
     def test_a_slow_row_is_repeated_less_often(self):
         rows = self.rows(self.deck(ATTENTION), "bench.row_limit_s=1e-9")
         self.assertEqual({row["repeats"] for row in rows}, {1})
