@@ -15,6 +15,7 @@
 namespace tessera::parallel {
 namespace {
 
+using kernels::ceil_div;
 using kernels::Device;
 using kernels::round_up;
 
@@ -167,7 +168,7 @@ void CopyEngineSum::enqueue(const Device& exec) const {
   const std::int64_t most = (e.slot_bytes_ - kAlignment) * ranks;
   for (std::int64_t first = 0; first < span_.bytes(); first += most) {
     const std::int64_t piece = std::min(most, span_.bytes() - first);
-    const std::int64_t part = round_up(kernels::ceil_div(piece, ranks), kAlignment);
+    const std::int64_t part = round_up(ceil_div(piece, ranks), kAlignment);
     const auto begin_of = [&](int rank) { return first + std::min(rank * part, piece); };
     const auto bytes_of_part = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
     char* const own = arrays_.of(me) + begin_of(me);

@@ -7,9 +7,10 @@
 
 namespace tessera::kernels {
 
-/// n / piece, rounded up: how many pieces hold n. Not above 0 for a negative n. n + piece - 1 fits the wider type.
+/// n / piece, rounded up: how many pieces hold n; not above 0 for a negative n. n + piece - 1 must fit the wider type.
 template <class Integer, class Piece>
 KOKKOS_FORCEINLINE_FUNCTION constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
+  static_assert(std::is_signed_v<Integer> == std::is_signed_v<Piece>);
   return (n + piece - 1) / piece;
 }
 

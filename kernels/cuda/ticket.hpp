@@ -1,7 +1,7 @@
 /// Tickets: counters in global memory by which blocks of a launch take turns.
 ///
-/// A block waits until the counter has reached its number, does its part, and adds one. Whoever waits must be launched
-/// after those it waits for, else a full GPU stands still.
+/// A block waits until the counter has reached its number, does its part, and adds one where others wait for that.
+/// Whoever waits must be launched after those it waits for, else a full GPU stands still.
 ///
 /// Source  PTX ISA: ld.acquire, red.release (memory consistency model).
 #pragma once

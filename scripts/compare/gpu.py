@@ -214,8 +214,9 @@ ATTENTION_CASES = [case(T, D, causal) for D in (128, 64) for T in (1024, 4096, 1
 ATTENTION_CASES += [case(4096, D, causal) for D in (80, 256) for causal in (False, True)]
 PASSES = ["forward", "backward"]
 # Of every timing, on both sides. A GPU at its power limit keeps its full clocks for some 40 ms after a rest, then loses
-# up to a sixth of its speed: unless each timing begins rested and ends soon, it tells what ran before it.
-TIMING = {"repeats": 12, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
+# up to a sixth of its speed: a timing that does not begin rested tells what ran before it. Passes longer than a few
+# milliseconds outlast that time, and are repeated least.
+TIMING = {"repeats": 12, "warmup": 1, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
 COURSE = "forward+backward of the course's case [ms]"
 COURSE_CASE = {"B": 1, "H": 16, "T": 16384, "D": 64, "causal": True}
 
@@ -249,7 +250,7 @@ def attention(ours, torch, report, rounds, quick):
     short = [c for c in ATTENTION_CASES if c["T"] <= 4096]  # MATH keeps several arrays of T x T
     try:
         stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"],
-                                                          passes=PASSES, timing={"repeats": 3, "warmup_ms": 1})))
+                                                          passes=PASSES, timing={**TIMING, "repeats": 3})))
     except Failed as reason:
         print(f"  MATH: {reason}", flush=True)
         stored = {}

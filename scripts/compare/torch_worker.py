@@ -28,20 +28,19 @@ BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTEN
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def timed(call, repeats, warmup_ms, rest_ms=0, row_limit_s=0):
-    """Median milliseconds of `call` on the GPU; rest, warm-up and limit as time_repeats of our bench jobs has them."""
+def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
+    """Median milliseconds of `call` on the GPU, measured as time_repeats of our bench jobs does."""
+    call()  # plans are made, memory is taken
     torch.cuda.synchronize()
     time.sleep(1e-3 * rest_ms)
-    begin, once_s = time.perf_counter(), math.inf
-    while True:
+    begin, once_s, count = time.perf_counter(), math.inf, 0
+    while count < warmup or 1e3 * (time.perf_counter() - begin) < warmup_ms:
         before = time.perf_counter()
         call()
         torch.cuda.synchronize()
-        now = time.perf_counter()
-        once_s = min(once_s, now - before)
-        if 1e3 * (now - begin) >= warmup_ms:
-            break
-    if row_limit_s and once_s * repeats > row_limit_s:
+        once_s = min(once_s, time.perf_counter() - before)
+        count += 1
+    if once_s * repeats > row_limit_s:
         repeats = max(1, int(row_limit_s / once_s))
     call()  # the first that counts finds the queue busy
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]

@@ -45,10 +45,14 @@ std::int64_t repeats_within(const config::Bench& bench, double once_s) {
 }
 
 Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
-  // 1. rest, then warm up: until both its count and its time are reached; the fastest run tells how many repeats there
-  //    is time for
-  exec.fence();
-  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench.rest_ms));
+  // 1. rest, after a run that may load code and fill pools
+  if (bench.rest_ms > 0) {
+    work();
+    exec.fence();
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench.rest_ms));
+  }
+
+  // 2. warm up: until both its count and its time are reached; the fastest run tells how many repeats there is time for
   const double start_s = events::now_s();
   double once_s = INFINITY;
   const std::int64_t warmup = std::max<std::int64_t>(bench.warmup, bench.row_limit_s > 0 ? 1 : 0);
@@ -59,7 +63,7 @@ Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::fun
     once_s = std::min(once_s, events::now_s() - before_s);
   }
 
-  // 2. enqueue all repeats; on a device behind one that does not count, so that the first finds the queue busy, too
+  // 3. enqueue all repeats; on a device behind one that does not count, so that the first finds the queue busy, too
   const auto repeats = static_cast<int>(std::isinf(once_s) ? bench.repeats : repeats_within(bench, once_s));
   kernels::StreamTimer<Exec> timer(2 * repeats);
   exec.fence();

@@ -21,8 +21,9 @@ Timing summarize(std::vector<double> seconds);
 /// How many repeats of something that takes `once_s` the deck asks for: bench.repeats, fewer under bench.row_limit_s.
 std::int64_t repeats_within(const config::Bench& bench, double once_s);
 
-/// Rests for bench.rest_ms, enqueues `work` on `exec` for the warm-up and then for the repeats, and times each repeat
-/// on the instance's own clock. The host waits only at the end, so that on a device no gap between two launches counts.
+/// Runs `work` once and rests for bench.rest_ms, where that is not 0; then enqueues `work` on `exec` for the warm-up
+/// and then for the repeats, and times each repeat on the instance's own clock. The host waits only at the end, so that
+/// on a device no gap between two launches counts.
 Timing time_repeats(const config::Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
 
 /// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, near to normal (the sum of four

@@ -16,6 +16,7 @@
 #include "jobs/bench.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/core/round_up.hpp"
 #include "memory/arena.hpp"
 
 namespace tessera::jobs {
@@ -44,6 +45,10 @@ struct Measured {
   std::int64_t memory_bytes = 0, peak_bytes = 0;
 };
 
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
 template <class Scalar>
 Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
   using Real = Accum<Scalar>;
@@ -60,7 +65,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
                          d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
   const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D);
-  const memory::TensorId workspace = layout.add("workspace", {(workspace_bytes + 3) / 4}, Dtype::int32, needed, whole);
+  const memory::TensorId workspace =
+      layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
   if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
     layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.B, c.H, c.T, c.D));
@@ -104,22 +110,22 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
       view(d_v),   scores(d_scores), kernels::Vector<std::byte, Exec>(workspace_data, workspace_bytes)};
   const auto forward = [&] { attention.forward(exec); };
   const auto backward = [&] { attention.backward(exec, gradients); };
-  const auto asks_for = [&](const char* pass) {
-    return std::find(bench.passes.begin(), bench.passes.end(), pass) != bench.passes.end();
-  };
-  if (c.has_forward && asks_for("forward")) {
+  const bool times_forward = c.has_forward && contains(bench.passes, "forward"),
+             times_backward = c.has_backward && contains(bench.passes, "backward");
+  if (times_forward) {
     m.forward = time_repeats(bench, exec, forward);
-  } else {
+  } else if (times_backward) {
     forward();  // backward reads what it leaves, of the fastest engine that there is
   }
-  if (c.has_backward && asks_for("backward")) m.backward = time_repeats(bench, exec, backward);
-  if (!c.has_forward || !c.has_backward) {
-    m.outcome = c.has_forward ? "forward only" : "backward only";
-  } else if (asks_for("both")) {
+  if (times_backward) m.backward = time_repeats(bench, exec, backward);
+  if (c.has_forward && c.has_backward && contains(bench.passes, "both")) {
     m.both = time_repeats(bench, exec, [&] {
       forward();
       backward();
     });
+  }
+  if (!c.has_forward || !c.has_backward) {
+    m.outcome = m.forward ? "forward only" : m.backward ? "backward only" : "no such kernel";
   }
   return m;
 }
@@ -161,9 +167,9 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
     row.push_back(T::number(fmt::format("{}_ms", name), "ms", ms(*timing, &Timing::median_s)));
     row.push_back(T::detail(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
     row.push_back(T::detail(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
+    row.push_back(
+        T::detail(fmt::format("{}_repeats", name), "1", *timing ? static_cast<double>((*timing)->repeats) : NAN));
   }
-  const std::optional<Timing>& any = m.forward ? m.forward : m.backward ? m.backward : m.both;
-  row.push_back(T::detail("repeats", "1", any ? static_cast<double>(any->repeats) : NAN));
   row.push_back(T::number("forward_gflop_per_s", "Gflop/s", gflop(m.forward, 1)));
   row.push_back(T::number("backward_gflop_per_s", "Gflop/s", gflop(m.backward, 2.5)));
   row.push_back(T::detail("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
@@ -186,17 +192,14 @@ std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal,
   c.T = static_cast<int>(T);
   c.D = static_cast<int>(D);
   c.causal = causal;
-  const auto asks_for = [&](const char* name) {
-    return std::find(bench.implementations.begin(), bench.implementations.end(), name) != bench.implementations.end();
-  };
   std::vector<Case> cases;
-  if (asks_for("standard")) {
+  if (contains(bench.implementations, "standard")) {
     c.implementation = "standard";
     c.engine = "-";
     c.choice = AttentionKind::standard;
     cases.push_back(c);
   }
-  if (!asks_for("flash2")) return cases;
+  if (!contains(bench.implementations, "flash2")) return cases;
   c.implementation = "flash2";
   for (const bool tuned : bench.tuned) {
     if (!tuned) {

@@ -198,8 +198,8 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
         options.attention, static_cast<int>(options.sequences), static_cast<int>(shape.H), static_cast<int>(shape.T),
         static_cast<int>(shape.D()));
     if (train && bytes > 0) {
-      t.attention_workspace = layout.add("attention.workspace", {(bytes + 3) / 4}, Dtype::int32, Category::workspace,
-                                         {time.backward(head - 1, 0), time.backward(0, 0)});
+      t.attention_workspace = layout.add("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,
+                                         Category::workspace, {time.backward(head - 1, 0), time.backward(0, 0)});
     }
   }
   // Larger than the forward pass' and the other kernels'.

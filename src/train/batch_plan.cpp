@@ -1,4 +1,3 @@
-#include "kernels/core/round_up.hpp"
 #include "train/batch_plan.hpp"
 
 #include <fmt/format.h>
@@ -6,6 +5,7 @@
 #include <algorithm>
 
 #include "errors.hpp"
+#include "kernels/core/round_up.hpp"
 
 namespace tessera::train {
 

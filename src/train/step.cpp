@@ -1,4 +1,3 @@
-#include "kernels/core/round_up.hpp"
 #include "train/step.hpp"  // the contract is there; here is how
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "kernels/clear_spans.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/master_weights.hpp"

@@ -15,7 +15,7 @@
 namespace tessera::kernels {
 namespace detail::hopper_backward {
 
-/// 1. delta_i and lse_i in base 2; clears the counters and, where any order will do, the sums of d_q.
+/// 1. delta_i and lse_i in base 2; clears the counters and, where no first share is stored, the sums of d_q.
 template <class Scalar, int D, bool kClearsDq>
 struct BackwardPrepare {
   static constexpr int kWarps = 8;
@@ -116,7 +116,7 @@ struct BackwardFinish {
                          slab % kWarpgroupWarps * kWarpLanes + 4 * g;
 
     float4 sum[4] = {};
-    if (shape.is_cleared || shape.last_key_tile(tile) >= 0) {
+    if (sums.are_cleared || shape.last_key_tile(tile) >= 0) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) sum[t] = from[t];
     }
@@ -143,7 +143,7 @@ struct BackwardWorkspace {
   std::int64_t bytes = 0;
 
   BackwardWorkspace(std::byte* start, std::int64_t heads, std::int64_t Tq) {
-    const std::int64_t tiles = (Tq + BackwardTiles<D>::kQueries - 1) / BackwardTiles<D>::kQueries;
+    const std::int64_t tiles = ceil_div(Tq, BackwardTiles<D>::kQueries);
     const std::int64_t rows = heads * tiles * BackwardTiles<D>::kQueries;
     const auto take = [&]<class Number>(Number*& part, std::int64_t count) {
       part = start ? reinterpret_cast<Number*>(start + bytes) : nullptr;
@@ -175,7 +175,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   const int B = problem.q.extent_int(0), H = problem.q.extent_int(1);
   const int Tq = problem.q.extent_int(2), Tk = problem.k.extent_int(2);
   const bool in_order = problem.order == DqOrder::fixed;
-  const BackwardWorkspace<D> workspace(problem.workspace.data(), std::int64_t{B} * H, Tq);
+  BackwardWorkspace<D> workspace(problem.workspace.data(), std::int64_t{B} * H, Tq);
 
   BackwardShape shape{.heads = B * H, .H = H, .Tq = Tq, .Tk = Tk};
   shape.query_tile = Tiles::kQueries;
@@ -191,12 +191,10 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
                                          : std::clamp(processors / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
-  // In any order and without a mask, places of a head that walk in step would add to the same sums at the same time:
-  // wide ones start apart, for the others it costs less that the first one stores, where all would else be cleared
-  // before.
-  const bool in_any_order_unmasked = !in_order && !problem.causal;
-  shape.is_ring = in_any_order_unmasked && Tiles::kIsWide;
-  shape.is_cleared = !in_order && (problem.causal || Tiles::kIsWide);
+  // In any order and without a mask all places of a head walk the same tiles. The first one stores its shares, so that
+  // nothing needs clearing; wide ones start apart instead, where adding to the same sums at the same time costs more.
+  shape.is_ring = !in_order && !problem.causal && Tiles::kIsWide;
+  workspace.sums.are_cleared = !in_order && (problem.causal || Tiles::kIsWide);
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
   TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",
                   B, H, Tq, D);
@@ -207,7 +205,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                          typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
                          Prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums});
   };
-  if (shape.is_cleared) {
+  if (workspace.sums.are_cleared) {
     prepare.template operator()<true>();
   } else {
     prepare.template operator()<false>();

@@ -6,7 +6,8 @@
 ///
 /// over the keys j that query i sees: all Tk of them, or j <= i + Tk - Tq when causal. Three kernels:
 ///
-///   1. prepare  delta_i and lse_i in base 2, one row of out and d_out after the other.
+///   1. prepare  delta_i and lse_i in base 2, one row of out and d_out after the other; sums of d_q cleared, where
+///               their first share is added, not stored (any order with a mask, or D = 256).
 ///   2. main     one team per multiprocessor takes one place after the other, a tile of 128 keys of a head, and walks
 ///               the tiles of queries that see them. d_k and d_v stay in registers; a place's shares of d_q are added
 ///               to sums in memory by the copy engine.
@@ -26,8 +27,9 @@
 ///            with the same roundings.
 /// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient, in each entry.
 /// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
-///            order: bitwise repeatable. DqOrder::any: additions come as they come; d_k and d_v are repeatable still.
-///            A place waits only for places taken before it, so any number of teams may run at once.
+///            order: bitwise repeatable. DqOrder::any: additions come as they come, without a mask (and D up to 128)
+///            behind a first share, which the head's first place stores; d_k and d_v are repeatable still. A place
+///            waits only for places taken before it, so any number of teams may run at once.
 /// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() of the
 ///            caller's, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).

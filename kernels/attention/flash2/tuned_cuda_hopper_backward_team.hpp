@@ -275,8 +275,8 @@ struct BackwardMain {
   /// before the others; these add behind it.
   TESSERA_DEVICE void add_as_they_come(ShareRing& ring, int key_tile, int first, float* to,
                                        std::int32_t* ticket) const {
-    const bool stores = !shape.is_cleared && key_tile == 0;
-    int seen = shape.is_cleared;
+    const bool stores = !sums.are_cleared && key_tile == 0;
+    int seen = sums.are_cleared ? 1 : 0;
   #pragma unroll 1
     for (int tile = first; tile < shape.query_tiles; ++tile, to += kQueries * D, ticket += kConsumers) {
       const SharedAddress share = ring.wait_for_share();
@@ -289,7 +289,7 @@ struct BackwardMain {
         if (seen == 0) wait_for_turn(ticket, 1);
         add_floats(to, share, ring.bytes());
         ring.release_share();
-        if (!shape.is_cleared) seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;
+        if (!sums.are_cleared) seen = tile + 1 < shape.query_tiles ? read_ticket(ticket + kConsumers) : 0;
       }
     }
   }

@@ -48,17 +48,11 @@ struct BackwardShape {
   int diagonal = 0;                      // query i sees the keys j <= i + diagonal
   int heads_per_group = 0;               // heads that are worked on together, so that they share the level-2 cache
   bool is_descending = false;            // key tiles are taken last one first
-  bool is_ring = false;                  // a walk begins at a tile of its own and comes round to it
-  bool is_cleared = false;               // sums of d_q are 0 before the first share; else it is stored
+  bool is_ring = false;                  // BackwardWide, unmasked: a walk begins at a tile of its own and comes round
 
-  /// Where the walk of a tile of keys begins. In a ring the places of a head are never all at one tile's sums.
   TESSERA_DEVICE int first_query_tile(int key_tile) const {
-    if (is_ring) return key_tile * query_tiles / key_tiles;
     return max(key_tile * keys_of_tile - diagonal, 0) / query_tile;
   }
-  /// How many tiles of queries the walk has, none where that is negative, and which comes after `tile`.
-  TESSERA_DEVICE int steps_from(int first) const { return is_ring ? query_tiles : query_tiles - first; }
-  TESSERA_DEVICE int next_query_tile(int tile) const { return tile + 1 < query_tiles ? tile + 1 : 0; }
   /// Last tile of keys that some query of the tile sees, -1 for none.
   TESSERA_DEVICE int last_key_tile(int tile) const {
     const int last_key = (tile + 1) * query_tile - 1 + diagonal;
@@ -84,8 +78,10 @@ struct BackwardSums {
   float* d_q;    // [heads, query_tiles, query_tile*D]  in the order of accumulators, consumer by consumer
   float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
   float* delta;  // [heads, query_tiles*query_tile]     both with every 16 permuted by fragment_position()
-  std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far
+  std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far; in any order 1 once a first
+                          //                                     one was stored
   std::int32_t* taken;    // [1]                                 places taken so far
+  bool are_cleared = false;  // sums of d_q are 0 before the first share; else that one is stored, not added
 };
 
 /// Where column c of 16 lies so that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.

@@ -88,8 +88,10 @@ struct BackwardWide {
     const void* scratch = team.team_scratch(0).get_shmem_aligned(kPadBytes + 0, 1024);
     const int warp = warp_of_team(), lane = threadIdx.x;
     const auto [key_tile, head] = shape.place(team.league_rank());
-    const int first = min(shape.first_query_tile(key_tile), shape.query_tiles);
-    const Walk walk{shared_address(scratch), key_tile, head, first, shape.steps_from(first)};
+    const int first = shape.is_ring ? static_cast<int>(std::int64_t{key_tile} * shape.query_tiles / shape.key_tiles)
+                                    : min(shape.first_query_tile(key_tile), shape.query_tiles);
+    const Walk walk{shared_address(scratch), key_tile, head, first,
+                    shape.is_ring ? shape.query_tiles : shape.query_tiles - first};
 
     if (warp == 0 && lane == 0) initialise_barriers(walk);
     team.team_barrier();  // barriers are initialised
@@ -114,6 +116,9 @@ struct BackwardWide {
 
 #ifdef TESSERA_HOPPER_CODE
  private:
+  /// The next tile of queries of a walk.
+  TESSERA_DEVICE int tile_after(int tile) const { return tile + 1 < shape.query_tiles ? tile + 1 : 0; }
+
   static TESSERA_DEVICE void initialise_barriers(const Walk& walk) {
     constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
     for (int one : {kKeysFull + 0, kValuesFull + 0, kQFull + 0, kQFull + 1, kDOutFull + 0, kShareEmpty + 0}) {
@@ -137,7 +142,7 @@ struct BackwardWide {
     const std::size_t head_row = std::size_t(walk.head) * shape.query_tiles * kQueries;
     constexpr bool kLoadsRows = kSlots == 1;
   #pragma unroll 1
-    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = shape.next_query_tile(tile)) {
+    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = tile_after(tile)) {
       const int slot = step % kSlots, first_query = tile * kQueries;
       const SharedAddress full = walk.barrier(queries_full + slot);
       barrier_wait(walk.barrier(queries_empty + slot), (step / kSlots & 1) ^ 1);
@@ -158,7 +163,7 @@ struct BackwardWide {
     constexpr int kNext = kQueries * kColumns;  // floats of a consumer
     int seen = 0;
   #pragma unroll 1
-    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = shape.next_query_tile(tile)) {
+    for (int step = 0, tile = walk.first; step < walk.count; ++step, tile = tile_after(tile)) {
       float* to = sums.d_q + (head_tile + tile) * kQueries * D + half * (kShareBytes / 4);
       std::int32_t* ticket = sums.tickets + (head_tile + tile) * 2 + half;
       barrier_wait(walk.barrier(kShareFull + half), step & 1);
@@ -262,7 +267,7 @@ struct BackwardWide {
     int ds_at = 0, previous_ds_at = 2 * kScoreBytes;  // in the ring of kDsTiles
     const auto advance = [&]<bool kIsLast>(int step) {
       const int slot = step & 1;
-      const int first_query = (walk.first + step) * kQueries;
+      const int first_query = (walk.first + step) * kQueries;  // where the mask needs it: then there is no ring
       const SharedAddress queries = walk.pad + kQ + slot * kTileBytes + own_panels;
       const SharedAddress d_outs = walk.pad + kDOut + own_panels;
       const SharedAddress p_tile = walk.pad + kP, ds_tile = walk.pad + kDs + ds_at;

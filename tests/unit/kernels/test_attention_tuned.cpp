@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/tensor.hpp"
@@ -67,19 +69,19 @@ void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order) {
   const auto bytes =
       Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
   const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));  // what it forgets to clear is NaN
-  Kernel{f.q,
-         f.k,
-         f.v,
-         f.out,
-         f.lse,
-         b.d_out,
-         b.d_q,
-         b.d_k,
-         b.d_v,
-         f.scale,
-         f.causal,
-         order,
-         kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
+  Kernel{.q = f.q,
+         .k = f.k,
+         .v = f.v,
+         .out = f.out,
+         .lse = f.lse,
+         .d_out = b.d_out,
+         .d_q = b.d_q,
+         .d_k = b.d_k,
+         .d_v = b.d_v,
+         .scale = f.scale,
+         .causal = f.causal,
+         .order = order,
+         .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
       .launch(instance());
   instance().fence();  // the workspace goes
 }
@@ -114,10 +116,10 @@ struct Ampere {
   }
 };
 
-using AllPaths =
-    ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>, Ampere<bfloat16, DqOrder::any>,
-                     Hopper<bfloat16>, Hopper<float16>, HopperBothWays<bfloat16, DqOrder::fixed>,
-                     HopperBothWays<float16, DqOrder::fixed>, HopperBothWays<bfloat16, DqOrder::any>>;
+using AllPaths = ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>,
+                                  Ampere<bfloat16, DqOrder::any>, Hopper<bfloat16>, Hopper<float16>,
+                                  HopperBothWays<bfloat16, DqOrder::fixed>, HopperBothWays<float16, DqOrder::fixed>,
+                                  HopperBothWays<bfloat16, DqOrder::any>, HopperBothWays<float16, DqOrder::any>>;
 #else
 struct NoPath {
   using Scalar = bfloat16;
@@ -250,8 +252,15 @@ TYPED_TEST(AttentionTuned, matches_reference_for_every_width_ragged_shapes_and_b
 
 TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
   using Scalar = typename TypeParam::Scalar;
+  std::vector<std::pair<int, Shape>> cases;
   for (const int D : TypeParam::widths()) {
-    const Shape one{1, 1, 300, 300, true}, many{3, 47, 300, 300, true};  // of a multiprocessor's tiles: several
+    cases.push_back({D, {1, 1, 300, 300, true}});
+    cases.push_back({D, {1, 1, 300, 430, false}});
+  }
+  for (const auto& [width, shape] : cases) {
+    const int D = width;  // which a lambda can capture
+    const Shape one = shape;
+    const Shape many{3, 47, one.Tq, one.Tk, one.causal};  // of a multiprocessor's tiles: several
     const Inputs<Scalar> in(one, D);
     Inputs<Scalar> repeated(one, D);
     for (auto numbers : {&Inputs<Scalar>::q, &Inputs<Scalar>::k, &Inputs<Scalar>::v, &Inputs<Scalar>::d_out}) {
@@ -266,7 +275,7 @@ TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
       for (int head = 0; head < many.B * many.H; ++head) {
         const auto first = values.begin() + head * head_values.size();
         ASSERT_TRUE(all_close<Scalar>(std::vector(first, first + head_values.size()), head_values, closeness))
-            << "head " << head << " D " << D;
+            << "head " << head << " D " << D << " " << one;
       }
     };
     every_head_is_close(got.out, expected.out, this->of_out());
@@ -422,6 +431,44 @@ TYPED_TEST(AttentionTuned, launches_under_its_name_on_the_callers_instance) {
     EXPECT_TRUE(launched_under(recorder, "tessera::attention::", instance())) << D;
   }
 }
+
+#ifdef KOKKOS_ENABLE_CUDA
+TEST(AttentionTunedWorkspace, is_refused_where_it_is_too_small_or_misplaced) {
+  constexpr int T = 70, D = 64;
+  const auto in = Buffer<bfloat16>::zeros(T * D), out = Buffer<bfloat16>::unwritten(T * D);
+  const auto lse = Buffer<float>::zeros(T);
+  const auto read = [&] { return kernels::heads_of_rows<Device>(in.data(), 1, 1, T, D); };
+  const auto write = [&] { return kernels::heads_of_rows<Device>(out.data(), 1, 1, T, D); };
+  const auto launch = [&]<class Kernel>(std::int64_t missing, std::int64_t offset) {
+    const std::int64_t bytes = Kernel::workspace_bytes(1, 1, T, D);
+    const auto workspace = Buffer<float>::unwritten(bytes / sizeof(float) + 128);
+    Kernel{.q = read(),
+           .k = read(),
+           .v = read(),
+           .out = read(),
+           .lse = lse.head_rows(1, 1, T),
+           .d_out = read(),
+           .d_q = write(),
+           .d_k = write(),
+           .d_v = write(),
+           .scale = 0.125f,
+           .causal = false,
+           .order = DqOrder::fixed,
+           .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
+                                                           bytes - missing)}
+        .launch(instance());
+    instance().fence();
+  };
+  const auto is_particular = [&]<class Kernel>() {
+    EXPECT_NO_THROW(launch.template operator()<Kernel>(0, 0));
+    EXPECT_THROW(launch.template operator()<Kernel>(1, 0), std::invalid_argument);
+    EXPECT_THROW(launch.template operator()<Kernel>(0, 8), std::invalid_argument);
+  };
+  is_particular.template operator()<kernels::AmpereBackward<bfloat16>>();
+  if (kernels::HopperBackward<bfloat16>::runs_on(instance()))
+    is_particular.template operator()<kernels::HopperBackward<bfloat16>>();
+}
+#endif
 
 }  // namespace
 }  // namespace tessera::test

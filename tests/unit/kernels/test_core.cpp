@@ -9,6 +9,7 @@
 
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/scalar.hpp"
 #include "kernels/core/sum_parts.hpp"
 #include "kernels/residual_add.hpp"
@@ -126,6 +127,17 @@ TEST(FastExp, has_its_tails_and_keeps_nan) {
   EXPECT_TRUE(std::isnan(kernels::fast_exp(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_TRUE(std::isnan(kernels::fast_exp(-std::numeric_limits<float>::quiet_NaN())));
   EXPECT_EQ(kernels::fast_exp(1.25), std::exp(1.25));  // double: the library's
+}
+
+TEST(CeilDiv, counts_whole_pieces_of_either_type) {
+  EXPECT_EQ(kernels::ceil_div(0, 64), 0);
+  EXPECT_EQ(kernels::ceil_div(1, 64), 1);
+  EXPECT_EQ(kernels::ceil_div(64, 64), 1);
+  EXPECT_EQ(kernels::ceil_div(65, 64), 2);
+  EXPECT_LE(kernels::ceil_div(-65, 64), 0);
+  EXPECT_EQ(kernels::ceil_div(std::int64_t{1} << 40, 3), 366503875926);
+  EXPECT_EQ(kernels::round_up(65, 64), 128);
+  EXPECT_EQ(kernels::round_up(128, 64), 128);
 }
 
 TEST(OtherInstance, is_not_the_default_one_where_there_are_several) {
