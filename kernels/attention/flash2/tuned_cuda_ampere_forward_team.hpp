@@ -79,7 +79,9 @@ struct ForwardTeam {
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int heads = task.q.extent_int(0) * H, tiles = ceil_div(Tq, kQueryTile);
+    // Quotients are written out here: with ceil_div ptxas (CUDA 13.0) makes other code of this kernel, at D = 128 5 %
+    // slower.
+    const int heads = task.q.extent_int(0) * H, tiles = (Tq + kQueryTile - 1) / kQueryTile;
 
     // 1. which tile: groups of heads; inside a group the longest rows first, heads fastest
     const TilePlace place = place_of(team.league_rank(), heads_of_group, heads, tiles);
@@ -91,7 +93,7 @@ struct ForwardTeam {
     const int keys = keys_below(task.causal ? first_query + queries - 1 + beyond : beyond, Tk);
     const int warp_keys = keys_below(task.causal ? first_row + kWarpRows - 1 + beyond : beyond, keys);
     const int clear_keys = keys_below(task.causal ? first_row + beyond : beyond, Tk);  // seen by all of the warp's rows
-    const int key_tiles = ceil_div(keys, kKeyTile), warp_tiles = ceil_div(warp_keys, kKeyTile);
+    const int key_tiles = (keys + kKeyTile - 1) / kKeyTile, warp_tiles = (warp_keys + kKeyTile - 1) / kKeyTile;
 
     const SharedAddress q_tile = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
     const SharedAddress k_ring = q_tile + Layout::bytes(kQueryTile), v_ring = k_ring + kStages * kTileBytes;

@@ -9,11 +9,15 @@
 /// reads: it goes to the sums in two shares, half a step apart, added by warps 2 and 3, so that additions travel all
 /// the time. The next scores run under the handing over of the first share, the second share under ds of the next step.
 ///
-/// Measured  H200, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order, beside cuDNN and
-///           PyTorch's FLASH (neither in a fixed order): T = 4096 full 368 / 387, 338, 243 (on another H200 312 to 349
-///           / 383, 379, 244); causal 347 / 370, 350, 216 (346 / 357, 361, 215); T = 1024 causal 252 / -, 243, 150; T =
-///           16,384 full 402 / -, 355, 259. Predicted 400 to 530. A step adds 64 KiB to d_q, which the level-2 cache
-///           takes at 3.8 TB/s at most; by ncu it is 77 % busy.
+/// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the same
+/// sums at the same time.
+///
+/// Measured  H200 at full clocks, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order,
+///           beside cuDNN and PyTorch's FLASH (neither in a fixed order): T = 4096 full 372 / 434, 409, 244; causal 384
+///           / 400, 371, 217. Predicted 400 to 530. Walks that start apart: predicted some percent, measured 4 to 9 %
+///           less time at T = 1024, 4096, 16,384; in a fixed order 1 % more, not done. A step adds 64 KiB to d_q, which
+///           the level-2 cache takes at 3.8 TB/s at most; by ncu (fixed order) it is 77 % busy, and the 64 places of a
+///           head, one step behind each other, stand idle for one of 16 walks.
 #pragma once
 
 #include <Kokkos_Core.hpp>
