@@ -9,8 +9,8 @@
 /// reads: it goes to the sums in two shares, half a step apart, added by warps 2 and 3, so that additions travel all
 /// the time. The next scores run under the handing over of the first share, the second share under ds of the next step.
 ///
-/// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the same
-/// sums at the same time.
+/// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the
+/// same sums at the same time.
 ///
 /// Measured  H200 at full clocks, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order,
 ///           beside cuDNN and PyTorch's FLASH (neither in a fixed order): T = 4096 full 372 / 434, 409, 244; causal 384
