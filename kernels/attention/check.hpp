@@ -1,6 +1,7 @@
 /// The preconditions that every attention kernel shares.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "kernels/core/require.hpp"
@@ -62,6 +63,14 @@ void require_backward_tensors(const char* kernel, const Kernel& x, int max_head)
   require_same_heads(kernel, "d_q must have q's shape and a contiguous head width", x.q, x.d_q);
   require_same_heads(kernel, "d_k must have k's shape and a contiguous head width", x.k, x.d_k);
   require_same_heads(kernel, "d_v must have k's shape and a contiguous head width", x.k, x.d_v);
+}
+
+/// `workspace` has `needed` bytes at least, on a multiple of `alignment`.
+template <class Bytes>
+void require_workspace(const char* rule, const Bytes& workspace, std::int64_t needed, std::uintptr_t alignment) {
+  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
+  TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed && beyond == 0, rule, workspace.extent(0),
+                  needed, beyond);
 }
 
 }  // namespace tessera::kernels::detail

@@ -268,14 +268,11 @@ std::vector<Key> make_table() {
        "Repeats before the measured ones."},
       {"bench.warmup_ms", at<&S::bench, &Bench::warmup_ms>(), between(0, 1e6), "ms",
        "The warm-up goes on until it has lasted this long, whatever bench.warmup says: an idle GPU, its clocks low, "
-       "may "
-       "take tens of milliseconds to raise them."},
+       "may take tens of milliseconds to raise them."},
       {"bench.rest_ms", at<&S::bench, &Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time between a first, untimed run and the warm-up of each timing of bench.attention and bench.kernels. A "
-       "GPU "
-       "at its power limit runs below its highest clocks, and is back at them after a tenth of a second of rest: "
-       "without "
-       "one, a row depends on the row before. 0: neither rest nor that run."},
+       "Idle time between a first, untimed run and the warm-up of each timing of bench.attention and bench.kernels. "
+       "A GPU at its power limit runs below its highest clocks, and is back at them after a tenth of a second of "
+       "rest: without one, a row depends on the row before. 0: neither rest nor that run."},
       {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Measured repeats; the median and the spread are reported."},
       {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",

@@ -38,11 +38,8 @@ void AmpereBackward<Scalar>::launch(const Exec& exec) const {
   ampere::require_aligned_rows("ampere attention backward: rows of d_k must start at multiples of 16 bytes", d_k);
   ampere::require_aligned_rows("ampere attention backward: rows of d_v must start at multiples of 16 bytes", d_v);
   if (q.extent(0) * q.extent(1) == 0) return;
-  const std::int64_t needed = workspace_bytes(q.extent_int(0), q.extent_int(1), q.extent_int(2), q.extent_int(3));
-  TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed &&
-                      reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 == 0,
-                  "ampere attention backward: the workspace must have workspace_bytes(), on a multiple of 16",
-                  workspace.extent(0), needed, reinterpret_cast<std::uintptr_t>(workspace.data()) % 16);
+  detail::require_workspace("ampere attention backward: workspace_bytes() are needed, on a multiple of 16", workspace,
+                            workspace_bytes(q.extent_int(0), q.extent_int(1), q.extent_int(2), q.extent_int(3)), 16);
   ampere::for_width<ampere::kLeastBackward>(
       q.extent_int(3), [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
 }

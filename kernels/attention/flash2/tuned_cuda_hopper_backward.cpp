@@ -298,11 +298,8 @@ void HopperBackward<Scalar>::launch(const Exec& exec) const {
     detail::hopper_backward::clear_heads(exec, d_v);
     return;
   }
-  const std::int64_t needed = workspace_bytes(B, H, Tq, q.extent_int(3));
-  TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed &&
-                      reinterpret_cast<std::uintptr_t>(workspace.data()) % 128 == 0,
-                  "hopper backward: the workspace must have workspace_bytes(), on a multiple of 128",
-                  workspace.extent(0), needed, reinterpret_cast<std::uintptr_t>(workspace.data()) % 128);
+  detail::require_workspace("hopper backward: workspace_bytes() are needed, on a multiple of 128", workspace,
+                            workspace_bytes(B, H, Tq, q.extent_int(3)), 128);
   detail::hopper_backward::with_head_width(
       q.extent_int(3), [&]<int D>() { detail::hopper_backward::launch_backward<Scalar, D>(*this, exec); });
 }

@@ -64,11 +64,13 @@ struct Hopper {
   }
 };
 
+/// With a workspace that lacks `missing` bytes and begins `offset` bytes behind an aligned one.
 template <class Kernel, class S>
-void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order) {
+void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order, std::int64_t missing = 0,
+                  std::int64_t offset = 0) {
   const auto bytes =
       Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
-  const Buffer<float> workspace = Buffer<float>::unwritten(bytes / sizeof(float));  // what it forgets to clear is NaN
+  const auto workspace = Buffer<float>::unwritten((bytes + offset) / sizeof(float));  // what it forgets to clear is NaN
   Kernel{.q = f.q,
          .k = f.k,
          .v = f.v,
@@ -81,7 +83,8 @@ void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order) {
          .scale = f.scale,
          .causal = f.causal,
          .order = order,
-         .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
+         .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
+                                                         bytes - missing)}
       .launch(instance());
   instance().fence();  // the workspace goes
 }
@@ -437,32 +440,19 @@ TEST(AttentionTunedWorkspace, is_refused_where_it_is_too_small_or_misplaced) {
   constexpr int T = 70, D = 64;
   const auto in = Buffer<bfloat16>::zeros(T * D), out = Buffer<bfloat16>::unwritten(T * D);
   const auto lse = Buffer<float>::zeros(T);
-  const auto read = [&] { return kernels::heads_of_rows<Device>(in.data(), 1, 1, T, D); };
-  const auto write = [&] { return kernels::heads_of_rows<Device>(out.data(), 1, 1, T, D); };
-  const auto launch = [&]<class Kernel>(std::int64_t missing, std::int64_t offset) {
-    const std::int64_t bytes = Kernel::workspace_bytes(1, 1, T, D);
-    const auto workspace = Buffer<float>::unwritten(bytes / sizeof(float) + 128);
-    Kernel{.q = read(),
-           .k = read(),
-           .v = read(),
-           .out = read(),
-           .lse = lse.head_rows(1, 1, T),
-           .d_out = read(),
-           .d_q = write(),
-           .d_k = write(),
-           .d_v = write(),
-           .scale = 0.125f,
-           .causal = false,
-           .order = DqOrder::fixed,
-           .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
-                                                           bytes - missing)}
-        .launch(instance());
-    instance().fence();
-  };
+  const auto heads = [&](const Buffer<bfloat16>& b) { return kernels::heads_of_rows<Device>(b.data(), 1, 1, T, D); };
+  const Forward<bfloat16> forward{.q = heads(in),
+                                  .k = heads(in),
+                                  .v = heads(in),
+                                  .out = heads(in),
+                                  .lse = lse.head_rows(1, 1, T),
+                                  .scale = 0.125f,
+                                  .causal = false};
+  const Backward<bfloat16> backward{.d_out = heads(in), .d_q = heads(out), .d_k = heads(out), .d_v = heads(out)};
   const auto is_particular = [&]<class Kernel>() {
-    EXPECT_NO_THROW(launch.template operator()<Kernel>(0, 0));
-    EXPECT_THROW(launch.template operator()<Kernel>(1, 0), std::invalid_argument);
-    EXPECT_THROW(launch.template operator()<Kernel>(0, 8), std::invalid_argument);
+    EXPECT_NO_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed));
+    EXPECT_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed, 1), std::invalid_argument);
+    EXPECT_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed, 0, 8), std::invalid_argument);
   };
   is_particular.template operator()<kernels::AmpereBackward<bfloat16>>();
   if (kernels::HopperBackward<bfloat16>::runs_on(instance()))
