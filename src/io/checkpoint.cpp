@@ -195,8 +195,8 @@ void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(folder.parent_path());
 }
 
-/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later steps, of a future that this
-/// run has left, stay until it overwrites them. What cannot be deleted stays: the next write tries again.
+/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. What cannot be deleted stays: the
+/// next write tries again.
 void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   std::error_code ignored;
   auto steps = steps_in(checkpoints);
@@ -355,6 +355,40 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
     return std::string();
   });
   return CheckpointReader(std::move(opened));
+}
+
+namespace {
+
+/// Makes checkpoints/abandoned_NN with the first NN that is free.
+fs::path make_abandoned(const fs::path& checkpoints) {
+  for (int number = 1;; ++number) {
+    const fs::path folder = checkpoints / fmt::format("abandoned_{:02d}", number);
+    std::error_code error;
+    if (fs::create_directory(folder, error)) return folder;
+    if (error) throw file_failure(folder, "making the folder", error.value());
+  }
+}
+
+}  // namespace
+
+std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path& step_folder) {
+  const fs::path checkpoints = checkpoints_of(run_directory);
+  const std::string name = fs::canonical(step_folder).filename().string();
+  if (newest_checkpoint(run_directory) != checkpoints / name) write_text(checkpoints / "latest", name + "\n");
+  auto later = steps_in(checkpoints);
+  std::erase_if(later, [&](std::int64_t step) { return step <= step_of(name); });
+  if (later.empty()) return {};
+
+  const fs::path abandoned = make_abandoned(checkpoints);
+  std::error_code error;
+  if (const fs::path trace = run_directory / "run.h5"; fs::exists(trace, error)) {
+    fs::copy_file(trace, abandoned / "run.h5", error);
+    if (error) throw file_failure(abandoned / "run.h5", "copying run.h5 to it", error.value());
+    sync_file(abandoned / "run.h5");
+  }
+  for (const std::int64_t step : later) publish(checkpoints / step_name(step), abandoned / step_name(step));
+  sync_folder(checkpoints);
+  return abandoned;
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {

@@ -5,6 +5,7 @@
 ///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  the tensors that this rank owned, whole, float32
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
 ///   checkpoints/latest                       text: name of the newest complete folder
+///   checkpoints/abandoned_NN/                what a rewind left behind: later checkpoints, and the run.h5 of then
 ///
 /// Writing   all ranks together: temporary folder, files and folder synced, renamed, `latest` moved last, older
 ///           checkpoints beyond `keep` deleted only then. Either every rank returns or every rank throws the same
@@ -86,6 +87,14 @@ class CheckpointReader {
 /// Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used instead, after
 /// `option`: what a person types before the path of one ("--resume ", "job.input=").
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
+
+/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run goes on: `latest` names
+/// it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose rows
+/// after that step are about to be cut. A kill before `latest` has moved leaves all as it was; after it the next call
+/// completes what is missing. Returns that folder; empty where there was no later checkpoint and `latest` named this
+/// one. Local: call it on one rank. Throws Failure(Exit::files).
+std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
+                                               const std::filesystem::path& step_folder);
 
 /// The folder that `latest` names; the newest step folder where `latest` is missing or names none. Empty: no
 /// checkpoint. Local: call it on one rank and tell the others.

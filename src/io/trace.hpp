@@ -54,7 +54,8 @@ struct KernelRow {
 class Trace final : public events::Listener {
  public:
   /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step stay, later
-  /// ones are cut. With resumed_step and no file at `path` (a run moved without it) the trace starts empty.
+  /// ones are cut by the next flush. With resumed_step and no file at `path` (a run moved without it) the trace starts
+  /// empty.
   Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {});
   ~Trace() override;
   Trace(const Trace&) = delete;

@@ -58,6 +58,17 @@ void require_same_weights(parallel::World& world, train::Trainer& trainer) {
 
 }  // namespace
 
+bool continues_itself(const Context& context) {
+  if (!context.resume || *context.resume == "auto") return context.resume.has_value();
+  bool is_own = false;
+  on_root(context.world, [&] {
+    std::error_code error;
+    const fs::path run = fs::canonical(checkpoint_folder(*context.resume), error).parent_path().parent_path();
+    is_own = !error && fs::equivalent(run, context.settings().job.directory, error);
+  });
+  return context.world.any(is_own);
+}
+
 Beginning find_beginning(const Context& context, const data::Corpus& corpus, const Note& note) {
   if (!context.resume) return {};
   const config::Settings& settings = context.settings();
@@ -65,17 +76,12 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   Beginning beginning;
   std::string folder;
   on_root(world, [&] {
-    const auto newest = io::newest_checkpoint(settings.job.directory);
     if (*context.resume != "auto")
       folder = checkpoint_folder(*context.resume).string();
-    else if (newest)
+    else if (const auto newest = io::newest_checkpoint(settings.job.directory))
       folder = newest->string();
-    std::error_code error;
-    const fs::path run = fs::canonical(folder, error).parent_path().parent_path();  // however it was spelled
-    beginning.continues_itself = *context.resume == "auto" || fs::equivalent(run, settings.job.directory, error);
   });
   folder = world.broadcast(folder);
-  beginning.continues_itself = world.any(beginning.continues_itself);
   if (folder.empty()) {
     note(fmt::format("resume     no checkpoint in {}: starting from step 0\n", settings.job.directory));
     return beginning;

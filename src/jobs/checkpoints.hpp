@@ -16,14 +16,15 @@
 
 namespace tessera::jobs {
 
-using Note = std::function<void(const std::string&)>;  // takes lines for people
-
 /// Where a run begins.
 struct Beginning {
   std::optional<io::CheckpointReader> checkpoint;  // none: from step 0
-  bool continues_itself = false;                   // in its own directory, which then is not empty
   std::vector<std::string> algorithms;             // of products, which the run before had timed
 };
+
+/// Whether --resume goes on in the run's own directory, which then may hold a run: "auto", or a folder of that
+/// directory however it is spelled. Asks rank 0.
+bool continues_itself(const Context& context);
 
 /// What --resume asks for: "auto", the newest of the run's own directory where there is one; or a folder. Notes every
 /// key that has changed since. Throws Failure(Exit::files) where it is not whole, Failure(Exit::usage) where model or

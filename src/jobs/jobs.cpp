@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "kernels/core/device_info.hpp"
+#include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "parallel/device.hpp"
@@ -131,33 +134,43 @@ void require_new_directory(const config::Job& job) {
                                   job.directory));
 }
 
-RunDirectory::RunDirectory(const Context& context, bool may_exist) {
-  const config::Job& job = context.settings().job;
+RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
+    : path_(context.settings().job.directory) {
   on_root(context.world, [&] {
-    const fs::path directory = job.directory;
-    if (!may_exist) require_new_directory(job);
+    if (!may_exist) require_new_directory(context.settings().job);
     std::error_code error;
-    fs::create_directories(directory, error);
-    if (!error) lock_ = open((directory / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fs::create_directories(path_, error);
+    if (!error) lock_ = open((path_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (error || lock_ < 0) {
       throw Failure(Exit::files, fmt::format("{}: cannot be made or written: {}; name a directory that can be "
                                              "(job.directory=...)",
-                                             job.directory, error ? error.message() : std::strerror(errno)));
+                                             path_.string(), error ? error.message() : std::strerror(errno)));
     }
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Failure(Exit::files,
-                    fmt::format("{}: another run is working in this directory; wait for it, or use another "
-                                "(job.directory=...)",
-                                job.directory));
+    const auto is_taken = [&] { return flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; };
+    if (!is_taken()) return;
+    note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", path_.string(),
+                     kLockPatience_s));
+    const double until_s = events::now_s() + kLockPatience_s;
+    while (is_taken()) {
+      if (events::now_s() > until_s) {
+        throw Failure(Exit::files,
+                      fmt::format("{}: another run is working in this directory; wait for it, or use another "
+                                  "(job.directory=...)",
+                                  path_.string()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    if (!may_exist) {  // job.overwrite: only what a run writes goes; a directory named by mistake keeps the rest
-      for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(directory / name, error);
-    }
+    if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written meanwhile
   });
 }
 
 RunDirectory::~RunDirectory() {
   if (lock_ >= 0) close(lock_);
+}
+
+void RunDirectory::clear() const {
+  std::error_code ignored;
+  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(path_ / name, ignored);
 }
 
 fs::path checkpoint_folder(const std::string& path) {

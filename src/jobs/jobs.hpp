@@ -72,18 +72,28 @@ io::Peers peers_of(const parallel::World& world);
 /// overwrites. Touches nothing. For rank 0.
 void require_new_directory(const config::Job& job);
 
+/// Takes lines for people, on rank 0.
+using Note = std::function<void(const std::string&)>;
+
 /// A run's directory, held by this run until it ends, however it ends: rank 0 keeps an advisory lock on
 /// <directory>/.lock.
 class RunDirectory {
  public:
-  /// Refuses (exit 6) a directory in which another run works and, unless `may_exist`, what require_new_directory does;
-  /// makes it where it is missing. A run that was there goes (job.overwrite). Rank 0 works, every rank waits.
-  RunDirectory(const Context& context, bool may_exist);
+  /// Refuses (exit 6), unless `may_exist`, what require_new_directory does; makes the directory where it is missing.
+  /// Another run that works in it is waited for, kLockPatience_s at most, with a note: ranks whose mpirun was killed
+  /// live on for a moment. Then it is refused (exit 6). Rank 0 works, every rank waits.
+  RunDirectory(const Context& context, bool may_exist, const Note& note);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
+  /// Deletes what a run leaves there, and nothing else (job.overwrite). For rank 0.
+  void clear() const;
+
+  static constexpr double kLockPatience_s = 10;
+
  private:
+  std::filesystem::path path_;
   int lock_ = -1;  // file descriptor
 };
 

@@ -67,7 +67,8 @@ class TrainingRun {
   /// False where the run is at its last step already: then nothing was touched.
   bool set_up() {
     const auto watch = world_.watch("the set-up", kPatience);
-    if (!context_.resume) on_root(world_, [&] { require_new_directory(settings_.job); });
+    const bool continues = continues_itself(context_);
+    if (!continues) on_root(world_, [&] { require_new_directory(settings_.job); });
     together(world_, [&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
     });
@@ -95,13 +96,14 @@ class TrainingRun {
                      validation_windows_));
 
     const auto take_note = [this](const std::string& text) { note(text); };
+    directory_.emplace(context_, continues, take_note);
     const Beginning beginning = find_beginning(context_, *corpus_, take_note);
     if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
       note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to go on\n",
                        beginning.checkpoint->state().step, settings_.train.steps));
       return false;
     }
-    directory_.emplace(context_, beginning.continues_itself);
+    if (!continues) on_root(world_, [&] { directory_->clear(); });
     together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
     together(world_, [&] { trainer_->connect(); });
     if (beginning.checkpoint) {
@@ -116,15 +118,27 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      const bool continues = beginning.continues_itself && fs::exists(fs::path(settings_.job.directory) / "run.h5");
       trace_ =
           std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5",
                                       io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command,
                                                   context_.deck.resolved, world_.devices(), transport, mfu_.formula()},
                                       settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
+      if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
+      trace_->flush();  // rows after the beginning are cut from now on
     });
+    if (beginning.checkpoint && !continues) save();  // or a kill before the first checkpoint would lose the beginning
     return true;
+  }
+
+  /// From here on --resume auto finds this checkpoint, or one that comes of it. For rank 0.
+  void rewind_to(const fs::path& checkpoint) {
+    if (const auto abandoned = io::rewind_to(settings_.job.directory, checkpoint)) {
+      note(
+          fmt::format("resume     later checkpoints are in {} now, with the run.h5 of then: delete it, or go on from "
+                      "one of them in another job.directory\n",
+                      abandoned->string()));
+    }
   }
 
   std::string what_would_fit(std::int64_t available) const {

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Stopping and going on: signals, limits and kills, and the bits afterwards."""
+import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -136,6 +138,74 @@ class Resume(RunTest):
         directory = self.train("run", "train.steps=25")
         self.run_deck(TINY, f"job.directory={directory}", "train.steps=25", "--resume", directory / "checkpoints/step_00000020")
         self.assertEqual(list(column(directory, "step")), list(range(1, 26)))
+
+    def start_killed_before_a_checkpoint(self, directory, *arguments, after, ranks):
+        """Starts a run that writes no checkpoint by itself and kills it once it has trained past the step `after`."""
+        job = self.start(TINY, f"job.directory={directory}", "train.steps=100000", "train.validate_every=0",
+                         "checkpoint.every=0", "trace.flush_s=3600", "trace.every_steps=1", "job.progress='line'",
+                         *arguments, ranks=ranks)
+        self.wait_until(lambda: re.search(rf"^ +{after + 2} ", job.printed(), re.M), f"step {after + 2}", job)
+        self.kill(job)
+
+    def test_a_rewind_that_is_killed_before_its_first_checkpoint_holds(self):
+        keep = ("train.steps=30", "train.validate_every=0", "checkpoint.every=10", "checkpoint.keep=9")
+        slower = ("optimizer.learning_rate=1e-4", "optimizer.min_learning_rate=1e-5")
+        for ranks in (None, 2):
+            with self.subTest(ranks=ranks):
+                directory = self.train(f"killed on {ranks}", *keep, ranks=ranks)
+                whole, moved = self.folder / f"whole on {ranks}", self.folder / f"moved on {ranks}"
+                shutil.copytree(directory, whole)
+                self.run_deck(TINY, f"job.directory={whole}", *keep, *slower, "--resume",
+                              whole / "checkpoints/step_00000010", ranks=ranks)
+                before = snapshot(directory)
+                self.start_killed_before_a_checkpoint(directory, *slower, "--resume",
+                                                      directory / "checkpoints/step_00000010", after=10, ranks=ranks)
+                self.assertEqual(latest_step(directory), 10)
+                self.assertEqual(list(column(directory, "step")), list(range(1, 11)))
+                abandoned, kept = directory / "checkpoints/abandoned_01", {}
+                for path, content in before.items():  # what a rewind leaves behind is moved, never lost
+                    kept[path if path.parts[0] != "checkpoints" else path.relative_to("checkpoints")] = content
+                for path, content in snapshot(abandoned).items():
+                    self.assertEqual(content, kept[path], path)
+                self.assertEqual(sorted(path.name for path in abandoned.iterdir()),
+                                 ["run.h5", "step_00000020", "step_00000030"])
+                shutil.copytree(abandoned / "step_00000030", moved / "checkpoints/step_00000030")
+                self.assertEqual(len(tensors(moved, 30)), len(tensors(whole, 30)), "an abandoned checkpoint opens")
+                self.run_deck(TINY, f"job.directory={directory}", *keep, *slower, "--resume", "auto", ranks=ranks)
+                self.assert_same_bits(directory, whole)
+
+    def test_a_start_from_another_runs_checkpoint_is_not_forgotten_by_a_kill(self):
+        other = self.train("other", "train.steps=10")
+        for ranks in (None, 2):
+            with self.subTest(ranks=ranks):
+                directory = self.folder / f"run on {ranks}"
+                self.start_killed_before_a_checkpoint(directory, "--resume", other, after=10, ranks=ranks)
+                self.run_deck(TINY, f"job.directory={directory}", "train.steps=15", "--resume", "auto", ranks=ranks)
+                self.assertEqual(list(column(directory, "step")), list(range(11, 16)))
+
+    def test_a_run_that_is_about_to_end_is_waited_for(self):
+        directory = self.train("run", "train.steps=10")
+        arguments = (TINY, f"job.directory={directory}", "train.steps=15", "--resume", "auto")
+        with open(directory / ".lock") as lock:  # as ranks do whose mpirun was killed
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            job = self.start(*arguments)
+            self.wait_until(lambda: "waiting" in job.printed(), "that it waits", job)
+            self.assertEqual(latest_step(directory), 10)
+        result = job.wait()
+        self.assertEqual(result.code, FINISHED, str(result))
+        self.assertEqual(latest_step(directory), 15)
+        with open(directory / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.run_deck(*arguments[:2], "train.steps=20", "--resume", "auto", code=FILES, says="another run is working")
+
+    def test_after_mpirun_is_killed_a_resume_goes_on(self):
+        directory = self.folder / "run"
+        job = self.start(TINY, f"job.directory={directory}", *LONG, ranks=2)
+        self.wait_until(lambda: latest_step(directory) >= 20, "step 20", job)
+        job.process.kill()
+        job.process.wait()
+        self.run_deck(TINY, f"job.directory={directory}", *LONG, "--resume", "auto", ranks=2)
+        self.assertEqual(list(column(directory, "step")), list(range(1, STEPS + 1)))
 
     def test_another_runs_checkpoint_does_not_enter_a_directory_that_holds_a_run(self):
         other, own = self.train("other", "train.steps=10"), self.train("own", "train.steps=20", "job.seed=2", "checkpoint.keep=9")

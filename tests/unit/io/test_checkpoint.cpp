@@ -141,12 +141,32 @@ TEST(Checkpoint, keeps_the_newest_and_moves_latest) {
   EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000040");
 }
 
-TEST(Checkpoint, run_that_went_back_keeps_the_checkpoints_it_left) {
+TEST(Checkpoint, rewind_sets_later_checkpoints_aside) {
   const ScratchFolder run;
   write_steps(run.path(), {10, 20, 30});
-  write_steps(run.path(), {15}, 1);
-  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000015", "step_00000020", "step_00000030"));
-  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000015");
+  write_bytes(run / "run.h5", "rows");
+  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_01");
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "latest", "step_00000010"));
+  EXPECT_THAT(names_in(run / "checkpoints/abandoned_01"), ElementsAre("run.h5", "step_00000020", "step_00000030"));
+  EXPECT_EQ(read_bytes(run / "checkpoints/abandoned_01/run.h5"), "rows");
+  EXPECT_EQ(read_bytes(run / "run.h5"), "rows");  // cutting it is the trace's
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000010");
+  expect_whole(run / "checkpoints/abandoned_01/step_00000030", 30);
+
+  write_steps(run.path(), {20}, 1);  // the new future, and what it prunes
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "latest", "step_00000020"));
+  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000020"), std::nullopt);
+}
+
+TEST(Checkpoint, rewind_that_was_killed_is_completed_by_the_next) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 20, 30});
+  write_bytes(run / "checkpoints/latest", "step_00000010\n");  // killed right after it had moved
+  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_01");
+  write_steps(run.path(), {20});
+  write_bytes(run / "checkpoints/latest", "step_00000010\n");
+  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_02");
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "abandoned_02", "latest", "step_00000010"));
 }
 
 TEST(Checkpoint, same_step_is_replaced) {
