@@ -11,32 +11,42 @@
 
 namespace tessera::kernels {
 
+namespace {
+
+/// Refuses spans that overlap where `first` says that they begin; afterwards they are in that order.
+void require_disjoint(std::vector<AdamwSpan>& spans, std::int64_t AdamwSpan::*first) {
+  std::sort(spans.begin(), spans.end(), [&](const auto& a, const auto& b) { return a.*first < b.*first; });
+  std::int64_t end = 0;
+  for (const AdamwSpan& span : spans) {
+    TESSERA_REQUIRE(span.*first >= 0 && span.count >= 0, "adamw: a span must not be negative", span.*first, span.count);
+    TESSERA_REQUIRE(span.count == 0 || span.*first >= end, "adamw: spans must not overlap", span.*first, end);
+    end = std::max(end, span.*first + span.count);
+  }
+}
+
+}  // namespace
+
 std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans) {
   std::vector<AdamwSpan> sorted = spans;
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  require_disjoint(sorted, &AdamwSpan::state);
+  require_disjoint(sorted, &AdamwSpan::param);
   std::vector<AdamwBlock> blocks;
-  std::int64_t end = 0;
-  for (const auto& [first, count, decay] : sorted) {
-    TESSERA_REQUIRE(first >= 0 && count >= 0, "adamw: a span must not be negative", first, count);
-    TESSERA_REQUIRE(count == 0 || first >= end, "adamw: spans must not overlap", first, end);
-    for (std::int64_t done = 0; done < count; done += kAdamwBlock) {
-      const auto block = static_cast<std::int32_t>(std::min<std::int64_t>(kAdamwBlock, count - done));
-      blocks.push_back({first + done, block, decay});
+  for (const AdamwSpan& span : sorted) {
+    for (std::int64_t done = 0; done < span.count; done += kAdamwBlock) {
+      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(kAdamwBlock, span.count - done));
+      blocks.push_back({span.param + done, span.grad + done, span.state + done, count, span.decay});
     }
-    end = std::max(end, first + count);
   }
   return blocks;
 }
 
 template <class Exec, class Scalar, class Grad>
 void AdamwUpdate<Exec, Scalar, Grad>::launch(const Exec& exec) const {
-  const std::size_t n = master.extent(0);
-  TESSERA_REQUIRE(grad.extent(0) == n, "adamw: grad must be [n] like master", grad.extent(0), n);
-  TESSERA_REQUIRE(m.extent(0) == n && v.extent(0) == n, "adamw: m and v must be [n] like master", m.extent(0),
-                  v.extent(0), n);
-  const bool param_fits = param.data() ? param.extent(0) == n : std::is_same_v<Scalar, Real>;
-  TESSERA_REQUIRE(param_fits, "adamw: param must be [n] like master; only where they have one type may it be empty",
-                  param.extent(0), n);
+  const std::size_t n = m.extent(0);
+  TESSERA_REQUIRE(v.extent(0) == n, "adamw: v must be [n] like m", v.extent(0), n);
+  const bool master_fits = param.data() ? master.extent(0) == n : std::is_same_v<Scalar, Real>;
+  TESSERA_REQUIRE(master_fits, "adamw: master must be [n] like m; only where it has param's type may param be empty",
+                  master.extent(0), n);
   TESSERA_REQUIRE(scalars.data(), "adamw: scalars are missing");
   if (blocks.extent(0) == 0) return;
   const bool fit = packets_fit(1, 1, master.data(), param.data(), grad.data(), m.data(), v.data());
@@ -52,36 +62,38 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
   const AdamwScalars now = scalars();
   if (now.skip != 0) return;
   const AdamwBlock block = blocks(team.league_rank());
-  const std::int64_t first = block.first;
   const double decayed = block.decay ? 1.0 - now.learning_rate * static_cast<double>(weight_decay) : 1.0;
   const Factors by{static_cast<Real>(decayed), static_cast<Real>(now.learning_rate / now.bias1),
                    static_cast<Real>(1.0 / kernels::sqrt(now.bias2)), static_cast<Real>(now.grad_scale)};
 
-  const int packets = first % kWidth == 0 ? block.count / kWidth : 0;
+  const bool fits = block.param % kWidth == 0 && block.grad % kWidth == 0 && block.state % kWidth == 0;
+  const int packets = fits ? block.count / kWidth : 0;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets),
-                       [&](int p) { update<kWidth>(by, first + std::int64_t{p} * kWidth); });
+                       [&](int p) { update<kWidth>(by, block, std::int64_t{p} * kWidth); });
   if constexpr (kWidth > 1) {
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets * kWidth, block.count),
-                         [&](int i) { update<1>(by, first + i); });
+                         [&](int i) { update<1>(by, block, i); });
   }
   if constexpr (kRoundsAfterwards) {  // a loop with four outputs would not vectorise; an element keeps its thread
     if (!param.data()) return;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count),
-                         [&](int i) { param(first + i) = static_cast<Scalar>(master(first + i)); });
+                         [&](int i) { param(block.param + i) = static_cast<Scalar>(master(block.state + i)); });
   }
 }
 
-/// Elements i .. i + kWidth - 1, with every fused multiply-add written out: what a compiler may fuse as it likes
-/// differs from width to width, and a span's bits must not depend on how it was cut. All but their working copy where
-/// that is rounded afterwards.
+/// Elements i .. i + kWidth - 1 of a block, with every fused multiply-add written out: what a compiler may fuse as it
+/// likes differs from width to width, and a span's bits must not depend on how it was cut. All but their working copy
+/// where that is rounded afterwards.
 template <class Exec, class Scalar, class Grad>
 template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, std::int64_t i) const {
-  const auto grad_p = load<kWidth>(&grad(i));
-  auto m_p = load<kWidth>(&m(i)), v_p = load<kWidth>(&v(i));
-  auto master_p = load<kWidth>(&master(i));
+KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, const AdamwBlock& block,
+                                                                         std::int64_t i) const {
+  const std::int64_t at_param = block.param + i, at_state = block.state + i, at_master = master_of(block) + i;
+  const auto grad_p = load<kWidth>(&grad(block.grad + i));
+  auto m_p = load<kWidth>(&m(at_state)), v_p = load<kWidth>(&v(at_state));
+  auto master_p = load<kWidth>(&master(at_master));
   Packet<Scalar, kWidth> param_p;
-  if constexpr (kHasHalves) param_p = load<kWidth>(&param(i));
+  if constexpr (kHasHalves) param_p = load<kWidth>(&param(at_param));
   for (int j = 0; j < kWidth; ++j) {
     const Real g = by.grad_scale * grad_p[j];
     const Real new_m = kernels::fma(beta1, m_p[j], (Real(1) - beta1) * g);
@@ -99,10 +111,10 @@ KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const F
       param_p.set(j, moved);
     }
   }
-  store(&m(i), m_p);
-  store(&v(i), v_p);
-  store(&master(i), master_p);
-  if (!kRoundsAfterwards && param.data()) store(&param(i), param_p);
+  store(&m(at_state), m_p);
+  store(&v(at_state), v_p);
+  store(&master(at_master), master_p);
+  if (!kRoundsAfterwards && param.data()) store(&param(at_param), param_p);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct AdamwUpdate<Exec, Scalar>;

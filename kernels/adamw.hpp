@@ -18,7 +18,7 @@
 /// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients): the
 ///            speed is that of memory.
 /// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when extents disagree.
+/// Throws     std::invalid_argument when extents of the state disagree.
 /// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks sees to the second).
 #pragma once
 
@@ -31,13 +31,14 @@
 
 namespace tessera::kernels {
 
-struct AdamwSpan {  // what the caller has: a tensor, or the part of it that this rank owns
-  std::int64_t first, count;
+struct AdamwSpan {                  // what the caller has: a tensor, or the part of it that this rank owns
+  std::int64_t param, grad, state;  // first element: of the weights; of the gradients; of m, v and a separate master
+  std::int64_t count;
   bool decay;
 };
 
 struct AdamwBlock {  // what a team gets
-  std::int64_t first;
+  std::int64_t param, grad, state;
   std::int32_t count;
   bool decay;
 };
@@ -50,7 +51,7 @@ struct AdamwScalars {  // lives on the device
 };
 
 /// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
-/// Throws std::invalid_argument for a negative span, or spans that overlap.
+/// Throws std::invalid_argument for a negative span, or spans whose weights or states overlap.
 std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans);
 
 inline constexpr int kAdamwBlock = 8192;  // elements per team
@@ -60,9 +61,9 @@ struct AdamwUpdate {
   using Real = Accum<Scalar>;
 
   Vector<const AdamwBlock, Exec> blocks;    // [blocks]  in
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  in and out (kernels/master_weights.hpp)
-  Vector<Scalar, Exec> param;               // [n]  out, in bf16 in and out: working copy; empty where master is it
-  Vector<const Grad, Exec> grad;            // [n]  in
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  in and out (master_weights.hpp); [p] where it is the working copy
+  Vector<Scalar, Exec> param;               // [p]  out, in bf16 in and out: working copy; empty where master is it
+  Vector<const Grad, Exec> grad;            // [g]  in
   Vector<Real, Exec> m;                     // [n]  in and out
   Vector<Real, Exec> v;                     // [n]  in and out
   Value<const AdamwScalars, Exec> scalars;  // in
@@ -81,7 +82,11 @@ struct AdamwUpdate {
     Real keep, step, root_scale, grad_scale;
   };
   template <int kWidth>
-  KOKKOS_FUNCTION void update(const Factors& by, std::int64_t i) const;
+  KOKKOS_FUNCTION void update(const Factors& by, const AdamwBlock& block, std::int64_t i) const;
+  /// Where the master of a block begins: beside the moments, unless it is the working copy.
+  KOKKOS_FUNCTION std::int64_t master_of(const AdamwBlock& block) const {
+    return param.data() ? block.state : block.param;
+  }
 };
 
 }  // namespace tessera::kernels

@@ -44,7 +44,7 @@ KOKKOS_INLINE_FUNCTION float join(bfloat16 upper, bfloat16 lower) {
 template <class Exec, class Scalar>
 struct MasterWeights {
   using Real = Accum<Scalar>;
-  static constexpr bool kAreOne = std::is_same_v<Scalar, Real>;  // working copy and master are one array
+  static constexpr bool kIsOneArray = std::is_same_v<Scalar, Real>;  // working copy and master are one array
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
   Vector<Scalar, Exec> working;             // [n]
@@ -64,7 +64,7 @@ struct MasterWeights {
       master(i) = halves.lower;
     } else {
       master(i) = value;
-      if constexpr (!kAreOne) working(i) = static_cast<Scalar>(value);
+      if constexpr (!kIsOneArray) working(i) = static_cast<Scalar>(value);
     }
   }
 };

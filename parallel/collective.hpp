@@ -53,6 +53,10 @@ class AllReduce {
   virtual Times times() = 0;
 };
 
+/// How gradients are summed between GPUs; automatic: by copy engines where the ranks reach each other's memory, else by
+/// NCCL's ring.
+enum class AllReduceMethod { automatic, ring, copy_engine };
+
 /// Where sums go by copy engines (parallel/copy_engine.hpp): what each GPU's receive buffer takes [bytes].
 inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
 

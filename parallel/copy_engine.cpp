@@ -6,10 +6,11 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "errors.hpp"
+#include "kernels/core/out_of_memory.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/sum_parts.hpp"
 #include "kernels/cuda/check.hpp"
+#include "parallel/errors.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -127,9 +128,10 @@ CopyEngines::~CopyEngines() {
 std::unique_ptr<CopyEngineSum> CopyEngines::make_sum(const Span& span) {
   std::unique_ptr<CopyEngineSum> sum(new CopyEngineSum(*this, span));
   if (!sum->arrays_.fault().empty()) {
-    throw Failure(exit_of(std::runtime_error(sum->arrays_.fault())), "all-reduce of " + span.label +
-                                                                         " by copy engines: " + sum->arrays_.fault() +
-                                                                         "; parallel.all_reduce=\"ring\" does without");
+    const std::string text = "all-reduce of " + span.label + " by copy engines: " + sum->arrays_.fault() +
+                             "; parallel.all_reduce=\"ring\" does without";
+    if (tells_of_no_memory(sum->arrays_.fault())) throw MemoryError(text);
+    throw EnvironmentError(text);
   }
   return sum;
 }

@@ -70,8 +70,8 @@ class CopyEngines {
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
   /// Collective. A sum over `span`, in place; its memory is the device's.
-  /// Throws Failure where the other ranks cannot reach it: Exit::out_of_memory where CUDA says so, else
-  /// Exit::environment.
+  /// Throws where the other ranks cannot reach it: MemoryError where CUDA says that memory has run out, else
+  /// EnvironmentError.
   std::unique_ptr<CopyEngineSum> make_sum(const Span& span);
 
   /// Gives back the other ranks' receive buffers: nothing is summed any more. Every rank's must be, and every sum gone,

@@ -16,7 +16,7 @@
 #include <map>
 #include <set>
 
-#include "errors.hpp"
+#include "parallel/errors.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -41,8 +41,8 @@ bool check_sharing(const std::vector<std::string>& ids, bool allow_shared) {
   for (const auto& [id, ranks] : ranks_of) {
     if (ranks.find(',') != std::string::npos) text += "ranks " + ranks + " would share the GPU " + id + "\n";
   }
-  throw Failure(Exit::environment,
-                text + "start one rank per GPU (scripts/run -n <GPUs>), or set parallel.allow_shared_device=true");
+  throw EnvironmentError(text +
+                         "start one rank per GPU (scripts/run -n <GPUs>), or set parallel.allow_shared_device=true");
 }
 
 std::string architecture_fault(const std::string& compiled, int major, int minor, const std::string& device) {
@@ -74,26 +74,26 @@ std::string version_text(int version) {
   const std::string seen = visible ? " (CUDA_VISIBLE_DEVICES=" + std::string(visible) + ")" : "";
   int driver = 0;
   if (error == cudaErrorNoDevice) {
-    throw Failure(Exit::environment, "this build computes on GPUs and sees none" + seen +
-                                         ": start it on a machine with an NVIDIA GPU, or build for CPUs with "
-                                         "scripts/build cpu");
+    throw EnvironmentError("this build computes on GPUs and sees none" + seen +
+                           ": start it on a machine with an NVIDIA GPU, or build for CPUs with "
+                           "scripts/build cpu");
   }
   if (error == cudaErrorInsufficientDriver || error == cudaErrorUnsupportedPtxVersion) {
     cudaDriverGetVersion(&driver);
     if (driver == 0) {
-      throw Failure(Exit::environment,
-                    "this build computes on GPUs and there is no NVIDIA driver here: install one, or "
-                    "build for CPUs with scripts/build cpu");
+      throw EnvironmentError(
+          "this build computes on GPUs and there is no NVIDIA driver here: install one, or "
+          "build for CPUs with scripts/build cpu");
     }
-    throw Failure(Exit::environment, "the NVIDIA driver serves CUDA up to " + version_text(driver) +
-                                         " and this build uses CUDA " + version_text(CUDART_VERSION) +
-                                         ": update the driver, or build with a CUDA toolkit that it serves");
+    throw EnvironmentError("the NVIDIA driver serves CUDA up to " + version_text(driver) +
+                           " and this build uses CUDA " + version_text(CUDART_VERSION) +
+                           ": update the driver, or build with a CUDA toolkit that it serves");
   }
   if (error == cudaErrorNoKernelImageForDevice) {
-    throw Failure(Exit::environment, what + ": build again, for this GPU (scripts/build cuda, or cuda-ampere80)");
+    throw EnvironmentError(what + ": build again, for this GPU (scripts/build cuda, or cuda-ampere80)");
   }
-  throw Failure(Exit::environment, what + ": " + cudaGetErrorString(error) + seen +
-                                       "; nvidia-smi shows what is wrong with the GPU or its driver");
+  throw EnvironmentError(what + ": " + cudaGetErrorString(error) + seen +
+                         "; nvidia-smi shows what is wrong with the GPU or its driver");
 }
 
 void check(cudaError_t status, const std::string& what) {
@@ -131,15 +131,14 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
       check(cudaFuncGetAttributes(&attributes, probe),
             id + " has no code to run in this build (" + compiled_architecture() + ")");
     }
-  } catch (const Failure& failure) {
-    fault = failure.what();
+  } catch (const EnvironmentError& refusal) {
+    fault = refusal.what();
   }
   // All ranks learn of the first rank's trouble, so that none waits for one that left.
   const std::vector<std::string> faults = world.all_gather(fault);
   for (std::size_t rank = 0; rank < faults.size(); ++rank) {
     if (faults[rank].empty()) continue;
-    throw Failure(Exit::environment,
-                  (faults.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string()) + faults[rank]);
+    throw EnvironmentError((faults.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string()) + faults[rank]);
   }
   std::vector<std::string> ids = world.all_gather(world.host() + ": " + id);
   is_shared_ = check_sharing(ids, allow_shared);
@@ -173,6 +172,7 @@ namespace {
 // What the handler of SIGABRT needs is made before: it may neither allocate nor format.
 struct sigaction abort_before;  // what SIGABRT does without us, once we are gone
 char who_is_lost[64] = "", who_leaves[160] = "";
+int exit_code_of_loss = 1;
 constexpr unsigned kAskingTime_s = 5;
 
 void say(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
@@ -196,15 +196,17 @@ void leave_after_fault(int) {
   say(who_is_lost);
   say(fault);
   say(who_leaves);
-  ::_exit(static_cast<int>(Exit::hang));
+  ::_exit(exit_code_of_loss);
 }
 
 }  // namespace
 
-FaultExit::FaultExit(int rank) {
+FaultExit::FaultExit(int rank, int exit_code) {
+  exit_code_of_loss = exit_code;
   std::snprintf(who_is_lost, sizeof who_is_lost, "tessera: rank %d: its GPU is lost: ", rank);
   std::snprintf(who_leaves, sizeof who_leaves,
-                "\ntessera: rank %d leaves with exit code 7; resume from the last checkpoint (--resume auto)\n", rank);
+                "\ntessera: rank %d leaves with exit code %d; resume from the last checkpoint (--resume auto)\n", rank,
+                exit_code);
   struct sigaction action {};
   action.sa_handler = leave_after_fault;
   action.sa_flags = SA_NODEFER;  // what the handler raises is not held back until it returns
@@ -226,7 +228,7 @@ int visible_devices() { return 0; }
 DeviceChoice::DeviceChoice(World&, bool) {}
 bool is_device_memory(const void*) { return false; }
 std::string device_fault() { return ""; }
-FaultExit::FaultExit(int) {}
+FaultExit::FaultExit(int, int) {}
 FaultExit::~FaultExit() = default;
 
 #endif

@@ -1,7 +1,7 @@
 /// Which GPU a rank works on, and whether this program can run there. Without a GPU backend in the build there is
 /// nothing to choose: the rank works on its host.
 ///
-/// Faults of the machine are found here, before Kokkos starts, as Failure(Exit::environment) that names the fix.
+/// Faults of the machine are found here, before Kokkos starts, as EnvironmentError that names the fix.
 #pragma once
 
 #include <string>
@@ -51,12 +51,12 @@ class DeviceChoice {
 /// hangs, it does too.
 std::string device_fault();
 
-/// While it lives, a process that aborts after such a fault says so and leaves with exit code 7 (Exit::hang), which
-/// ends the launch. Kokkos aborts as soon as it meets one, and so does memory that is given back while an exception is
+/// While it lives, a process that aborts after such a fault says so and leaves with `exit_code`, which ends the
+/// launch. Kokkos aborts as soon as it meets one, and so does memory that is given back while an exception is
 /// on its way; every other abort stays one.
 class FaultExit {
  public:
-  explicit FaultExit(int rank);  // who speaks; one at a time
+  FaultExit(int rank, int exit_code);  // `rank` is who speaks; one at a time
   ~FaultExit();
   FaultExit(const FaultExit&) = delete;
   FaultExit& operator=(const FaultExit&) = delete;

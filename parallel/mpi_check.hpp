@@ -1,4 +1,4 @@
-/// MPI_CHECK(call): throws Failure(Exit::hang) with the call and MPI's own words: an MPI call that fails in mid-run
+/// MPI_CHECK(call): throws LossError with the call and MPI's own words: an MPI call that fails in mid-run
 /// means a lost rank or a broken network. Only for the files of parallel/ that call MPI.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "errors.hpp"
+#include "parallel/errors.hpp"
 
 namespace tessera::parallel::detail {
 
@@ -15,8 +15,8 @@ inline void mpi_check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw Failure(Exit::hang, std::string(call) + ": " + std::string(text, length) +
-                                "; a rank or the network is lost, resume from the last checkpoint (--resume auto)");
+  throw LossError(std::string(call) + ": " + std::string(text, length) +
+                  "; a rank or the network is lost, resume from the last checkpoint (--resume auto)");
 }
 
 }  // namespace tessera::parallel::detail

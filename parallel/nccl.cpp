@@ -10,11 +10,12 @@
 #include <stdexcept>
 #include <thread>
 
-#include "errors.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/out_of_memory.hpp"
 #include "kernels/cuda/event.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
+#include "parallel/errors.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
@@ -59,16 +60,17 @@ void require_device_memory(const char* what, const Span& span) {
   throw std::invalid_argument(std::string("nccl ") + what + " of " + span.label + ": its memory is not the device's");
 }
 
-/// Throws Failure unless all went well: where NCCL found no memory that is the fault, else `code`, with `advice`.
-void check(ncclResult_t result, const char* call, ncclComm_t comm, Exit code, const char* advice) {
+/// Throws unless all went well: MemoryError where NCCL found no memory, else a Fault, with `advice`.
+template <class Fault>
+void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* advice) {
   if (result == ncclSuccess) return;
   const std::string text = std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm) + ")";
-  if (exit_of(std::runtime_error(text)) == Exit::out_of_memory) {
-    throw Failure(Exit::out_of_memory, text +
-                                           ": NCCL finds no memory left; nvidia-smi shows who holds the GPU's, and "
-                                           "smaller batches or models leave more");
+  if (tells_of_no_memory(text)) {
+    throw MemoryError(text +
+                      ": NCCL finds no memory left; nvidia-smi shows who holds the GPU's, and smaller batches "
+                      "or models leave more");
   }
-  throw Failure(code, text + advice);
+  throw Fault(text + advice);
 }
 
 /// The communicator and the stream it works on.
@@ -77,8 +79,8 @@ class Communicator {
   explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
     ncclUniqueId id{};
     const auto connect = [](ncclResult_t result, const char* call) {
-      parallel::check(result, call, nullptr, Exit::environment,
-                      ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
+      parallel::check<EnvironmentError>(result, call, nullptr,
+                                        ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
     };
     if (world.rank() == 0) connect(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
@@ -104,7 +106,7 @@ class Communicator {
 
   /// For calls between connected ranks: what goes wrong there is a rank or the network.
   void check(ncclResult_t result, const char* call) const {
-    parallel::check(result, call, comm_, Exit::hang, "; resume from the last checkpoint (--resume auto)");
+    parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
   }
 
   /// With ranks gone, or leaving, an orderly end would wait for them.
@@ -135,7 +137,7 @@ class Communicator {
       if (now - asked > milliseconds(20)) {
         asked = now;
         if (const std::string text = fault(); !text.empty()) {
-          throw Failure(Exit::hang, text + "; resume from the last checkpoint (--resume auto)");
+          throw LossError(text + "; resume from the last checkpoint (--resume auto)");
         }
       }
       if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
@@ -229,9 +231,8 @@ class NcclAllReduce final : public AllReduce {
 
 class NcclCollectives final : public Collectives {
  public:
-  NcclCollectives(const World& world, config::AllReduceMethod method, bool has_pinned_ring)
+  NcclCollectives(const World& world, AllReduceMethod method, bool has_pinned_ring)
       : world_(world), comm_(world), has_pinned_ring_(has_pinned_ring) {
-    using config::AllReduceMethod;
     if (method == AllReduceMethod::ring) return;
     engines_.emplace(world);
     why_ring_ = engines_->fault();
@@ -240,8 +241,8 @@ class NcclCollectives final : public Collectives {
     world.barrier();
     engines_.reset();
     if (method == AllReduceMethod::automatic) return;
-    throw Failure(Exit::environment,
-                  "parallel.all_reduce = \"copy_engine\": " + why_ring_ + "; set parallel.all_reduce = \"ring\"");
+    throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring_ +
+                           "; set parallel.all_reduce = \"ring\"");
   }
 
   ~NcclCollectives() override {
@@ -253,7 +254,7 @@ class NcclCollectives final : public Collectives {
     if (!is_orderly) return;
     try {
       world_.barrier();
-    } catch (const Failure&) {  // nobody is left to wait for
+    } catch (const Error&) {  // nobody is left to wait for
     }
   }
 
@@ -304,7 +305,7 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method) {
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, AllReduceMethod method) {
   // NCCL reads its environment when the first communicator is made.
   const bool is_pinned = std::getenv("NCCL_ALGO") == nullptr;
   if (is_pinned) setenv("NCCL_ALGO", "Ring", 0);

@@ -16,7 +16,6 @@
 
 #include <memory>
 
-#include "config/settings.hpp"
 #include "parallel/collective.hpp"
 
 namespace tessera::parallel {
@@ -32,8 +31,8 @@ inline constexpr bool kHasNccl = false;
 
 /// Collective. After Kokkos has started on the rank's device; goes before Kokkos ends, while `world` lives, and on
 /// every rank, which then waits for the others, as in MPI_Finalize: for a lost one without end, unless NCCL knows of it
-/// or an exception ends this one. Throws Failure(Exit::environment) when the ranks cannot be connected, or not by the
+/// or an exception ends this one. Throws EnvironmentError when the ranks cannot be connected, or not by the
 /// method that is asked for.
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, config::AllReduceMethod method);
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, AllReduceMethod method);
 
 }  // namespace tessera::parallel

@@ -9,9 +9,11 @@
 
 namespace tessera::parallel {
 
-Watchdog::Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon)
+Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
+                   std::function<void()> abandon)
     : rank_(rank),
       limit_s_(limit_s),
+      exit_code_(exit_code),
       fault_(std::move(fault)),
       abandon_(std::move(abandon)),
       thread_(&Watchdog::guard, this) {
@@ -49,10 +51,10 @@ void Watchdog::end() {
   if (patience_ <= 1) ++watches_;
 }
 
-void Watchdog::leave(const std::optional<Failure>& why) {
+void Watchdog::leave(const std::optional<Departure>& departure) {
   const std::lock_guard lock(mutex_);
   end_s_ = std::min(end_s_, events::now_s() + limit_s_ / 2 + kLeaving_s);
-  if (why) why_ = why;
+  if (departure) departure_ = departure;
 }
 
 void Watchdog::progress() {
@@ -114,7 +116,7 @@ void Watchdog::guard() {
 void Watchdog::give_up(const std::string& fault) {
   const double now_s = events::now_s();
   const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
-  std::string text = why_ ? me + why_->what() + "\n" : "";
+  std::string text = departure_ ? me + departure_->why + "\n" : "";
   text += me + fault + (what_.empty() ? "" : ", under way: " + what_) + "\n";
   char line[256];
   if (heard_count_ > 0) text += me + "the last it heard of:\n";
@@ -123,9 +125,9 @@ void Watchdog::give_up(const std::string& fault) {
     std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - heard.time_s, heard.text);
     text += line;
   }
-  const int code = static_cast<int>(why_ ? why_->code() : Exit::hang);
+  const int code = departure_ ? departure_->exit_code : exit_code_;
   text += me + "leaves with exit code " + std::to_string(code);
-  if (!why_) text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s is how long it waits";
+  if (!departure_) text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s is how long it waits";
   text += "\n";
   // Past every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {

@@ -2,10 +2,10 @@
 ///
 /// A thread of its own looks at what the main thread tells; it never calls MPI. While a watch lives, every report to
 /// kernels/core/events.hpp is progress. After `limit_s` without any, it writes to standard error what was under way and
-/// the last that was heard, and leaves the process with exit code 7 (Exit::hang), which ends the launch. It also asks,
-/// several times a second, whether the communication library knows of a fault, and does the same. It also ends a rank
-/// that leaves by an exception and does not get anywhere, since destructors, too, wait for the GPU and the libraries;
-/// where the cause is known, with its words and its exit code.
+/// the last that was heard, and leaves the process with an exit code of the caller's, which ends the launch. It also
+/// asks, several times a second, whether the communication library knows of a fault, and does the same. It also ends a
+/// rank that leaves by an exception and does not get anywhere, since destructors, too, wait for the GPU and the
+/// libraries; where the cause is known, with its words and its exit code.
 ///
 /// Steps differ: the first few watches (where libraries load and kernels are chosen) have twice as long, and none is
 /// ever cut off before twice the longest time without a report that went well. So a loss is noticed within twice
@@ -25,17 +25,18 @@
 #include <string_view>
 #include <thread>
 
-#include "errors.hpp"
 #include "kernels/core/events.hpp"
+#include "parallel/errors.hpp"
 
 namespace tessera::parallel {
 
 class Watchdog final : public events::Listener {
  public:
-  /// `rank` is who speaks. Both are called from the watchdog's thread. `fault`: what it returns, unless empty, ends the
-  /// rank. `abandon`, before the end, which then waits kLettingGo_s more: so that nothing on the GPU waits for other
-  /// ranks, which would hold the process up.
-  Watchdog(int rank, double limit_s, std::function<std::string()> fault, std::function<void()> abandon = {});
+  /// `rank` is who speaks, `exit_code` what a loss ends it with. Both functions are called from the watchdog's thread.
+  /// `fault`: what it returns, unless empty, ends the rank. `abandon`, before the end, which then waits kLettingGo_s
+  /// more: so that nothing on the GPU waits for other ranks, which would hold the process up.
+  Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
+           std::function<void()> abandon = {});
   ~Watchdog() override;
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -52,9 +53,9 @@ class Watchdog final : public events::Listener {
     Watchdog* watchdog_;
   };
 
-  /// This rank leaves: it has kLeaving_s and half the limit until its end, whatever it reports meanwhile. `why`, once
-  /// somebody knows, is what it then says and ends with.
-  void leave(const std::optional<Failure>& why = {});
+  /// This rank leaves: it has kLeaving_s and half the limit until its end, whatever it reports meanwhile. `departure`,
+  /// once somebody knows it, is what it then says and ends with.
+  void leave(const std::optional<Departure>& departure = {});
 
   using Listener::on;
   void on(const events::Region& region) override;
@@ -86,6 +87,7 @@ class Watchdog final : public events::Listener {
 
   const int rank_;
   const double limit_s_;
+  const int exit_code_;
   const std::function<std::string()> fault_;
   const std::function<void()> abandon_;
 
@@ -98,7 +100,7 @@ class Watchdog final : public events::Listener {
   double longest_s_ = 0;                                    // without progress within a watch that had no patience
   int watches_ = 0;                                         // that went well
   double end_s_ = std::numeric_limits<double>::infinity();  // of a rank that leaves
-  std::optional<Failure> why_;                              // it does, once that is known: goes before every fault
+  std::optional<Departure> departure_;                      // its cause, once known: goes before every fault
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all the others
 };

@@ -55,7 +55,7 @@ void World::use(std::unique_ptr<Collectives> collectives) {
   in_use_ = std::move(collectives);
 }
 
-void World::start_watchdog(double limit_s) {
+void World::start_watchdog(double limit_s, int exit_code) {
   watchdog_.reset();
   if (limit_s <= 0 || size_ == 1) return;
   // Whoever holds the lock may hang: the watchdog never waits for it.
@@ -67,7 +67,7 @@ void World::start_watchdog(double limit_s) {
     const std::unique_lock lock(asking_, std::try_to_lock);
     if (lock && in_use_) in_use_->abandon();
   };
-  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, fault, abandon);
+  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, exit_code, fault, abandon);
 }
 
 World::Watch::Watch(World& world, std::string_view what, double patience)
@@ -82,8 +82,8 @@ World::Watch::~Watch() {
   if (world_.in_use_) world_.in_use_->abandon();
 }
 
-void World::leave(const std::optional<Failure>& why) {
-  if (watchdog_) watchdog_->leave(why);
+void World::leave(const std::optional<Departure>& departure) {
+  if (watchdog_) watchdog_->leave(departure);
 }
 
 void World::leave_together() {
@@ -148,12 +148,11 @@ void check_launcher(int ranks, const char* slurm_ntasks) {
   if (!slurm_ntasks) return;
   const int tasks = std::atoi(slurm_ntasks);
   if (tasks == ranks) return;
-  throw Failure(
-      Exit::environment,
+  throw EnvironmentError(
       "MPI counts " + std::to_string(ranks) + " ranks where SLURM_NTASKS says " + slurm_ntasks +
-          ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
-          "mpirun, with SLURM_NTASKS=" +
-          std::to_string(ranks));
+      ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
+      "mpirun, with SLURM_NTASKS=" +
+      std::to_string(ranks));
 }
 
 }  // namespace tessera::parallel

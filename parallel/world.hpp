@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "errors.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/watchdog.hpp"
 
@@ -60,12 +59,13 @@ class World {
   };
   [[nodiscard]] Watch watch(std::string_view what, double patience = 1) { return Watch(*this, what, patience); }
 
-  /// From here on watches are heeded. 0: they are not. One rank alone is never watched.
-  void start_watchdog(double limit_s);
+  /// From here on watches are heeded: a rank that waits for longer than that ends with `exit_code`. 0: they are not.
+  /// One rank alone is never watched.
+  void start_watchdog(double limit_s, int exit_code);
 
-  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long. `why`: the cause,
-  /// where the caller knows it, for the watchdog to tell; main may never get to that.
-  void leave(const std::optional<Failure>& why = {});
+  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long. `departure`:
+  /// the cause, where the caller knows it, for the watchdog to tell; main may never get to that.
+  void leave(const std::optional<Departure>& departure = {});
 
   /// Collective: all ranks are about to give up what they are at, by the same exception. None takes for a loss what
   /// the others do from here on, until the next watch begins.
@@ -94,7 +94,7 @@ class World {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// Throws Failure(Exit::environment) when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says
+/// Throws EnvironmentError when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says
 /// otherwise.
 void check_launcher(int ranks, const char* slurm_ntasks);
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <system_error>
 
+#include "kernels/core/out_of_memory.hpp"
+
 namespace tessera {
 
 enum class Exit : int {
@@ -44,17 +46,11 @@ inline Failure failure_told(const std::string& text) {
   return Failure(static_cast<Exit>(code), std::string(space + 1, end));
 }
 
-/// The exit code that an exception means. Kokkos, the GPU's libraries and ours say in words only that memory has run
-/// out.
+/// The exit code that an exception means.
 inline Exit exit_of(const std::exception& exception) {
   if (const auto* failure = dynamic_cast<const Failure*>(&exception)) return failure->code();
   if (dynamic_cast<const std::bad_alloc*>(&exception)) return Exit::out_of_memory;
-  const std::string text = exception.what();
-  for (const char* words :
-       {"failed to allocate", "out of memory", "ALLOC_FAILED", "Failed to malloc", "Failed to CUDA "}) {  // last: NCCL
-    if (text.find(words) != std::string::npos) return Exit::out_of_memory;
-  }
-  return Exit::environment;
+  return tells_of_no_memory(exception.what()) ? Exit::out_of_memory : Exit::environment;
 }
 
 }  // namespace tessera

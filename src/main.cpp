@@ -107,7 +107,7 @@ bool wants_graph(const config::Settings& settings) {
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   const std::string command = joined(argc, argv);
   std::optional<parallel::World> world(std::in_place, argc, argv);
-  const parallel::FaultExit fault_exit(world->rank());
+  const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
@@ -127,8 +127,8 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
-    world->start_watchdog(keys.timeout_s);
-    const parallel::CollectivesChoice collectives(*world, keys, *device);
+    world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
+    const parallel::CollectivesChoice collectives(*world, train::collectives_of(keys), *device);
     if (wants_graph(deck.settings) && world->size() > 1 && !world->collectives().is_asynchronous()) {
       jobs::fail_together(*world, Exit::environment,
                           "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through "

@@ -196,7 +196,7 @@ void measure_all(const Context& context, BenchTable& table) {
   measure("norm2", sizeof(Grad) * elements, [&] {
     kernels::SquareNorm<Exec, Grad>{grad.in(), norm_partial, norm}.launch(exec);
   });
-  const std::vector<kernels::AdamwBlock> blocks_h = kernels::make_adamw_blocks({{0, N * C, true}});
+  const std::vector<kernels::AdamwBlock> blocks_h = kernels::make_adamw_blocks({{0, 0, 0, N * C, true}});
   const Kokkos::View<kernels::AdamwBlock*, Exec::memory_space> blocks("bench", blocks_h.size());
   Kokkos::deep_copy(blocks, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
                                 blocks_h.data(), blocks_h.size()));

@@ -22,7 +22,7 @@
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
-#include "train/step.hpp"
+#include "train/trainer.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -79,7 +79,7 @@ void time_steps(const config::Settings& settings, train::Trainer& trainer, const
   };
   // Both sets of buffers run launch by launch, then record their graphs, before anything is counted.
   const std::int64_t warmup =
-      settings.train.graph ? std::max<std::int64_t>(bench.warmup, 2 * train::Trainer::kMostStarted) : bench.warmup;
+      settings.train.graph ? std::max<std::int64_t>(bench.warmup, 2 * train::Trainer::kMaxStarted) : bench.warmup;
   for (std::int64_t i = 0; i < warmup || is_cold(); ++i) {
     start();
     collect();

@@ -12,7 +12,7 @@
 #include "data/corpus.hpp"
 #include "io/checkpoint.hpp"
 #include "jobs/jobs.hpp"
-#include "train/step.hpp"
+#include "train/trainer.hpp"
 
 namespace tessera::jobs {
 

@@ -46,11 +46,12 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const model::ParamTable table(shape);
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
-  return model::generate<Exec, Scalar>(Exec(), shape, table, params.data(),
-                                       {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
-                                        train::math_of(settings.precision.compute)},
-                                       prompt,
-                                       {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText});
+  model::Hooks nobody;  // one rank holds every weight
+  return model::generate<Exec, Scalar>(
+      Exec(), shape, table, params.data(),
+      {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
+       train::math_of(settings.precision.compute)},
+      prompt, {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText}, nobody);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "parallel/device.hpp"
+#include "parallel/errors.hpp"
 
 namespace tessera::jobs {
 
@@ -43,11 +44,14 @@ Exit run_job(const Context& context) {
 Failure failure_of(const parallel::World& world, const std::exception& caught) {
   const auto* ours = dynamic_cast<const Failure*>(&caught);
   if (ours != nullptr && ours->code() == Exit::hang) return *ours;
+  if (dynamic_cast<const parallel::LossError*>(&caught)) return Failure(Exit::hang, caught.what());
   if (const std::string lost = world.devices().empty() ? "" : parallel::device_fault(); !lost.empty()) {
     return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}); resume from the last checkpoint (--resume auto)",
                                            lost, caught.what()));
   }
   if (ours != nullptr) return *ours;
+  if (dynamic_cast<const parallel::MemoryError*>(&caught)) return Failure(Exit::out_of_memory, caught.what());
+  if (dynamic_cast<const parallel::EnvironmentError*>(&caught)) return Failure(Exit::environment, caught.what());
   const Exit code = exit_of(caught);
   const char* advice = code == Exit::out_of_memory ? ": an allocation failed; smaller batches or models need less" : "";
   return Failure(code, caught.what() + std::string(advice));
@@ -55,7 +59,8 @@ Failure failure_of(const parallel::World& world, const std::exception& caught) {
 
 void leave_with(parallel::World& world, const std::exception& caught) {
   world.leave();  // first: asking for the cause may itself wait for the GPU
-  world.leave(failure_of(world, caught));
+  const Failure failure = failure_of(world, caught);
+  world.leave(parallel::Departure{static_cast<int>(failure.code()), failure.what()});
 }
 
 namespace {

@@ -1,6 +1,6 @@
 /// The training job: plan, corpus, beginning, the loop, and what is told about it.
 ///
-/// Arithmetic and communication are train/step.hpp's; this file is the night watch around it: it decides when to
+/// Arithmetic and communication are train/trainer.hpp's; this file is the night watch around it: it decides when to
 /// validate, to checkpoint and to stop, and tells trace and console what happened.
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
-#include "train/step.hpp"
+#include "train/trainer.hpp"
 
 namespace tessera::jobs {
 namespace {

@@ -81,11 +81,12 @@ std::int64_t available_host_bytes(const fs::path& root) {
 }
 
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice) {
-  const std::int64_t needed = layout.total_bytes() * ranks_on_host, available = available_host_bytes();
+  const std::int64_t rank_bytes = layout.total_bytes() + layout.arena_bytes(Space::host);
+  const std::int64_t needed = rank_bytes * ranks_on_host, available = available_host_bytes();
   if (needed <= available) return;
   throw Failure(Exit::out_of_memory,
                 fmt::format("this deck needs {} of memory on this host ({} ranks x {}), and {} are available\n{}{}",
-                            readable_bytes(needed), ranks_on_host, readable_bytes(layout.total_bytes()),
+                            readable_bytes(needed), ranks_on_host, readable_bytes(rank_bytes),
                             readable_bytes(available), layout.table(), advice));
 }
 

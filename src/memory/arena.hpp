@@ -1,4 +1,5 @@
-/// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers.
+/// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers. The host's is pinned
+/// where Exec is a GPU.
 ///
 /// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: a tensor that is read before it was
 /// written shows up as a NaN loss instead of a plausible number. After construction nothing is allocated.
@@ -13,7 +14,10 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
+#include "kernels/core/compat.hpp"
+#include "kernels/core/tensor.hpp"
 #include "memory/layout.hpp"
 
 namespace tessera::memory {
@@ -33,9 +37,10 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 template <class Exec>
 class Arena {
  public:
-  explicit Arena(const Layout& layout) : layout_(&layout), bytes_(allocated(layout)), base_(aligned(bytes_.data())) {
-    Kokkos::deep_copy(bytes_, static_cast<unsigned char>(0xFF));
-  }
+  explicit Arena(const Layout& layout)
+      : layout_(&layout),
+        device_(layout, Space::device, "tessera::arena"),
+        host_(layout, Space::host, "tessera::host") {}
 
   /// First element of a tensor; null for kAbsent. Throws std::logic_error when Scalar is not the tensor's dtype.
   template <class Scalar>
@@ -43,32 +48,36 @@ class Arena {
     if (id == kAbsent) return nullptr;
     const Tensor& tensor = (*layout_)[id];
     if (kDtype<Scalar> != tensor.dtype) throw std::logic_error("arena: '" + tensor.label + "' has another dtype");
-    return reinterpret_cast<Scalar*>(base_ + tensor.offset);
+    return reinterpret_cast<Scalar*>((tensor.space == Space::host ? host_.base : device_.base) + tensor.offset);
   }
 
   const Layout& layout() const { return *layout_; }
 
  private:
-  using Bytes = Kokkos::View<unsigned char*, typename Exec::memory_space>;
+  template <class MemorySpace>
+  struct Block {
+    using Bytes = Kokkos::View<unsigned char*, MemorySpace>;
+    Bytes bytes;
+    unsigned char* base = nullptr;  // first byte on a multiple of the layout's alignment
 
-  static Bytes allocated(const Layout& layout) {
-    try {
-      return Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::arena"),
-                   layout.arena_bytes() + Layout::kAlignment);
-    } catch (const std::exception& refusal) {
-      refuse_arena(layout, refusal);
+    Block(const Layout& layout, Space space, const char* label) {
+      if (layout.arena_bytes(space) == 0 && space != Space::device) return;
+      try {
+        bytes = Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
+                      layout.arena_bytes(space) + Layout::kAlignment);
+      } catch (const std::exception& refusal) {
+        refuse_arena(layout, refusal);
+      }
+      Kokkos::deep_copy(bytes, static_cast<unsigned char>(0xFF));
+      // A View begins behind a header of its own, so only half as aligned as the layout promises.
+      const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+      base = bytes.data() + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
     }
-  }
-
-  /// A View begins behind a header of its own, so only half as aligned as the layout promises.
-  static unsigned char* aligned(unsigned char* begin) {
-    const auto address = reinterpret_cast<std::uintptr_t>(begin);
-    return begin + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
-  }
+  };
 
   const Layout* layout_;
-  Bytes bytes_;
-  unsigned char* base_;  // first byte on a multiple of the layout's alignment
+  Block<typename Exec::memory_space> device_;
+  Block<std::conditional_t<kernels::kIsHost<Exec>, Kokkos::HostSpace, kernels::PinnedSpace>> host_;
 };
 
 }  // namespace tessera::memory

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
+#include <map>
 #include <stdexcept>
 
 #include "kernels/core/round_up.hpp"
@@ -17,9 +18,9 @@ std::string_view name_of(Category category) {
 }
 
 TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category,
-                     Lifetime lifetime) {
-  if (arena_bytes_ != 0) throw std::logic_error("layout: add('" + label + "') after place()");
-  Tensor tensor{std::move(label), std::move(shape), dtype, category, lifetime};
+                     Lifetime lifetime, Space space) {
+  if (is_placed_) throw std::logic_error("layout: add('" + label + "') after place()");
+  Tensor tensor{std::move(label), std::move(shape), dtype, category, lifetime, space};
   tensor.count = 1;
   for (const std::int64_t extent : tensor.shape) {
     if (extent < 0 || (extent > 0 && tensor.count > (std::int64_t{1} << 60) / extent)) {
@@ -32,51 +33,146 @@ TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype d
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
 
+TensorId Layout::add_flat(std::string label, std::vector<Part> parts, Dtype dtype, Category category, Lifetime lifetime,
+                          Space space) {
+  std::int64_t count = 0;
+  for (const Part& part : parts) count += part.count;
+  const TensorId id = add(std::move(label), {count}, dtype, category, lifetime, space);
+  tensors_[id].parts = std::move(parts);
+  return id;
+}
+
 void Layout::add_outside(std::string label, std::int64_t bytes) {
   outside_labels_ += (outside_labels_.empty() ? "" : ", ") + std::move(label);
   outside_bytes_ += bytes;
 }
 
-void Layout::place() {
-  std::vector<Tensor*> order;
-  for (Tensor& tensor : tensors_) order.push_back(&tensor);
-  // What lives for the whole run goes to the bottom; the rest by size, so that small tensors fill the gaps.
-  std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
-    if (a->lifetime.is_whole_run() != b->lifetime.is_whole_run()) return a->lifetime.is_whole_run();
-    return a->lifetime.is_whole_run() ? false : a->bytes > b->bytes;
-  });
+namespace {
 
-  const auto padded = [](std::int64_t bytes) { return kernels::round_up(bytes, kAlignment); };
-  std::vector<const Tensor*> placed;  // sorted by offset
-  for (Tensor* tensor : order) {
-    std::int64_t offset = 0;
-    for (const Tensor* other : placed) {
-      if (!other->lifetime.meets(tensor->lifetime)) continue;
-      if (offset + padded(tensor->bytes) <= other->offset) break;  // fits in the gap below
-      offset = std::max(offset, other->offset + padded(other->bytes));
+/// Disjoint ranges of bytes that do not touch: begin -> end.
+class Ranges {
+ public:
+  void add(std::int64_t begin, std::int64_t end) {
+    auto next = ranges_.upper_bound(begin);
+    if (next != ranges_.begin() && std::prev(next)->second >= begin) {
+      --next;
+      begin = next->first;
     }
-    tensor->offset = offset;
-    arena_bytes_ = std::max(arena_bytes_, offset + padded(tensor->bytes));
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), tensor,
-                                   [](const Tensor* a, const Tensor* b) { return a->offset < b->offset; }),
-                  tensor);
+    while (next != ranges_.end() && next->first <= end) {
+      end = std::max(end, next->second);
+      next = ranges_.erase(next);
+    }
+    ranges_.emplace(begin, end);
+  }
+  void add(const Ranges& other) {
+    for (const auto& [begin, end] : other.ranges_) add(begin, end);
+  }
+  /// The lowest offset at which `bytes` are free.
+  std::int64_t lowest_gap(std::int64_t bytes) const {
+    std::int64_t offset = 0;
+    for (const auto& [begin, end] : ranges_) {
+      if (offset + bytes <= begin) break;
+      offset = end;
+    }
+    return offset;
+  }
+
+ private:
+  std::map<std::int64_t, std::int64_t> ranges_;
+};
+
+/// Which bytes are taken at which ticks: a segment tree over the ticks, whose nodes hold the ranges of the tensors that
+/// live for all of a node's ticks (`whole`), and of all that live for some (`some`).
+class Occupancy {
+ public:
+  explicit Occupancy(int ticks) : ticks_(ticks), nodes_(4 * static_cast<std::size_t>(ticks)) {}
+
+  std::int64_t lowest_gap(const Lifetime& life, std::int64_t bytes) const {
+    Ranges taken;
+    collect(1, 0, ticks_ - 1, life, taken);
+    return taken.lowest_gap(bytes);
+  }
+  void take(const Lifetime& life, std::int64_t begin, std::int64_t end) { take(1, 0, ticks_ - 1, life, begin, end); }
+
+ private:
+  struct Node {
+    Ranges whole, some;
+  };
+
+  void collect(std::size_t node, int first, int last, const Lifetime& life, Ranges& taken) const {
+    if (life.last < first || last < life.first) return;
+    if (life.first <= first && last <= life.last) return taken.add(nodes_[node].some);
+    taken.add(nodes_[node].whole);
+    const int middle = (first + last) / 2;
+    collect(2 * node, first, middle, life, taken);
+    collect(2 * node + 1, middle + 1, last, life, taken);
+  }
+  void take(std::size_t node, int first, int last, const Lifetime& life, std::int64_t begin, std::int64_t end) {
+    if (life.last < first || last < life.first) return;
+    nodes_[node].some.add(begin, end);
+    if (life.first <= first && last <= life.last) return nodes_[node].whole.add(begin, end);
+    const int middle = (first + last) / 2;
+    take(2 * node, first, middle, life, begin, end);
+    take(2 * node + 1, middle + 1, last, life, begin, end);
+  }
+
+  int ticks_;
+  std::vector<Node> nodes_;
+};
+
+/// One more than the last tick at which anything begins or ends.
+int ticks_of(const std::vector<Tensor>& tensors) {
+  int last = 0;
+  for (const Tensor& tensor : tensors) {
+    last = std::max(last, tensor.lifetime.is_whole_run() ? tensor.lifetime.first : tensor.lifetime.last);
+  }
+  return last + 1;
+}
+
+}  // namespace
+
+void Layout::place() {
+  is_placed_ = true;
+  const auto padded = [](std::int64_t bytes) { return kernels::round_up(bytes, kAlignment); };
+  // What lives for the whole run goes to the bottom; the rest by size, so that small tensors fill the gaps.
+  std::vector<Tensor*> order;
+  for (Tensor& tensor : tensors_) {
+    if (!tensor.lifetime.is_whole_run() || tensor.lifetime.first > 0) {
+      order.push_back(&tensor);
+      continue;
+    }
+    std::int64_t& end = arena_bytes_[static_cast<int>(tensor.space)];
+    tensor.offset = end;
+    end += padded(tensor.bytes);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) { return a->bytes > b->bytes; });
+
+  const std::int64_t bottom[kSpaces] = {arena_bytes_[0], arena_bytes_[1]};
+  std::vector<Occupancy> taken(kSpaces, Occupancy(ticks_of(tensors_)));
+  for (Tensor* tensor : order) {
+    const int space = static_cast<int>(tensor->space);
+    const std::int64_t bytes = padded(tensor->bytes);
+    const std::int64_t offset = taken[space].lowest_gap(tensor->lifetime, bytes);
+    if (bytes > 0) taken[space].take(tensor->lifetime, offset, offset + bytes);
+    tensor->offset = bottom[space] + offset;
+    arena_bytes_[space] = std::max(arena_bytes_[space], tensor->offset + bytes);
   }
 }
 
 std::vector<std::int64_t> Layout::peak_by_category() const {
-  int last_tick = 0;
+  const int ticks = ticks_of(tensors_);
+  std::vector<std::vector<std::int64_t>> change(kCategories + 1, std::vector<std::int64_t>(ticks + 1, 0));
   for (const Tensor& tensor : tensors_) {
-    last_tick = std::max(last_tick, tensor.lifetime.is_whole_run() ? tensor.lifetime.first : tensor.lifetime.last);
+    if (tensor.space != Space::device) continue;
+    for (const int row : {static_cast<int>(tensor.category), kCategories}) {
+      change[row][tensor.lifetime.first] += tensor.bytes;
+      change[row][std::min(tensor.lifetime.last, ticks - 1) + 1] -= tensor.bytes;
+    }
   }
   std::vector<std::int64_t> peaks(kCategories + 1, 0);
-  for (int tick = 0; tick <= last_tick; ++tick) {
-    std::vector<std::int64_t> live(kCategories + 1, 0);
-    for (const Tensor& tensor : tensors_) {
-      if (tensor.lifetime.first > tick || tensor.lifetime.last < tick) continue;
-      live[static_cast<int>(tensor.category)] += tensor.bytes;
-      live[kCategories] += tensor.bytes;
-    }
-    for (int i = 0; i <= kCategories; ++i) peaks[i] = std::max(peaks[i], live[i]);
+  for (int row = 0; row <= kCategories; ++row) {
+    std::int64_t live = 0;
+    for (const std::int64_t bytes : change[row]) peaks[row] = std::max(peaks[row], live += bytes);
   }
   return peaks;
 }
@@ -84,7 +180,12 @@ std::vector<std::int64_t> Layout::peak_by_category() const {
 std::string Layout::table() const {
   const std::vector<std::int64_t> peaks = peak_by_category();
   std::vector<std::int64_t> tensors(kCategories, 0), sums(kCategories, 0);
+  int on_host = 0;
   for (const Tensor& tensor : tensors_) {
+    if (tensor.space == Space::host) {
+      ++on_host;
+      continue;
+    }
     ++tensors[static_cast<int>(tensor.category)];
     sums[static_cast<int>(tensor.category)] += tensor.bytes;
   }
@@ -94,8 +195,12 @@ std::string Layout::table() const {
     text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", name_of(static_cast<Category>(i)), tensors[i],
                         readable_bytes(sums[i]), readable_bytes(peaks[i]));
   }
-  text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "arena", tensors_.size(), readable_bytes(arena_bytes_),
+  text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "arena", tensors_.size() - on_host, readable_bytes(arena_bytes()),
                       readable_bytes(peaks[kCategories]));
+  if (on_host > 0) {
+    const std::string host = readable_bytes(arena_bytes(Space::host));
+    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "on the host", on_host, host, host);
+  }
   if (outside_bytes_ > 0) {
     text += fmt::format("  {:<12}{:>9}{:>14}{:>14}  ({})\n", "outside", "", readable_bytes(outside_bytes_),
                         readable_bytes(outside_bytes_), outside_labels_);

@@ -1,9 +1,11 @@
-/// The plan of one arena: every tensor of a training step with its label, shape, dtype, category and live range,
-/// and the offset at which it lies. Pure C++: `--plan` prints exactly what the arena allocates.
+/// The plan of an arena: every tensor of a training step with its label, shape, dtype, category, memory space and live
+/// range, and the offset at which it lies. Pure C++: `--plan` prints exactly what the arena allocates.
 ///
 /// A live range is counted in ticks, the numbered moments of a step (forward unit by unit, backward, update); two
-/// tensors whose ranges do not meet may share memory. Placement is greedy, largest tensor first, at the lowest
-/// free offset: the interval-colouring heuristic of buffer assignment in compilers. It is deterministic.
+/// tensors of one space whose ranges do not meet may share memory. Placement is greedy, largest tensor first, at the
+/// lowest free offset: the interval-colouring heuristic of buffer assignment in compilers. It is deterministic.
+///
+/// Cost  n log n times the number of free gaps at a time, which is small.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,11 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 std::string_view name_of(Category category);
 inline constexpr int kCategories = 6;
 
+/// Where a tensor lies: where the model computes, or in host memory that a GPU copies from and to by itself (pinned;
+/// where the model computes on the host, plain memory).
+enum class Space : std::uint8_t { device, host };
+inline constexpr int kSpaces = 2;
+
 /// Ticks first..last, both included.
 struct Lifetime {
   int first = 0;
@@ -32,22 +39,35 @@ struct Lifetime {
 using TensorId = int;
 inline constexpr TensorId kAbsent = -1;
 
+/// One of the tensors that lie behind one another in a flat array, as the memory timeline names it.
+struct Part {
+  std::string label;
+  std::int64_t count;  // elements, with the padding behind it
+};
+
 struct Tensor {
   std::string label;                // dotted model path: "block.03.qkv"
   std::vector<std::int64_t> shape;  // elements per dimension
   Dtype dtype;
   Category category;
   Lifetime lifetime;
-  std::int64_t count = 0;   // elements
-  std::int64_t bytes = 0;   // count * bytes_of(dtype), not rounded
-  std::int64_t offset = 0;  // bytes from the start of the arena, after place()
+  Space space = Space::device;
+  std::int64_t count = 0;        // elements
+  std::int64_t bytes = 0;        // count * bytes_of(dtype), not rounded
+  std::int64_t offset = 0;       // bytes from the start of its space's memory, after place()
+  std::vector<Part> parts = {};  // of a flat array: all of it, in order; else empty
 };
 
 class Layout {
  public:
   static constexpr std::int64_t kAlignment = 256;  // bytes; every offset is a multiple
 
-  TensorId add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category, Lifetime lifetime);
+  TensorId add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category, Lifetime lifetime,
+               Space space = Space::device);
+
+  /// A flat array of `parts`, behind one another; `label` is that of the whole.
+  TensorId add_flat(std::string label, std::vector<Part> parts, Dtype dtype, Category category, Lifetime lifetime,
+                    Space space = Space::device);
 
   /// Memory that the step takes besides the arena, such as the kernels' pads: part of every sum but not of the arena.
   void add_outside(std::string label, std::int64_t bytes);
@@ -57,18 +77,21 @@ class Layout {
 
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const Tensor& operator[](TensorId id) const { return tensors_[id]; }
-  std::int64_t arena_bytes() const { return arena_bytes_; }
-  std::int64_t total_bytes() const { return arena_bytes_ + outside_bytes_; }  // what a rank takes
+  std::int64_t arena_bytes(Space space = Space::device) const { return arena_bytes_[static_cast<int>(space)]; }
+  /// What a rank takes of its device, outside memory included.
+  std::int64_t total_bytes() const { return arena_bytes() + outside_bytes_; }
 
-  /// Largest sum over the ticks of what is live at once, per category and overall (index kCategories).
+  /// Largest sum over the ticks of what is live at once on the device, per category and overall (index kCategories).
   std::vector<std::int64_t> peak_by_category() const;
 
-  /// The table printed before step 0: bytes by category, the ratio parameters : gradients : optimizer, the arena.
+  /// The table printed before step 0, of one rank: bytes by category, the arena, what lies outside of it and on the
+  /// host, and the ratio parameters : gradients : optimizer.
   std::string table() const;
 
  private:
   std::vector<Tensor> tensors_;
-  std::int64_t arena_bytes_ = 0, outside_bytes_ = 0;
+  bool is_placed_ = false;
+  std::int64_t arena_bytes_[kSpaces] = {0, 0}, outside_bytes_ = 0;
   std::string outside_labels_;
 };
 

@@ -87,7 +87,8 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options) {
+                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options,
+                          Hooks& hooks) {
   for (const int token : prompt) {
     if (token < 0 || token >= shape.V) {
       throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
@@ -114,9 +115,11 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   const auto advance = [&](const std::vector<int>& tokens) {
     transformer.set_batch(1, static_cast<int>(tokens.size()));
     load_tokens(exec, transformer.inputs(), tokens);
-    transformer.forward_cached(exec, cache);
+    transformer.forward_cached(exec, cache, hooks);
     cached.insert(cached.end(), tokens.begin(), tokens.end());
-    return last_row(exec, transformer, static_cast<int>(tokens.size()) - 1);
+    std::vector<double> row = last_row(exec, transformer, static_cast<int>(tokens.size()) - 1);
+    transformer.close_head(hooks);
+    return row;
   };
 
   // 3. the prompt, then one token at a time
@@ -143,7 +146,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
 #define TESSERA_INSTANTIATE(Exec, Scalar)                                                                       \
   template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*, \
                                                    const GenerateKernels&, const std::vector<int>&,             \
-                                                   const GenerateOptions&);
+                                                   const GenerateOptions&, Hooks&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 

@@ -11,6 +11,7 @@
 
 #include "kernels/attention/attention.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "model/hooks.hpp"
 #include "model/params.hpp"
 
 namespace tessera::model {
@@ -30,12 +31,13 @@ struct GenerateKernels {
 };
 
 /// Continues `prompt` (not empty; only its last context_length tokens are seen). `params` is the flat array of
-/// `table` in the device's memory. Allocates an arena and a cache of its own. Returns the new tokens.
-/// Throws Failure(Exit::usage) for a prompt token that the model does not have, Failure(Exit::out_of_memory) when the
-/// arena does not fit.
+/// `table` in the device's memory, `hooks` hears of every pass. Allocates an arena and a cache of its own. Returns the
+/// new tokens. Throws Failure(Exit::usage) for a prompt token that the model does not have,
+/// Failure(Exit::out_of_memory) when the arena does not fit.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options);
+                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options,
+                          Hooks& hooks);
 
 /// Bytes that it allocates. Arithmetic only.
 std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how);

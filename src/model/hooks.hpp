@@ -1,18 +1,30 @@
-/// What the model announces while it runs, unit by unit: the hinge between a model that knows no ranks and a
-/// training step that communicates, measures and traces. Units are numbered as in ParamTable::units().
+/// What the model announces while it runs: the hinge between a model that knows no ranks and a step that communicates,
+/// measures and traces. Units are numbered as in ParamTable::units(), parameters as in ParamTable::params().
+///
+/// A unit is open from before(pass, unit) to after(pass, unit); its weights are read in between and nowhere else, in
+/// every pass, training or not. Passes may overlap: a unit is closed when none of them has it open.
+///
+///   forward, inference   every unit once, in order; the head stays open until its loss is done, or close_head()
+///   recompute            the blocks of a segment in order, before their backward pass; the last one is still open when
+///                        its backward pass opens it
+///   backward             every unit once, in reverse; the head's begins before its forward pass is over, as the two
+///   are
+///                        fused
 #pragma once
 
 namespace tessera::model {
 
+enum class Pass { forward, recompute, backward, inference };
+inline constexpr int kPasses = 4;
+
 class Hooks {
  public:
   virtual ~Hooks() = default;
-  virtual void before_forward(int /*unit*/) {}
-  virtual void after_forward(int /*unit*/) {}
-  virtual void before_backward(int /*unit*/) {}
-  virtual void after_backward(int /*unit*/) {}  // the unit's gradients of this micro-step are complete
-  virtual void tick(int /*tick*/) {}            // the step reached this moment of the layout's time line
-  virtual void progress() {}                    // called often: a chance to poll communication
+  virtual void before(Pass, int /*unit*/) {}     // the unit's weights are about to be read
+  virtual void after(Pass, int /*unit*/) {}      // they are not read again in this pass
+  virtual void gradient_ready(int /*param*/) {}  // this micro-step's gradient of one tensor is complete
+  virtual void tick(int /*tick*/) {}             // the pass reached this moment of its layout's time line
+  virtual void progress() {}                     // called often: a chance to poll communication
 };
 
 }  // namespace tessera::model

@@ -42,7 +42,8 @@ void ParamTable::add(std::string label, std::vector<std::int64_t> shape, int uni
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   const bool has_decay = initial_std > 0;
-  params_.push_back({std::move(label), std::move(shape), unit, has_decay, initial_std, flat_count_, count});
+  params_.push_back({static_cast<int>(params_.size()), std::move(label), std::move(shape), unit, has_decay, initial_std,
+                     flat_count_, count});
   parameter_count_ += count;
   flat_count_ += kernels::round_up(count, kAlignment);
 }
@@ -57,6 +58,16 @@ const Param& ParamTable::operator[](std::string_view label) const {
 BlockParams block_params(const ParamTable& table, int block) {
   const Param* first = &table.params()[1 + 6 * static_cast<std::size_t>(block)];
   return {first[0], first[1], first[2], first[3], first[4], first[5]};
+}
+
+std::vector<memory::Part> parts_of(const ParamTable& table, const std::string& prefix) {
+  std::vector<memory::Part> parts;
+  const auto& params = table.params();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const std::int64_t end = i + 1 < params.size() ? params[i + 1].first : table.flat_count();
+    parts.push_back({prefix + params[i].label, end - params[i].first});
+  }
+  return parts;
 }
 
 }  // namespace tessera::model

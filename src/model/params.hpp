@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "memory/layout.hpp"
+
 namespace tessera::model {
 
 /// The sizes of a model; letters as in kernels/core/tensor.hpp.
@@ -32,6 +34,7 @@ struct Shape {
 };
 
 struct Param {
+  int number;  // place in ParamTable::params()
   std::string label;
   std::vector<std::int64_t> shape;
   int unit;
@@ -73,5 +76,8 @@ struct BlockParams {
   const Param &attn_norm, &qkv, &out, &mlp_norm, &gate_up, &down;
 };
 BlockParams block_params(const ParamTable& table, int block);
+
+/// The tensors of a flat array for the layout: "PREFIXblock.00.attn.qkv.weight", each with the padding behind it.
+std::vector<memory::Part> parts_of(const ParamTable& table, const std::string& prefix);
 
 }  // namespace tessera::model

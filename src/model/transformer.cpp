@@ -66,43 +66,44 @@ std::vector<ClearSpan> clear_list(const ParamTable& table) {
 // --- forward -------------------------------------------------------------------------------------------------------
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Hooks& hooks) {
-  run_blocks(exec, nullptr, hooks);
+void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks& hooks) {
+  TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference, "transformer: not a pass that goes forward");
+  run_blocks(exec, pass, nullptr, hooks);
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache) {
-  Hooks silent;
-  run_blocks(exec, &cache, silent);
+void Transformer<Exec, Scalar, Grad>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache,
+                                                     Hooks& hooks) {
+  run_blocks(exec, Pass::inference, &cache, hooks);
   cache.tokens += T_;
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
+void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, KeyValueCache<Exec, Scalar>* cache,
+                                                 Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
-  const int L = static_cast<int>(shape_.L), head_unit = L + 1;
 
-  hooks.before_forward(0);
+  hooks.before(pass, 0);
   hooks.tick(time.forward(0, 0));
   const Matrix embedded = rows(tensors_.forward[0].x1, shape_.C);
   EmbeddingForward<Exec, Scalar>{inputs(), weight(table_["embedding.weight"]), embedded}.launch(exec);
-  hooks.after_forward(0);
+  hooks.after(pass, 0);
 
   Entry entry{embedded, {}};
   const Matrix delta = rows(tensors_.delta, shape_.C);
-  for (int block = 0; block < L; ++block) {
-    hooks.before_forward(block + 1);
-    block_forward(exec, block, tensors_.forward[block], entry, delta, {.needs_delta = true, .announces = true}, cache,
+  for (int block = 0; block < static_cast<int>(shape_.L); ++block) {
+    hooks.before(pass, block + 1);
+    block_forward(exec, block, tensors_.forward[block], entry, delta, {.needs_delta = true, .has_ticks = true}, cache,
                   hooks);
     entry = {rows(tensors_.forward[block].x2, shape_.C), delta};
-    hooks.after_forward(block + 1);
+    hooks.after(pass, block + 1);
   }
 
-  hooks.before_forward(head_unit);
-  hooks.tick(time.forward(head_unit, 0));
+  hooks.before(pass, head_unit());
+  head_pass_ = pass;
+  hooks.tick(time.forward(head_unit(), 0));
   norm(exec, entry.x, entry.delta, rows(tensors_.x_final, shape_.C), table_["head.norm.gain"],
        rows(tensors_.normed_final, shape_.C), row_numbers(tensors_.rrms_final));
-  hooks.after_forward(head_unit);
 }
 
 template <class Exec, class Scalar, class Grad>
@@ -111,7 +112,7 @@ void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block,
                                                     Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
-    if (use.announces) hooks.tick(tensors_.timeline.forward(block + 1, moment));
+    if (use.has_ticks) hooks.tick(tensors_.timeline.forward(block + 1, moment));
     hooks.progress();
   };
   const Matrix normed1 = rows(t.normed1, shape_.C), qkv = rows(t.qkv, 3 * shape_.C), attn = rows(t.attn, shape_.C);
@@ -171,9 +172,12 @@ template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss,
                                            Value<const Real, Exec> grad_scale, bool with_gradients, Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
-  const int unit = static_cast<int>(shape_.L) + 1, N = B_ * T_;
-  const Param& param = table_["head.weight"];
-  if (with_gradients) hooks.before_backward(unit);
+  const int unit = head_unit(), N = B_ * T_;
+  const Param &param = table_["head.weight"], &gain = table_["head.norm.gain"];
+  if (with_gradients) {
+    TESSERA_REQUIRE(head_pass_ == Pass::forward, "transformer: gradients of a pass that was not Pass::forward");
+    hooks.before(Pass::backward, unit);
+  }
   hooks.tick(time.backward(unit, 0));
 
   for (int first = 0; first < N; first += chunk_rows()) {
@@ -197,54 +201,102 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
     }
     hooks.progress();
   }
+  close_head(hooks);
   if (!with_gradients) return;
   if (tensors_.head_d_weight != memory::kAbsent) {
     CastCopy<Exec, Real, Grad>{Vector<const Real, Exec>(head_sum().data(), param.count),
                                Vector<Grad, Exec>(d_weight(param).data(), param.count)}
         .launch(exec);
   }
+  hooks.gradient_ready(param.number);
   hooks.tick(time.backward(unit, 1));
-  norm_backward(exec, rows(tensors_.x_final, shape_.C), table_["head.norm.gain"], row_numbers(tensors_.rrms_final), {});
-  hooks.after_backward(unit);
+  norm_backward(exec, rows(tensors_.x_final, shape_.C), gain, row_numbers(tensors_.rrms_final), {});
+  hooks.gradient_ready(gain.number);
+  hooks.after(Pass::backward, unit);
+}
+
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::close_head(Hooks& hooks) {
+  hooks.after(head_pass_, head_unit());
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
-  const std::int64_t segment = options_.checkpoint_blocks;
   for (int block = static_cast<int>(shape_.L) - 1; block >= 0; --block) {
-    hooks.before_backward(block + 1);
     hooks.tick(tensors_.timeline.backward(block + 1, 0));
-    if (segment > 0 && (block + 1 == shape_.L || (block + 1) % segment == 0)) recompute_segment(exec, block, hooks);
+    if (ends_segment(block)) recompute_segment(exec, block, hooks);
+    hooks.before(Pass::backward, block + 1);
+    if (ends_segment(block)) hooks.after(Pass::recompute, block + 1);
     block_backward(exec, block, hooks);
-    hooks.after_backward(block + 1);
+    hooks.after(Pass::backward, block + 1);
   }
-  hooks.before_backward(0);
+  hooks.before(Pass::backward, 0);
   hooks.tick(tensors_.timeline.backward(0, 0));
   using Embedding = EmbeddingBackward<Exec, Scalar, Grad>;
   const int N = B_ * T_;
+  const Param& embedding = table_["embedding.weight"];
   Embedding{.tokens = inputs(),
             .d_out = rows(tensors_.d_x, shape_.C),
-            .d_weight = d_weight(table_["embedding.weight"]),
+            .d_weight = d_weight(embedding),
             .order = Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.embedding_order),
                                        Embedding::order_size(N)),
             .partial = kernels::Matrix<Real, Exec>(arena_.template data<Real>(tensors_.embedding_partial),
                                                    Embedding::partial_rows(N), shape_.C)}
       .launch(exec);
-  hooks.after_backward(0);
+  hooks.gradient_ready(embedding.number);
+  hooks.after(Pass::backward, 0);
 }
 
-/// Rebuilds the activations of the blocks from the last kept residual up to `last_block`.
+template <class Exec, class Scalar, class Grad>
+void Transformer<Exec, Scalar, Grad>::walk(Hooks& hooks) const {
+  const auto visit = [&](Pass pass, int unit) {
+    hooks.before(pass, unit);
+    hooks.after(pass, unit);
+  };
+  for (int unit = 0; unit < head_unit(); ++unit) visit(Pass::forward, unit);
+  hooks.before(Pass::forward, head_unit());
+  hooks.before(Pass::backward, head_unit());
+  hooks.after(Pass::forward, head_unit());
+  for (int unit = head_unit(), param = static_cast<int>(table_.params().size()) - 1; unit >= 0; --unit) {
+    const int block = unit - 1;
+    const bool is_recomputed = unit < head_unit() && unit > 0 && ends_segment(block);
+    if (is_recomputed) {
+      for (int earlier = first_of_segment(block); earlier < block; ++earlier) visit(Pass::recompute, earlier + 1);
+      hooks.before(Pass::recompute, unit);
+    }
+    if (unit < head_unit()) hooks.before(Pass::backward, unit);
+    if (is_recomputed) hooks.after(Pass::recompute, unit);
+    for (; param >= 0 && table_.params()[param].unit == unit; --param) hooks.gradient_ready(param);
+    hooks.progress();
+    hooks.after(Pass::backward, unit);
+  }
+}
+
+template <class Exec, class Scalar, class Grad>
+bool Transformer<Exec, Scalar, Grad>::ends_segment(int block) const {
+  const std::int64_t segment = options_.checkpoint_blocks;
+  return segment > 0 && (block + 1 == shape_.L || (block + 1) % segment == 0);
+}
+
+template <class Exec, class Scalar, class Grad>
+int Transformer<Exec, Scalar, Grad>::first_of_segment(int last_block) const {
+  return static_cast<int>(last_block / options_.checkpoint_blocks * options_.checkpoint_blocks);
+}
+
+/// Rebuilds the activations of the blocks from the last kept residual up to `last_block`, which stays open.
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
-  const int first = static_cast<int>(last_block / options_.checkpoint_blocks * options_.checkpoint_blocks);
+  const int first = first_of_segment(last_block);
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
   Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
   for (int block = first; block <= last_block; ++block) {
+    hooks.before(Pass::recompute, block + 1);
     block_forward(exec, block, tensors_.backward[block], entry, delta,
-                  {.needs_delta = block < last_block, .announces = false}, nullptr, hooks);
+                  {.needs_delta = block < last_block, .has_ticks = false}, nullptr, hooks);
     entry = {rows(tensors_.backward[block].x2, shape_.C), delta};
+    if (block < last_block) hooks.after(Pass::recompute, block + 1);
   }
 }
 
@@ -267,14 +319,18 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
   SwigluBackward<Exec, Scalar>{.gate_up = gate_up, .d_out = d_act, .d_gate_up = gate_up, .out = d_act}.launch(exec);
   linear_backward_weight(exec, d_act, d_x, d_weight(p.down), accumulates_);
+  hooks.gradient_ready(p.down.number);
   tick(3);
   linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed, accumulates_);
+  hooks.gradient_ready(p.gate_up.number);
   tick(4);
   norm_backward(exec, rows(t.x2, shape_.C), p.mlp_norm, row_numbers(t.rrms2), d_x);
+  hooks.gradient_ready(p.mlp_norm.number);
 
   tick(5);
   const Matrix d_attn = rows(g.d_attn, shape_.C), d_qkv = rows(g.d_qkv, 3 * shape_.C);
   linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn, accumulates_);
+  hooks.gradient_ready(p.out.number);
   tick(6);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
@@ -292,7 +348,9 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   rope(exec, d_qkv.data(), 0, RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
+  hooks.gradient_ready(p.qkv.number);
   norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
+  hooks.gradient_ready(p.attn_norm.number);
 }
 
 // --- pieces --------------------------------------------------------------------------------------------------------

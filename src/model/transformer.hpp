@@ -53,24 +53,32 @@ class Transformer {
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
 
-  /// Embedding to final norm.
-  void forward(const Exec& exec, Hooks& hooks);
+  /// Embedding to final norm; `pass` is forward or inference. Leaves the head open: head() or close_head() follows.
+  void forward(const Exec& exec, Pass pass, Hooks& hooks);
 
   /// Adds the sum of the token losses to `loss`. With gradients also the head's backward: d_logits is scaled by
-  /// `grad_scale`, the head's gradients are added to, and the gradient of the residual stream is left in place.
+  /// `grad_scale`, the head's gradients are added to, and the gradient of the residual stream is left in place. Closes
+  /// the head; gradients want Pass::forward before.
   void head(const Exec& exec, kernels::Value<double, Exec> loss, kernels::Value<const Real, Exec> grad_scale,
             bool with_gradients, Hooks& hooks);
+
+  /// Closes the head behind forward() or forward_cached() where no loss is asked for.
+  void close_head(Hooks& hooks);
 
   /// Blocks and embedding, backwards; after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
 
-  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(); the View is valid until the next
-  /// call.
+  /// Announces what forward(), head() with gradients and backward() announce, without time line, and computes nothing:
+  /// the micro-step of a rank that has no sequences in it.
+  void walk(Hooks& hooks) const;
+
+  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(), while the head is open; the View is
+  /// valid until the next call.
   kernels::Matrix<const Scalar, Exec> logits(const Exec& exec, int first, int rows);
   int chunk_rows() const { return static_cast<int>(tensors_.chunk_rows); }
 
-  /// Forward of one sequence's next tokens behind the cached ones; fills the cache. For generation.
-  void forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache);
+  /// Pass::inference of one sequence's next tokens behind the cached ones; fills the cache. For generation.
+  void forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache, Hooks& hooks);
 
  private:
   using Matrix = kernels::Matrix<Scalar, Exec>;
@@ -103,13 +111,16 @@ class Transformer {
   };
   struct BlockUse {    // what a block's forward pass is run for
     bool needs_delta;  // somebody reads what the block adds at its end
-    bool announces;    // the hooks hear of its moments
+    bool has_ticks;    // its moments are on the time line
   };
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
                      KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
+  bool ends_segment(int block) const;  // the last of the blocks that are recomputed together
+  int first_of_segment(int last_block) const;
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
-  void run_blocks(const Exec& exec, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+  void run_blocks(const Exec& exec, Pass pass, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+  int head_unit() const { return static_cast<int>(shape_.L) + 1; }
 
   Shape shape_;
   const ParamTable& table_;
@@ -122,6 +133,7 @@ class Transformer {
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
   bool accumulates_ = true;
+  Pass head_pass_ = Pass::inference;  // of the last forward pass, which has opened the head
 };
 
 /// The gradients that backward adds to in every micro-step.

@@ -30,6 +30,11 @@ struct StepState {
 template <class Exec>
 using StateView = kernels::Value<StepState, Exec>;
 
+/// The state at its place in an arena, which knows it as numbers of 8 bytes.
+inline StateView<kernels::Device> state_at(double* memory) {
+  return StateView<kernels::Device>(reinterpret_cast<StepState*>(memory));
+}
+
 /// grad_scale = loss_scale / tokens, so that the sum over ranks of all gradients is the gradient of the mean loss.
 template <class Exec, class Real>
 struct BeginStep {

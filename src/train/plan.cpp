@@ -13,6 +13,8 @@
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
+#include "train/pipeline.hpp"
+#include "train/update.hpp"
 
 namespace tessera::train {
 
@@ -32,6 +34,21 @@ Dtype dtype_of(config::Precision precision) {
     case config::Precision::fp32: break;
   }
   return Dtype::fp32;
+}
+
+parallel::CollectivesOptions collectives_of(const config::Parallel& keys) {
+  parallel::CollectivesOptions options;
+  switch (keys.collectives) {
+    case config::Collectives::automatic: options.library = parallel::Library::automatic; break;
+    case config::Collectives::mpi: options.library = parallel::Library::mpi; break;
+    case config::Collectives::nccl: options.library = parallel::Library::nccl; break;
+  }
+  switch (keys.all_reduce) {
+    case config::AllReduceMethod::automatic: options.all_reduce = parallel::AllReduceMethod::automatic; break;
+    case config::AllReduceMethod::ring: options.all_reduce = parallel::AllReduceMethod::ring; break;
+    case config::AllReduceMethod::copy_engine: options.all_reduce = parallel::AllReduceMethod::copy_engine; break;
+  }
+  return options;
 }
 
 kernels::GemmMath math_of(config::Precision precision) {
@@ -89,30 +106,44 @@ std::string describe(const kernels::AttentionChoice& choice) {
                      kernels::name_of(choice.backward));
 }
 
-std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table) {
-  std::vector<kernels::AdamwSpan> spans;
-  for (const model::Param& param : table.params()) spans.push_back({param.first, param.count, param.has_decay});
-  return kernels::make_adamw_blocks(spans);
+kernels::GemmSelection selection_of(const config::Train& train) {
+  return train.tune_gemm ? kernels::GemmSelection::timed : kernels::GemmSelection::heuristic;
 }
 
 namespace {
 
-StateTensors declare_state(const model::ParamTable& table, Dtype dtype, Dtype gradients, bool has_wire,
-                           memory::Layout& layout, const model::Timeline& time) {
+HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
+                                 memory::Layout& layout) {
+  const auto add = [&](const char* name, std::vector<std::int64_t> shape, Dtype dtype) {
+    return layout.add(label + name, std::move(shape), dtype, Category::data, Lifetime::whole_run(),
+                      memory::Space::host);
+  };
+  HostTensors t;
+  t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
+  t.targets = add(".targets", {sequences, T}, Dtype::int32);
+  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : kAbsent;
+  return t;
+}
+
+StateTensors declare_state(const model::ParamTable& table, std::span<const parallel::Range> owned, Dtype dtype,
+                           Dtype gradients, bool has_wire, memory::Layout& layout, const model::Timeline& time) {
   const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
-  const auto blocks = static_cast<std::int64_t>(adamw_blocks(table).size());
+  const auto blocks = static_cast<std::int64_t>(kernels::make_adamw_blocks(adamw_spans(table, owned)).size());
   const auto norm_blocks = static_cast<std::int64_t>(kernels::SquareNorm<kernels::Device, float>::blocks(P));
+  const auto flat = [&](const std::string& label, Dtype kept, Category category) {
+    return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole);
+  };
   StateTensors t;
-  t.params = layout.add("params", {P}, dtype, Category::parameters, whole);
+  t.params = flat("params", dtype, Category::parameters);
   t.master = kAbsent;
-  if (dtype == Dtype::bf16) t.master = layout.add("optimizer.master_low", {P}, dtype, Category::optimizer, whole);
-  if (dtype == Dtype::fp16) t.master = layout.add("optimizer.master", {P}, real, Category::optimizer, whole);
-  t.grads = layout.add("grads", {P}, gradients, Category::gradients, whole);
+  if (dtype == Dtype::bf16) t.master = flat("optimizer.master_low", dtype, Category::optimizer);
+  if (dtype == Dtype::fp16) t.master = flat("optimizer.master", real, Category::optimizer);
+  t.grads = flat("grads", gradients, Category::gradients);
   t.wire = has_wire ? layout.add("grads.wire", {P}, Dtype::bf16, Category::gradients, whole) : kAbsent;
-  t.m = layout.add("optimizer.m", {P}, real, Category::optimizer, whole);
-  t.v = layout.add("optimizer.v", {P}, real, Category::optimizer, whole);
+  t.m = flat("optimizer.m", real, Category::optimizer);
+  t.v = flat("optimizer.v", real, Category::optimizer);
   const auto cleared = static_cast<std::int64_t>(model::clear_list(table).size());
   t.cleared =
       layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace, whole);
@@ -173,8 +204,16 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
                         .is_fused = settings.train.fused},
             .layout = {},
             .activations = {},
-            .state = {}};
-  plan.state = declare_state(plan.table, dtype, gradients, has_wire, plan.layout, {shape.units()});
+            .state = {},
+            .owned = {}};
+  plan.owned = {{0, plan.table.flat_count()}};
+  plan.state = declare_state(plan.table, plan.owned, dtype, gradients, has_wire, plan.layout, {shape.units()});
+  for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
+    const std::string label = "step." + std::to_string(i);
+    plan.state.slots.push_back(declare_host_tensors(label, std::int64_t{batch.micro_steps} * batch.micro_sequences,
+                                                    shape.T, true, plan.layout));
+  }
+  plan.state.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, plan.layout);
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);

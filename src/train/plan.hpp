@@ -6,10 +6,11 @@
 
 #include "config/availability.hpp"
 #include "config/settings.hpp"
-#include "kernels/adamw.hpp"
 #include "memory/layout.hpp"
 #include "model/activations.hpp"
 #include "model/params.hpp"
+#include "parallel/choice.hpp"
+#include "parallel/ownership.hpp"
 #include "train/batch_plan.hpp"
 
 namespace tessera::train {
@@ -22,8 +23,16 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 /// where it is "auto", `implementation = "auto"` takes the fastest that this build has, and "flash2" the portable one.
 /// Throws Failure(Exit::usage), naming what would do, where this build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width);
+parallel::CollectivesOptions collectives_of(const config::Parallel& keys);
 kernels::GemmMath math_of(config::Precision precision);
+kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
+
+/// What the host writes for a step under way, or reads of it, in the layout's host space.
+struct HostTensors {
+  memory::TensorId inputs, targets;  // [sequences,T] int32
+  memory::TensorId scalars;          // optim::StepState, as the step left it, as fp64
+};
 
 /// The flat arrays and scalars of a training step, beside the activations.
 struct StateTensors {
@@ -38,6 +47,8 @@ struct StateTensors {
   memory::TensorId state;            // optim::StepState, as fp64
   memory::TensorId grad_scale;       // one number
   memory::TensorId validation_loss;  // one number
+  std::vector<HostTensors> slots;    // of steps under way (pipeline.hpp)
+  HostTensors validation;            // without scalars
 };
 
 struct Plan {
@@ -48,6 +59,7 @@ struct Plan {
   memory::Layout layout;
   model::ActivationTensors activations;
   StateTensors state;
+  std::vector<parallel::Range> owned;  // what this rank updates: all elements of the flat arrays
 };
 
 /// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.
@@ -59,9 +71,6 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks);
 
 /// `dtype` is precision.compute's, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);
-
-/// What AdamW updates in one launch: every tensor, with decay where it has one.
-std::vector<kernels::AdamwBlock> adamw_blocks(const model::ParamTable& table);
 
 /// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; of a training
 /// run also those of all steps, and the size of a checkpoint.

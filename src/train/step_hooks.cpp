@@ -1,13 +1,27 @@
 #include "train/step_hooks.hpp"  // the contract is there; here is how
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::train {
 
+namespace {
+
+constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompute", "backward", "inference"};
+
+}  // namespace
+
 StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue,
-                     const std::vector<model::UnitSpan>& units)
-    : layout_(layout), begins_(last_tick + 1), ends_(last_tick + 1), queue_(queue) {
+                     const model::ParamTable& table, model::Hooks* observer)
+    : layout_(layout),
+      begins_(last_tick + 1),
+      ends_(last_tick + 1),
+      table_(table),
+      queue_(&queue),
+      observer_(observer),
+      missing_(table.units().size()) {
   for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    if (layout.tensors()[i].space != memory::Space::device) continue;
     const memory::Lifetime& life = layout.tensors()[i].lifetime;
     if (life.is_whole_run()) {
       whole_run_.push_back(static_cast<int>(i));
@@ -16,9 +30,8 @@ StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::Buck
       ends_[life.last].push_back(static_cast<int>(i));
     }
   }
-  for (const model::UnitSpan& unit : units) {
-    forward_labels_.push_back("forward/" + unit.label);
-    backward_labels_.push_back("backward/" + unit.label);
+  for (int pass = 0; pass < model::kPasses; ++pass) {
+    for (const model::UnitSpan& unit : table.units()) labels_[pass].push_back(kPassNames[pass] + ("/" + unit.label));
   }
 }
 
@@ -29,13 +42,49 @@ void StepHooks::begin_step() {
 void StepHooks::begin_micro_step(bool reduces) {
   // The micro-step before, if there was one, ended with its last tick: what lived until then goes.
   if (next_tick_ > 0 && events::has_listeners()) report(ends_[next_tick_ - 1], false);
+  is_in_step_ = true;
   reduces_ = reduces;
   next_tick_ = 0;
   phase_ = "forward";
+  std::fill(missing_.begin(), missing_.end(), 0);
+  for (const model::Param& param : table_.params()) ++missing_[param.unit];
+}
+
+void StepHooks::set_phase(std::string_view phase) {
+  end(model::Pass::forward);
+  phase_ = phase;
+}
+
+void StepHooks::before(model::Pass pass, int unit) {
+  if (pass == model::Pass::backward) {  // the recomputation is over, though the unit stays open
+    if (under_way_[static_cast<int>(model::Pass::recompute)].unit == unit) end(model::Pass::recompute);
+  }
+  if (observer_) observer_->before(pass, unit);
+  under_way_[static_cast<int>(pass)] = {unit, events::now_s()};
+}
+
+void StepHooks::after(model::Pass pass, int unit) {
+  end(pass);
+  if (observer_) observer_->after(pass, unit);
+  if (pass == model::Pass::backward) progress();
+}
+
+void StepHooks::end(model::Pass pass) {
+  const UnderWay done = std::exchange(under_way_[static_cast<int>(pass)], {});
+  if (done.unit < 0 || !events::has_listeners()) return;
+  const std::string& label = labels_[static_cast<int>(pass)][done.unit];
+  events::report(events::Region{label, "compute", done.start_s, events::now_s()});
+}
+
+void StepHooks::gradient_ready(int param) {
+  if (observer_) observer_->gradient_ready(param);
+  const int unit = table_.params()[param].unit;
+  if (--missing_[unit] > 0 || !reduces_) return;
+  queue_->ready(missing_.size() - 1 - static_cast<std::size_t>(unit));
 }
 
 void StepHooks::tick(int tick) {
-  if (!events::has_listeners()) return;
+  if (!is_in_step_ || !events::has_listeners()) return;
   for (; next_tick_ <= tick; ++next_tick_) {
     if (next_tick_ > 0) report(ends_[next_tick_ - 1], false);
     report(begins_[next_tick_], true);
@@ -46,30 +95,19 @@ void StepHooks::end_step() {
   tick(static_cast<int>(begins_.size()) - 1);
   if (events::has_listeners()) report(ends_.back(), false);
   next_tick_ = 0;
-}
-
-void StepHooks::after_backward(int unit) {
-  report_unit(backward_labels_[unit]);
-  if (reduces_) queue_.ready(backward_labels_.size() - 1 - static_cast<std::size_t>(unit));
-  queue_.progress();
-}
-
-void StepHooks::nothing_to_do() {
-  next_tick_ = static_cast<int>(begins_.size()) - 1;
-  if (!reduces_) return;
-  for (std::size_t i = 0; i < backward_labels_.size(); ++i) queue_.ready(i);
+  is_in_step_ = false;
 }
 
 void StepHooks::report(const std::vector<int>& tensors, bool is_begin) const {
   for (const int i : tensors) {
     const memory::Tensor& tensor = layout_.tensors()[i];
-    events::report(events::MemoryChange{tensor.label, memory::name_of(tensor.category), phase_, tensor.bytes, is_begin,
-                                        events::now_s()});
+    const auto change = [&](const std::string& label, std::int64_t bytes) {
+      events::report(
+          events::MemoryChange{label, memory::name_of(tensor.category), phase_, bytes, is_begin, events::now_s()});
+    };
+    if (tensor.parts.empty()) change(tensor.label, tensor.bytes);
+    for (const memory::Part& part : tensor.parts) change(part.label, part.count * bytes_of(tensor.dtype));
   }
-}
-
-void StepHooks::report_unit(const std::string& label) const {
-  if (events::has_listeners()) events::report(events::Region{label, "compute", unit_start_s_, events::now_s()});
 }
 
 }  // namespace tessera::train

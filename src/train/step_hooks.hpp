@@ -2,6 +2,7 @@
 /// took, and hand finished gradients to the reduction.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,38 +17,52 @@ namespace tessera::train {
 
 class StepHooks final : public model::Hooks {
  public:
-  /// `last_tick` is the update's. Keeps references to all but `units`.
-  StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue,
-            const std::vector<model::UnitSpan>& units);
+  /// `last_tick` is the update's. `queue` has one span for each unit, the last unit first. Keeps references to all;
+  /// `observer` hears of passes and gradients what this hears.
+  StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue, const model::ParamTable& table,
+            model::Hooks* observer = nullptr);
+  /// The queue is about to go: from here on no pass reduces.
+  void forget_queue() { queue_ = nullptr; }
 
   /// Before the first micro-step of a step. Reports what lives for the whole run once.
   void begin_step();
   /// `reduces`: this micro-step completes the gradients, which leave as they are ready.
   void begin_micro_step(bool reduces);
-  void set_phase(std::string_view phase) { phase_ = phase; }
-  /// A rank without sequences in this micro-step owes its gradients all the same, and no tensor of it comes alive.
-  void nothing_to_do();
+  /// What is under way in the phase before ends with it, as far as the trace is concerned: the head stays open.
+  void set_phase(std::string_view phase);
+  /// No tensor of this micro-step comes alive: this rank has no sequences in it.
+  void skip_ticks() { next_tick_ = static_cast<int>(begins_.size()) - 1; }
   /// Everything that is still alive and not for the whole run ends with the step.
   void end_step();
 
-  void before_forward(int) override { unit_start_s_ = events::now_s(); }
-  void after_forward(int unit) override { report_unit(forward_labels_[unit]); }
-  void before_backward(int) override { unit_start_s_ = events::now_s(); }
-  void after_backward(int unit) override;
+  void before(model::Pass pass, int unit) override;
+  void after(model::Pass pass, int unit) override;
+  void gradient_ready(int param) override;
   void tick(int tick) override;
-  void progress() override { queue_.progress(); }
+  void progress() override {
+    if (queue_) queue_->progress();
+  }
 
  private:
+  struct UnderWay {
+    int unit = -1;  // -1: none
+    double start_s = 0;
+  };
+
+  void end(model::Pass pass);
   void report(const std::vector<int>& tensors, bool is_begin) const;
-  void report_unit(const std::string& label) const;
 
   const memory::Layout& layout_;
   std::vector<std::vector<int>> begins_, ends_;  // tensors by tick
   std::vector<int> whole_run_;
-  std::vector<std::string> forward_labels_, backward_labels_;  // "forward/block.03"
-  parallel::BucketQueue& queue_;
-  double unit_start_s_ = 0;
+  const model::ParamTable& table_;
+  parallel::BucketQueue* queue_;
+  model::Hooks* const observer_;                                 // hears of every pass; null: nobody
+  std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
+  std::array<UnderWay, model::kPasses> under_way_;               // [pass]
+  std::vector<int> missing_;                                     // [unit] gradients that are not ready yet
   int next_tick_ = 0;
+  bool is_in_step_ = false;  // else it is a validation or a sample, which has memory of its own or uses a step's
   bool reduces_ = false, has_reported_whole_run_ = false;
   std::string_view phase_ = "setup";
 };

@@ -23,6 +23,9 @@ using kernels::make_adamw_blocks;
 constexpr reference::AdamwConfig kConfig{
     .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
 
+/// A span that begins at `first` of the weights, the gradients and the state alike.
+AdamwSpan at(std::int64_t first, std::int64_t count, bool decay) { return {first, first, first, count, decay}; }
+
 AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
   return {.learning_rate = kConfig.learning_rate,
           .bias1 = 1 - std::pow(kConfig.beta1, step),
@@ -112,8 +115,8 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
   using Real = Accum<TypeParam>;
   // one element, a block less one, one block, one more, and a rest; decay on every other; a hole that no span covers
   const std::int64_t b = kAdamwBlock;
-  const std::vector<AdamwSpan> spans = {
-      {0, 1, true}, {1, b - 1, false}, {b, b, true}, {2 * b, b + 1, false}, {3 * b + 5, 17, true}};
+  const std::vector<AdamwSpan> spans = {at(0, 1, true), at(1, b - 1, false), at(b, b, true), at(2 * b, b + 1, false),
+                                        at(3 * b + 5, 17, true)};
   const std::size_t n = 3 * b + 30;
   const AdamwRun<TypeParam> run(spans, n);
   const auto before = run.weights(), grad = run.grad.values();
@@ -122,7 +125,7 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
   for (int step = 1; step <= kSteps; ++step) run.step(scalars_at(step, kClip));
 
   auto p = before, m = std::vector<double>(n), v = m;
-  for (const auto& [first, count, decay] : spans) {
+  for (const auto& [first, grad_first, state_first, count, decay] : spans) {
     auto config = kConfig;
     if (!decay) config.weight_decay = 0;
     for (std::int64_t i = first; i < first + count; ++i) {
@@ -168,8 +171,8 @@ TEST(MasterWeights, halves_of_a_float_are_the_nearest_bfloat16_and_the_rest) {
 }
 
 TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same_value_do) {
-  const AdamwRun<bfloat16> wide({{0, 10007, true}}, 10007);
-  const AdamwRun<bfloat16, bfloat16> narrow({{0, 10007, true}}, 10007);
+  const AdamwRun<bfloat16> wide({at(0, 10007, true)}, 10007);
+  const AdamwRun<bfloat16, bfloat16> narrow({at(0, 10007, true)}, 10007);
   const auto grad = narrow.grad.values();
   const Buffer<float> same_grad(grad);
   auto kernel = wide.kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{scalars_at(1)}));
@@ -183,7 +186,7 @@ TEST(MasterWeights, bfloat16_gradients_move_the_weights_as_fp32_ones_of_the_same
 }
 
 TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
-  const AdamwRun<TypeParam> run({{0, 100, true}}, 100);
+  const AdamwRun<TypeParam> run({at(0, 100, true)}, 100);
   run.step(scalars_at(1));
   const auto master = run.master.elements();
   const auto m = run.m.elements(), v = run.v.elements();
@@ -196,21 +199,21 @@ TYPED_TEST(Adamw, skip_leaves_everything_as_it_is) {
 }
 
 TYPED_TEST(Adamw, repeats_bit_for_bit) {
-  const AdamwRun<TypeParam> one({{0, 10007, true}}, 10007), two({{0, 10007, true}}, 10007);
+  const AdamwRun<TypeParam> one({at(0, 10007, true)}, 10007), two({at(0, 10007, true)}, 10007);
   for (int step = 1; step <= 3; ++step) one.step(scalars_at(step)), two.step(scalars_at(step));
   EXPECT_TRUE(same_bits(one.master.elements(), two.master.elements()));
   EXPECT_TRUE(same_bits(one.param.elements(), two.param.elements()));
 }
 
 TYPED_TEST(Adamw, cutting_a_span_changes_no_bit) {
-  const AdamwRun<TypeParam> whole({{0, 10007, true}}, 10007);
-  const AdamwRun<TypeParam> pieces({{5001, 5006, true}, {0, 13, true}, {13, 4988, true}}, 10007);
+  const AdamwRun<TypeParam> whole({at(0, 10007, true)}, 10007);
+  const AdamwRun<TypeParam> pieces({at(5001, 5006, true), at(0, 13, true), at(13, 4988, true)}, 10007);
   whole.step(scalars_at(1)), pieces.step(scalars_at(1));
   EXPECT_TRUE(same_bits(whole.master.elements(), pieces.master.elements()));
 }
 
 TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
-  const AdamwRun<TypeParam> run({{0, 9, true}}, 9);
+  const AdamwRun<TypeParam> run({at(0, 9, true)}, 9);
   const OtherInstance other;
   const LaunchRecorder recorder;
   run.step(scalars_at(1));
@@ -219,17 +222,16 @@ TYPED_TEST(Adamw, launches_under_its_name_on_the_callers_instance) {
 
 TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_blocks) {
   using Kernel = AdamwUpdate<Device, TypeParam>;
-  const AdamwRun<TypeParam> run({{0, 9, true}}, 9);
+  const AdamwRun<TypeParam> run({at(0, 9, true)}, 9);
   const Buffer<AdamwScalars> scalars(std::vector<AdamwScalars>{scalars_at(1)});
   const auto refuses = [&](auto change) {
     Kernel bad = run.kernel(scalars);
     change(bad);
     EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
   };
-  refuses([&](Kernel& k) { k.grad = run.grad.first(8); });
   refuses([&](Kernel& k) { k.m = run.m.first(8); });
   refuses([&](Kernel& k) { k.v = run.v.first(8); });
-  refuses([&](Kernel& k) { k.param = run.param.first(8); });
+  refuses([&](Kernel& k) { k.master = run.master.first(8); });
   refuses([&](Kernel& k) { k.scalars = {}; });
 
   Kernel without_copy = run.kernel(scalars);
@@ -247,15 +249,63 @@ TYPED_TEST(Adamw, refuses_extents_that_disagree_and_launches_nothing_for_no_bloc
   EXPECT_THAT(recorder.labels(), ::testing::IsEmpty());
 }
 
+TYPED_TEST(Adamw, takes_weights_gradients_and_state_from_places_of_their_own) {
+  using Run = AdamwRun<TypeParam>;
+  constexpr std::size_t n = 4096;
+  // a shard: the state holds elements 1024..3071 of the weights alone, the gradients lie 64 further on
+  for (const std::int64_t grad_shift : {64, 67}) {
+    constexpr std::int64_t kFirst = 1024, kCount = 2048;
+    const Run whole({at(kFirst, kCount, true)}, n);
+    const Run shard({{kFirst, kFirst + grad_shift, 0, kCount, true}}, n);
+    constexpr bool kIsOneArray = kernels::MasterWeights<Device, TypeParam>::kIsOneArray;
+    const auto gradients = whole.grad.elements();
+    auto moved = gradients;
+    for (std::int64_t i = 0; i < kCount; ++i) moved[kFirst + grad_shift + i] = gradients[kFirst + i];
+    const Buffer<AdamwScalars> now(std::vector<AdamwScalars>{scalars_at(1)});
+    auto kernel = shard.kernel(now);
+    const Buffer<Accum<TypeParam>> moved_grad(moved);
+    kernel.grad = moved_grad.vector();
+    const auto masters = shard.master.elements();
+    const Buffer<kernels::MasterWord<TypeParam>> owned(
+        std::vector<kernels::MasterWord<TypeParam>>(masters.begin() + kFirst, masters.begin() + kFirst + kCount));
+    if (kIsOneArray) {
+      kernel.param = {};
+    } else {
+      kernel.master = owned.vector();
+      kernel.m = shard.m.first(kCount);
+      kernel.v = shard.v.first(kCount);
+    }
+    kernel.launch(instance());
+    auto reference = whole.kernel(now);
+    if (kIsOneArray) reference.param = {};
+    reference.launch(instance());
+    instance().fence();
+    const auto slice = [&](const auto& values, std::int64_t first) {
+      return std::vector<double>(values.begin() + first, values.begin() + first + kCount);
+    };
+    EXPECT_EQ(slice(shard.m.values(), 0), slice(whole.m.values(), kFirst));
+    EXPECT_EQ(slice(shard.v.values(), 0), slice(whole.v.values(), kFirst));
+    if (kIsOneArray) {
+      EXPECT_EQ(shard.master.values(), whole.master.values());
+    } else {
+      const auto whole_master = whole.master.elements();
+      EXPECT_TRUE(same_bits(owned.elements(), {whole_master.begin() + kFirst, whole_master.begin() + kFirst + kCount}));
+      EXPECT_EQ(slice(shard.param.values(), kFirst), slice(whole.param.values(), kFirst));
+    }
+  }
+}
+
 TEST(AdamwBlocks, cover_every_span_once_in_pieces_of_at_most_one_block) {
-  const auto blocks = make_adamw_blocks({{100000, 2 * kAdamwBlock + 3, false}, {7, 5, true}, {12, 0, true}});
+  const auto blocks = make_adamw_blocks({at(100000, 2 * kAdamwBlock + 3, false), at(7, 5, true), at(12, 0, true)});
   ASSERT_EQ(blocks.size(), 4u);
-  EXPECT_EQ(blocks[0].first, 7);
+  EXPECT_EQ(blocks[0].param, 7);
   EXPECT_EQ(blocks[0].count, 5);
   EXPECT_TRUE(blocks[0].decay);
   std::int64_t next = 100000;
   for (std::size_t i = 1; i < blocks.size(); ++i) {
-    EXPECT_EQ(blocks[i].first, next);
+    EXPECT_EQ(blocks[i].param, next);
+    EXPECT_EQ(blocks[i].grad, next);
+    EXPECT_EQ(blocks[i].state, next);
     EXPECT_LE(blocks[i].count, kAdamwBlock);
     EXPECT_FALSE(blocks[i].decay);
     next += blocks[i].count;
@@ -264,10 +314,11 @@ TEST(AdamwBlocks, cover_every_span_once_in_pieces_of_at_most_one_block) {
 }
 
 TEST(AdamwBlocks, refuse_overlaps_and_negative_spans) {
-  EXPECT_THROW(make_adamw_blocks({{0, 10, true}, {9, 1, true}}), std::invalid_argument);
-  EXPECT_THROW(make_adamw_blocks({{-1, 10, true}}), std::invalid_argument);
-  EXPECT_THROW(make_adamw_blocks({{0, -1, true}}), std::invalid_argument);
-  EXPECT_NO_THROW(make_adamw_blocks({{10, 5, true}, {0, 10, false}}));
+  EXPECT_THROW(make_adamw_blocks({at(0, 10, true), at(9, 1, true)}), std::invalid_argument);
+  EXPECT_THROW(make_adamw_blocks({at(-1, 10, true)}), std::invalid_argument);
+  EXPECT_THROW(make_adamw_blocks({at(0, -1, true)}), std::invalid_argument);
+  EXPECT_THROW(make_adamw_blocks({{0, 0, 0, 10, true}, {10, 10, 9, 5, true}}), std::invalid_argument);
+  EXPECT_NO_THROW(make_adamw_blocks({at(10, 5, true), at(0, 10, false)}));
 }
 
 }  // namespace

@@ -56,6 +56,57 @@ TEST(Layout, tensors_that_live_at_once_never_overlap) {
   }
 }
 
+TEST(Layout, every_tensor_lies_at_the_lowest_offset_that_was_free_when_its_turn_came) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const Layout layout = random_layout(seed);
+    std::vector<const Tensor*> order;
+    for (const Tensor& t : layout.tensors()) order.push_back(&t);
+    std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
+      if (a->lifetime.is_whole_run() != b->lifetime.is_whole_run()) return a->lifetime.is_whole_run();
+      return a->lifetime.is_whole_run() ? false : a->bytes > b->bytes;
+    });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      std::int64_t offset = 0;  // moved up past whatever is in the way, until nothing is
+      for (bool is_free = false; !is_free;) {
+        is_free = true;
+        for (std::size_t j = 0; j < i && is_free; ++j) {
+          const Tensor& other = *order[j];
+          const std::int64_t end = other.offset + padded(other.bytes);
+          if (!other.lifetime.meets(order[i]->lifetime) || end <= offset) continue;
+          if (offset + padded(order[i]->bytes) <= other.offset) continue;
+          offset = end;
+          is_free = false;
+        }
+      }
+      if (order[i]->bytes == 0) continue;
+      EXPECT_EQ(order[i]->offset, offset) << "seed " << seed << ": " << order[i]->label;
+    }
+  }
+}
+
+TEST(Layout, spaces_are_placed_apart_and_the_host_is_no_part_of_the_devices_sums) {
+  Layout layout;
+  layout.add("x", {256}, Dtype::fp32, Category::activations, {0, 3});
+  const TensorId tokens = layout.add("tokens", {64}, Dtype::int32, Category::data, Lifetime::whole_run(), Space::host);
+  const TensorId more = layout.add("more", {64}, Dtype::int32, Category::data, {1, 2}, Space::host);
+  layout.place();
+  EXPECT_EQ(layout[tokens].offset, 0);
+  EXPECT_EQ(layout[more].offset, 256);
+  EXPECT_EQ(layout.arena_bytes(), 1024);
+  EXPECT_EQ(layout.total_bytes(), 1024);
+  EXPECT_EQ(layout.arena_bytes(Space::host), 512);
+  EXPECT_EQ(layout.peak_by_category()[kCategories], 1024);
+  EXPECT_NE(layout.table().find("  on the host         2         512 B"), std::string::npos) << layout.table();
+}
+
+TEST(Layout, a_flat_array_is_as_long_as_its_parts) {
+  Layout layout;
+  const TensorId all =
+      layout.add_flat("params", {{"a", 64}, {"b", 128}}, Dtype::bf16, Category::parameters, Lifetime::whole_run());
+  EXPECT_EQ(layout[all].count, 192);
+  EXPECT_EQ(layout[all].parts[1].label, "b");
+}
+
 TEST(Layout, offsets_are_aligned_and_the_arena_ends_with_its_last_tensor) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const Layout layout = random_layout(seed);

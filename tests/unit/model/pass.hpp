@@ -101,7 +101,7 @@ class Pass {
     double* const loss_on_device = arena.template data<double>(loss_id_);
     Real* const scale_on_device = arena.template data<Real>(scale_id_);
     upload(scale_on_device, std::vector<double>{grad_scale != 0 ? grad_scale : 1.0 / rows_});
-    transformer.forward(exec, listening);
+    transformer.forward(exec, with_gradients ? model::Pass::forward : model::Pass::inference, listening);
     transformer.head(exec, kernels::Value<double, Device>(loss_on_device),
                      kernels::Value<const Real, Device>(scale_on_device), with_gradients, listening);
     if (with_gradients) transformer.backward(exec, listening);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <set>
 #include <string>
 
@@ -139,61 +138,6 @@ TEST(Activations, every_tensor_of_inference_is_alive_when_it_is_used) {
     EXPECT_TRUE(std::isfinite(training.loss));
     EXPECT_EQ(poisoned.loss, training.loss);
   }
-}
-
-/// The order of the announcements.
-class Diary final : public model::Hooks {
- public:
-  void before_forward(int unit) override { note("f", unit); }
-  void after_forward(int unit) override { note("F", unit); }
-  void before_backward(int unit) override { note("b", unit); }
-  void after_backward(int unit) override {
-    note("B", unit);
-    if (on_unit) on_unit(unit);
-  }
-  void progress() override { ++progresses; }
-
-  std::string text;
-  int progresses = 0;
-  std::function<void(int)> on_unit;
-
- private:
-  void note(const char* what, int unit) { text += what + std::to_string(unit) + ' '; }
-};
-
-TEST(Hooks, announce_every_unit_forwards_and_backwards) {
-  const Golden golden;
-  for (const int checkpoint : {0, 1}) {
-    Pass<double> pass(golden.shape, {.sequences = 3, .checkpoint_blocks = checkpoint});
-    pass.set_params(golden.flat("params"));
-    pass.set_tokens(golden.tokens, 3, 24);
-    Diary diary;
-    pass.run(true, &diary);
-    EXPECT_EQ(diary.text, "f0 F0 f1 F1 f2 F2 f3 F3 b3 B3 b2 B2 b1 B1 b0 B0 ");
-    EXPECT_GE(diary.progresses, 2 * 8 + 2 * 7);
-    diary.text.clear();
-    pass.run(false, &diary);
-    EXPECT_EQ(diary.text, "f0 F0 f1 F1 f2 F2 f3 F3 ");
-  }
-}
-
-TEST(Hooks, after_backward_means_that_the_gradients_of_the_unit_are_complete) {
-  const Golden golden;
-  Pass<double> pass(golden.shape, {.sequences = 3});
-  pass.set_params(golden.flat("params"));
-  pass.set_tokens(golden.tokens, 3, 24);
-  const double* grads = pass.arena.data<double>(1);
-  ASSERT_EQ(pass.layout[1].label, "grads");
-  std::vector<double> announced(pass.table.flat_count(), std::nan(""));
-  Diary diary;
-  diary.on_unit = [&](int unit) {
-    Kokkos::fence();
-    const model::UnitSpan& span = pass.table.units()[unit];
-    const std::vector<double> now = download(grads + span.first, span.count);
-    std::copy(now.begin(), now.end(), announced.begin() + span.first);
-  };
-  pass.run(true, &diary);
-  EXPECT_TRUE(same_bits(announced, pass.grads));
 }
 
 // --- the list itself ------------------------------------------------------------------------------------------------

@@ -46,8 +46,9 @@ struct Generate : ::testing::Test {
   std::vector<int> generate(const std::vector<int>& prompt, const GenerateOptions& options,
                             AttentionKind attention = AttentionKind::flash2) {
     return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.params(),
-                                           {attention, kernels::GemmMath::full}, prompt, options);
+                                           {attention, kernels::GemmMath::full}, prompt, options, nobody);
   }
+  model::Hooks nobody;
 };
 TYPED_TEST_SUITE(Generate, AllScalars, ScalarNames);
 
@@ -107,9 +108,10 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
   const model::Shape shape{11, 1, 16, 1, 2, 16, 1e4, 1e-5};
   Pass<double> pass(shape, {.sequences = 1});
   pass.set_params(uniform(pass.table.flat_count(), 3));
+  model::Hooks nobody;
   EXPECT_EQ((model::generate<Device, double>(Device(), shape, pass.table, pass.params(),
                                              {AttentionKind::flash2, kernels::GemmMath::full}, {4},
-                                             {.max_tokens = 9, .temperature = 0})),
+                                             {.max_tokens = 9, .temperature = 0}, nobody)),
             generate_slowly(pass, {4}, 9));
 }
 

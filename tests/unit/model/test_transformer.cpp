@@ -171,7 +171,7 @@ TYPED_TEST(Transformer, launches_nothing_under_another_name) {
   const Device exec;
   model::Hooks silent;
   const LaunchRecorder recorder;
-  pass.transformer.forward(exec, silent);
+  pass.transformer.forward(exec, model::Pass::inference, silent);
   pass.transformer.backward(exec, silent);
   EXPECT_FALSE(recorder.launches().empty());
   for (const std::string& label : recorder.labels()) {

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "errors.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "parallel/bucket_queue.hpp"
@@ -21,7 +20,6 @@
 namespace tessera::parallel {
 namespace {
 
-using config::AllReduceMethod;
 using kernels::Device;
 using test::Buffer;
 using test::Meeting;

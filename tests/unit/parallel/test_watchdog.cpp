@@ -21,6 +21,7 @@ void pass_the_first(Watchdog& watchdog) {
 
 constexpr double kLimit_s = 0.2;
 constexpr double kForever_s = 60;
+constexpr int kLost = 7;  // exit code
 
 // A process that starts anew for each death: the watchdog has a thread.
 struct WatchdogDeath : ::testing::Test {
@@ -30,7 +31,7 @@ struct WatchdogDeath : ::testing::Test {
 TEST_F(WatchdogDeath, ends_a_step_that_makes_no_progress) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(3, kLimit_s, {});
+        Watchdog watchdog(3, kLimit_s, kLost, {});
         pass_the_first(watchdog);
         const Watchdog::Watch watch(&watchdog, "step 12");
         events::report(events::CommunicationStart{"all_reduce[mpi]", "grad.bucket.1", 4096, events::now_s()});
@@ -43,7 +44,7 @@ TEST_F(WatchdogDeath, ends_a_step_that_makes_no_progress) {
 TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(0, kForever_s, [] { return std::string("the network is gone"); });
+        Watchdog watchdog(0, kForever_s, kLost, [] { return std::string("the network is gone"); });
         sleep_s(kForever_s);
       },
       ExitedWithCode(7), "rank 0: the network is gone");
@@ -52,7 +53,7 @@ TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) 
 TEST_F(WatchdogDeath, ends_a_rank_that_leaves_and_does_not_get_anywhere_whatever_it_reports) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(2, kLimit_s, {}, [] { std::fputs("nothing waits any more\n", stderr); });
+        Watchdog watchdog(2, kLimit_s, kLost, {}, [] { std::fputs("nothing waits any more\n", stderr); });
         watchdog.leave();
         for (double slept_s = 0; slept_s < kForever_s; slept_s += kLimit_s / 4) {
           const Watchdog::Watch watch(&watchdog, "cleaning up");
@@ -66,9 +67,9 @@ TEST_F(WatchdogDeath, ends_a_rank_that_leaves_and_does_not_get_anywhere_whatever
 TEST_F(WatchdogDeath, ends_a_rank_that_leaves_with_the_cause_once_it_is_known) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(2, kLimit_s, {});
+        Watchdog watchdog(2, kLimit_s, kLost, {});
         watchdog.leave();
-        watchdog.leave(Failure(Exit::files, "the disk is full"));
+        watchdog.leave(Departure{6, "the disk is full"});
         watchdog.leave();
         sleep_s(kForever_s);
       },
@@ -79,7 +80,7 @@ TEST_F(WatchdogDeath, ends_a_rank_that_leaves_with_the_cause_once_it_is_known) {
 TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(0, kLimit_s, {});
+        Watchdog watchdog(0, kLimit_s, kLost, {});
         {
           const Watchdog::Watch watch(&watchdog, "step 1");
           sleep_s(1.5 * kLimit_s);  // within twice
@@ -91,7 +92,7 @@ TEST_F(WatchdogDeath, gives_the_first_steps_longer) {
 }
 
 TEST(Watchdog, lets_a_step_alone_that_reports) {
-  Watchdog watchdog(0, kLimit_s, {});
+  Watchdog watchdog(0, kLimit_s, kLost, {});
   pass_the_first(watchdog);
   const Watchdog::Watch watch(&watchdog, "step 12");
   for (int i = 0; i < 10; ++i) {
@@ -101,14 +102,14 @@ TEST(Watchdog, lets_a_step_alone_that_reports) {
 }
 
 TEST(Watchdog, does_not_mind_waiting_outside_of_a_watch) {
-  Watchdog watchdog(0, kLimit_s, {});
+  Watchdog watchdog(0, kLimit_s, kLost, {});
   pass_the_first(watchdog);
   sleep_s(3 * kLimit_s);
   Watchdog::Watch(nullptr, "watched by nobody");
 }
 
 TEST(Watchdog, learns_from_slow_steps) {
-  Watchdog watchdog(0, kLimit_s, {});
+  Watchdog watchdog(0, kLimit_s, kLost, {});
   {
     const Watchdog::Watch watch(&watchdog, "step 1");
     sleep_s(kLimit_s);
@@ -121,7 +122,7 @@ TEST(Watchdog, learns_from_slow_steps) {
 TEST_F(WatchdogDeath, learns_nothing_from_long_steps_that_report) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(0, kLimit_s, {});
+        Watchdog watchdog(0, kLimit_s, kLost, {});
         {
           const Watchdog::Watch watch(&watchdog, "step 1");
           for (int i = 0; i < 20; ++i) {
@@ -139,7 +140,7 @@ TEST_F(WatchdogDeath, learns_nothing_from_long_steps_that_report) {
 TEST_F(WatchdogDeath, learns_nothing_from_patience) {
   EXPECT_EXIT(
       {
-        Watchdog watchdog(0, kLimit_s, {});
+        Watchdog watchdog(0, kLimit_s, kLost, {});
         {
           const Watchdog::Watch watch(&watchdog, "a checkpoint", 10);
           sleep_s(5 * kLimit_s);
@@ -152,21 +153,21 @@ TEST_F(WatchdogDeath, learns_nothing_from_patience) {
 }
 
 TEST(Watchdog, has_patience_when_asked_to) {
-  Watchdog watchdog(0, kLimit_s, {});
+  Watchdog watchdog(0, kLimit_s, kLost, {});
   pass_the_first(watchdog);
   const Watchdog::Watch watch(&watchdog, "a checkpoint", 10);
   sleep_s(4 * kLimit_s);
 }
 
 TEST(Watchdog, hears_more_than_it_keeps) {
-  Watchdog watchdog(0, kForever_s, {});
+  Watchdog watchdog(0, kForever_s, kLost, {});
   const std::string label(500, 'x');
   for (int i = 0; i < 100; ++i) events::report(events::Communication{"all_reduce", label, 1, 0, 1, 0});
 }
 
 TEST(Watchdog, asks_for_faults_without_holding_up_those_who_report) {
   std::atomic<bool> is_asked = false, may_answer = false;
-  Watchdog watchdog(0, kLimit_s, [&] {
+  Watchdog watchdog(0, kLimit_s, kLost, [&] {
     is_asked = true;
     while (!may_answer) sleep_s(0.001);
     return std::string();

@@ -5,9 +5,9 @@
 
 #include <stdexcept>
 
-#include "errors.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
+#include "parallel/errors.hpp"
 #include "parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
 
@@ -21,11 +21,10 @@ template <class Work>
 std::string environment_failure_of(Work work) {
   try {
     work();
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code(), Exit::environment);
+  } catch (const EnvironmentError& failure) {
     return failure.what();
   }
-  ADD_FAILURE() << "no Failure was thrown";
+  ADD_FAILURE() << "nothing was thrown";
   return "";
 }
 
@@ -149,25 +148,24 @@ TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
   TestWorld world;
   const DeviceChoice device(world, true);
   {
-    const CollectivesChoice choice(world, {.collectives = config::Collectives::mpi}, device);
+    const CollectivesChoice choice(world, {.library = Library::mpi}, device);
     EXPECT_EQ(world.collectives().name(), "mpi");
   }
   const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
   {
-    const CollectivesChoice choice(world, {.collectives = config::Collectives::automatic}, device);
+    const CollectivesChoice choice(world, {.library = Library::automatic}, device);
     EXPECT_EQ(world.collectives().name(), can && world.size() > 1 ? "nccl" : "mpi");
   }
   if (can) {
-    const CollectivesChoice choice(world, {.collectives = config::Collectives::nccl}, device);
+    const CollectivesChoice choice(world, {.library = Library::nccl}, device);
     EXPECT_EQ(world.collectives().name(), "nccl");
   } else {
-    EXPECT_THAT(
-        environment_failure_of([&] { CollectivesChoice(world, {.collectives = config::Collectives::nccl}, device); }),
-        HasSubstr("parallel.collectives = \"mpi\""));
+    EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, {.library = Library::nccl}, device); }),
+                HasSubstr("parallel.collectives = \"mpi\""));
   }
   if (world.size() > 1) {
-    for (const auto method : {config::AllReduceMethod::copy_engine, config::AllReduceMethod::ring}) {
-      const config::Parallel contradiction{.collectives = config::Collectives::mpi, .all_reduce = method};
+    for (const auto method : {AllReduceMethod::copy_engine, AllReduceMethod::ring}) {
+      const CollectivesOptions contradiction{.library = Library::mpi, .all_reduce = method};
       EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
                   HasSubstr("parallel.all_reduce = \"auto\""));
     }

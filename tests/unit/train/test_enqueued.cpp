@@ -75,10 +75,10 @@ void expect_equal(const Training::Step& a, const Training::Step& b) {
 void expect_costs_nothing(const Case& c) {
   SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
   Training training(c.settings, c.dtype);
-  for (int step = 0; step < 2 * train::Trainer::kMostStarted; ++step) training.step();
+  for (int step = 0; step < 2 * train::Trainer::kMaxStarted; ++step) training.step();
   const LaunchRecorder recorder;
-  for (int i = 0; i < train::Trainer::kMostStarted; ++i) training.start();
-  for (int i = 0; i < train::Trainer::kMostStarted; ++i) training.trainer->collect();
+  for (int i = 0; i < train::Trainer::kMaxStarted; ++i) training.start();
+  for (int i = 0; i < train::Trainer::kMaxStarted; ++i) training.trainer->collect();
   EXPECT_THAT(recorder.allocations(), IsEmpty());
   if (kIsOnHost) return;  // nothing to wait for: a launch returns when its work is done
   EXPECT_THAT(recorder.fences(), IsEmpty());
@@ -112,7 +112,7 @@ TEST(EnqueuedStep, takes_from_the_end_of_the_step_before_it_to_its_own) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
     Training training(c.settings, c.dtype);
-    for (int step = 0; step < 2 * train::Trainer::kMostStarted; ++step) training.step();
+    for (int step = 0; step < 2 * train::Trainer::kMaxStarted; ++step) training.step();
     const double begin_s = events::now_s();
     training.start();
     double sum_s = 0;

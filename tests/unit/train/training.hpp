@@ -18,7 +18,7 @@
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "reference/adamw.hpp"
-#include "train/step.hpp"
+#include "train/trainer.hpp"
 #include "unit/model/pass.hpp"
 #include "unit/parallel/world.hpp"
 
@@ -37,7 +37,7 @@ class Ranks : public ::testing::Environment {
     const int wanted = world_->local_size(), found = parallel::visible_devices();
     if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
     if (parallel::kHasNccl && world_->size() > 1)
-      world_->use(parallel::make_nccl_collectives(*world_, config::AllReduceMethod::automatic));
+      world_->use(parallel::make_nccl_collectives(*world_, parallel::AllReduceMethod::automatic));
   }
   void TearDown() override {
     world_->use(nullptr);

@@ -1,53 +1,34 @@
-/// What a run keeps on the device from step to step: the weights and the optimizer's two moments, a flat array each.
-/// How they are cleared, given out for a checkpoint, taken from one, and compared between ranks.
-#pragma once
+#include "train/state.hpp"  // the contract is there; here is how
 
 #include <array>
-#include <cstdint>
 #include <cstring>
-#include <functional>
-#include <span>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "kernels/master_weights.hpp"
-#include "model/params.hpp"
-#include "train/step.hpp"
+#include "model/initial_values.hpp"
+#include "train/arrays.hpp"
+#include "train/dtypes.hpp"
 
 namespace tessera::train {
+namespace {
 
-/// Every byte of a flat array on the device becomes zero, padding included. Returns after enqueue on `exec`.
-template <class Exec, class Array>
-void clear_bytes(const Exec& exec, const Array& array) {
-  const kernels::Vector<unsigned char, Exec> bytes(reinterpret_cast<unsigned char*>(array.data()),
-                                                   array.size() * sizeof(*array.data()));
-  Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
-}
+using Exec = kernels::Device;
 
-/// Fills a flat array on the device, as long as `from`. Fences.
-template <class Number, class Array>
-void upload(const std::vector<Number>& from, const Array& to) {
-  Kokkos::deep_copy(to, Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
-}
-
-template <class Exec, class Scalar>
-class TrainingState {
+template <class Scalar>
+class StateOf final : public State {
  public:
   using Real = Accum<Scalar>;
   using Weights = kernels::MasterWeights<Exec, Scalar>;
   using Moments = kernels::Vector<Real, Exec>;
 
-  /// The arrays lie in somebody else's memory, as `table` says; each has table.flat_count() elements.
-  TrainingState(const model::ParamTable& table, const Weights& weights, Moments m, Moments v)
-      : table_(table), weights_(weights), m_(m), v_(v) {}
+  StateOf(const Plan& plan, const memory::Arena<Exec>& arena)
+      : plan_(plan),
+        weights_(weights_of<Scalar>(plan, arena)),
+        m_(flat<Real>(plan, arena, plan.state.m)),
+        v_(flat<Real>(plan, arena, plan.state.v)) {}
 
-  const Weights& weights() const { return weights_; }
-  const Moments& m() const { return m_; }
-  const Moments& v() const { return v_; }
-
-  /// All of it becomes zero, padding included. Fences.
-  void clear(const Exec& exec) const {
+  void clear(const Exec& exec) override {
     clear_bytes(exec, weights_.working);
     clear_bytes(exec, weights_.master);
     clear_bytes(exec, m_);
@@ -55,14 +36,29 @@ class TrainingState {
     exec.fence();
   }
 
-  /// The state's tensors whose number `is_wanted`. Their data is good while this lives and nobody changes it.
-  std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) {
+  void initialize(const Exec& exec, std::uint64_t seed) override {
+    for (const model::Param& param : plan_.table.params()) {
+      model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}
+          .launch(exec);
+    }
+  }
+
+  std::vector<parallel::Span> weights() const override {
+    const auto span = [](const char* label, const auto& array) {
+      using Number = std::remove_const_t<typename std::remove_cvref_t<decltype(array)>::value_type>;
+      return parallel::Span{label, array.data(), static_cast<std::int64_t>(array.size()), kDtype<Number>};
+    };
+    if constexpr (Weights::kIsOneArray) return {span("params", weights_.working)};
+    return {span("params", weights_.working), span("optimizer.master", weights_.master)};
+  }
+
+  std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) override {
     std::vector<SavedTensor> state;
     std::size_t number = 0;
     const auto add = [&](const char* group, const auto& array) {
-      for (const model::Param& param : table_.params()) {
+      for (const model::Param& param : plan_.table.params()) {
         if (is_wanted(number++))
-          state.push_back({group, &param, [this, &param, array] { return saved(param, array); }});
+          state.push_back({group, &param, [this, &param, array] { return on_host_as_float(param, array); }});
       }
     };
     add("params", weights_);
@@ -70,14 +66,13 @@ class TrainingState {
     return state;
   }
 
-  /// Calls `visit` with host memory for every tensor, to fill; what it fills is the state. Padding stays as it is.
-  void load(const std::function<void(const StateTensor&)>& visit) const {
+  void load(const std::function<void(const StateTensor&)>& visit) override {
     std::vector<float> buffer;
-    const auto each = [&](const char* group, const auto& upload) {
-      for (const model::Param& param : table_.params()) {
+    const auto each = [&](const char* group, const auto& take) {
+      for (const model::Param& param : plan_.table.params()) {
         buffer.resize(param.count);
         visit({group, &param, buffer});
-        upload(param);
+        take(param);
       }
     };
     each("params", [&](const model::Param& param) { load_weights(param, buffer); });
@@ -88,8 +83,7 @@ class TrainingState {
     }
   }
 
-  /// A hash of the weights, bit for bit (FNV-1a, by numbers).
-  std::uint64_t fingerprint() const {
+  std::uint64_t fingerprint() const override {
     std::uint64_t hash = 0xcbf29ce484222325u;
     const auto add = [&](const auto& array) {
       for (const auto& number : on_host(array.data(), static_cast<std::int64_t>(array.size()))) {
@@ -124,21 +118,21 @@ class TrainingState {
   /// A tensor's weights, as the optimizer has them, at their place.
   void load_weights(const model::Param& param, const std::vector<float>& values) const {
     std::vector<Scalar> working(values.size());
-    std::vector<kernels::MasterWord<Scalar>> master(Weights::kAreOne ? 0 : values.size());
-    HostWeights on_host;
-    on_host.working = decltype(on_host.working)(working.data(), working.size());
-    if constexpr (Weights::kAreOne) {
-      on_host.master = on_host.working;
+    std::vector<kernels::MasterWord<Scalar>> master(Weights::kIsOneArray ? 0 : values.size());
+    HostWeights host;
+    host.working = decltype(host.working)(working.data(), working.size());
+    if constexpr (Weights::kIsOneArray) {
+      host.master = host.working;
     } else {
-      on_host.master = decltype(on_host.master)(master.data(), master.size());
+      host.master = decltype(host.master)(master.data(), master.size());
     }
-    for (std::size_t i = 0; i < values.size(); ++i) on_host.set(i, static_cast<Real>(values[i]));
+    for (std::size_t i = 0; i < values.size(); ++i) host.set(i, static_cast<Real>(values[i]));
     upload(working, part_of(param, weights_.working));
-    if constexpr (!Weights::kAreOne) upload(master, part_of(param, weights_.master));
+    if constexpr (!Weights::kIsOneArray) upload(master, part_of(param, weights_.master));
   }
 
   /// A tensor's weights or moments as floats on the host, valid until the next call.
-  std::span<const float> saved(const model::Param& param, const Weights& weights) {
+  std::span<const float> on_host_as_float(const model::Param& param, const Weights& weights) {
     if constexpr (kIsPlain) return {weights.working.data() + param.first, static_cast<std::size_t>(param.count)};
     auto working = on_host(weights.working.data() + param.first, param.count);
     auto master = on_host(weights.master.data() + param.first, param.count);
@@ -148,17 +142,25 @@ class TrainingState {
     for (std::int64_t i = 0; i < param.count; ++i) saved_[i] = static_cast<float>(host(i));
     return saved_;
   }
-  std::span<const float> saved(const model::Param& param, const Moments& moments) {
+  std::span<const float> on_host_as_float(const model::Param& param, const Moments& moments) {
     if constexpr (kIsPlain) return {moments.data() + param.first, static_cast<std::size_t>(param.count)};
     const std::vector<Real> host = on_host(moments.data() + param.first, param.count);
     saved_.assign(host.begin(), host.end());
     return saved_;
   }
 
-  const model::ParamTable& table_;
-  Weights weights_;
-  Moments m_, v_;
+  const Plan& plan_;
+  const Weights weights_;
+  const Moments m_, v_;
   std::vector<float> saved_;  // the host's copy of the tensor that is being saved
 };
+
+}  // namespace
+
+std::unique_ptr<State> make_state(const Plan& plan, const memory::Arena<Exec>& arena) {
+  return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
+    return std::make_unique<StateOf<Scalar>>(plan, arena);
+  });
+}
 
 }  // namespace tessera::train

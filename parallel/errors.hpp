@@ -1,0 +1,39 @@
+/// What goes wrong between ranks, as exceptions with words for a person that end with what to do. Which exit code each
+/// one means is for the caller to say.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace tessera::parallel {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The machine, the build or the launch cannot do what was asked for.
+class EnvironmentError final : public Error {
+ public:
+  using Error::Error;
+};
+
+/// No memory is left for what the ranks exchange.
+class MemoryError final : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Another rank, the network or this rank's GPU is lost in mid-run.
+class LossError final : public Error {
+ public:
+  using Error::Error;
+};
+
+/// How a rank that leaves the others ends: its exit code, and the cause in words.
+struct Departure {
+  int exit_code;
+  std::string why;
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,25 @@
+/// From the dtypes of a plan to the types of the code: the one place where a training step chooses its templates.
+#pragma once
+
+#include "kernels/core/scalar.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::train {
+
+/// Returns work.template operator()<Scalar, Grad>(): the type of weights and activations, and that in which gradients
+/// are kept.
+template <class Work>
+auto with_types(const Plan& plan, const Work& work) {
+  switch (plan.options.dtype) {
+    case Dtype::fp64: return work.template operator()<double, double>();
+    case Dtype::fp16: return work.template operator()<float16, float>();
+    case Dtype::bf16:
+      if (plan.options.has_narrow_gradients) return work.template operator()<bfloat16, bfloat16>();
+      return work.template operator()<bfloat16, float>();
+    case Dtype::fp32:
+    case Dtype::int32: break;
+  }
+  return work.template operator()<float, float>();
+}
+
+}  // namespace tessera::train

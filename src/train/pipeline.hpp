@@ -1,0 +1,101 @@
+/// Steps enqueued ahead of the host, and the graphs that replay them.
+///
+/// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
+/// so that the next one is waiting when it ends. kMaxStarted slots, each with time marks and a graph of its own, take
+/// turns. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/core/stream_timer.hpp"
+#include "kernels/core/tensor.hpp"
+#include "parallel/world.hpp"
+#include "train/graph.hpp"
+
+namespace tessera::train {
+
+/// Seconds of the phases of a step, on the clock of what it computes on.
+struct PhaseTimes {
+  double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
+  double total_s = 0;  // first launch to last
+};
+
+/// The time marks of a step: begin, then forward and backward of every micro-step (the forward mark behind the last one
+/// ends its backward pass), reduced, end. They are part of a step's graph: valid once the step is done.
+class StepMarks {
+ public:
+  explicit StepMarks(int micro_steps) : micro_steps_(micro_steps), timer_(2 * micro_steps + 4) {}
+
+  int begin() const { return 0; }
+  int forward(int micro) const { return 1 + 2 * micro; }
+  int backward(int micro) const { return 2 + 2 * micro; }
+  int reduced() const { return 2 + 2 * micro_steps_; }
+  int end() const { return 3 + 2 * micro_steps_; }
+
+  void mark(const kernels::Device& exec, int mark) { timer_.mark(exec, mark); }
+  PhaseTimes phases() const;
+
+ private:
+  int micro_steps_;
+  kernels::StreamTimer<kernels::Device> timer_;
+};
+
+class Pipeline {
+ public:
+  static constexpr int kMaxStarted = 2;  // steps that are started and not collected
+
+  Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, bool records_graphs);
+
+  /// The slot of the step that start() begins next: what the host has written for the step before in it is not in use
+  /// any more. Throws std::logic_error where kMaxStarted steps are under way.
+  int next_slot() const;
+
+  /// Makes the launches of a step, in order. Nothing in it may wait, ask the device or allocate, so that it can be
+  /// recorded.
+  using Enqueue = std::function<void(StepMarks&)>;
+
+  /// Times the next step from here, where no other is under way.
+  void begin();
+  /// Runs `enqueue` in the next slot, or what it launched there before from a graph. `launch_by_launch`: never from a
+  /// graph, so that tools see every kernel. `enqueue` must be the same from call to call.
+  void start(bool launch_by_launch, const Enqueue& enqueue);
+
+  struct Ended {
+    int slot;
+    bool was_by_launch;
+    PhaseTimes phases;
+    /// From the end of the step before, where that one was still to be collected when this one was started; else from
+    /// begin().
+    double step_s;
+  };
+  /// Waits for the oldest step that was not collected. Throws Failure(Exit::hang) instead where another rank is lost.
+  Ended collect();
+
+  int started() const { return static_cast<int>(started_ - collected_); }  // and not collected
+  void forget_graphs();                                                    // they hold what they launch
+
+ private:
+  struct Slot {
+    explicit Slot(int micro_steps) : marks(micro_steps) {}
+    StepMarks marks;
+    StepGraph graph;
+    bool has_run = false, is_by_launch = true;
+    bool follows = false;  // was started before the step before it was collected
+  };
+  /// Marks in times_, for as many steps as may be started and not collected, and the one before them.
+  static constexpr int kTimed = kMaxStarted + 1;
+  static int start_of(std::int64_t step) { return static_cast<int>(step % kTimed); }
+  static int end_of(std::int64_t step) { return kTimed + start_of(step); }
+  void wait_for_end_of(std::int64_t step) const;
+
+  const kernels::Device exec_;
+  parallel::World& world_;
+  const bool records_graphs_;
+  std::vector<Slot> slots_;  // taken in turns
+  kernels::StreamTimer<kernels::Device> times_{2 * kTimed};
+  std::int64_t started_ = 0, collected_ = 0;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,138 @@
+/// One optimizer step: load tokens, forward and backward per micro-step, reduce, clip, update.
+///
+///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
+///
+/// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
+/// size weigh as much as they hold. The reduction runs in buckets under the last backward pass. Everything works on
+/// one arena: after the first step a step allocates nothing, and no launch waits for the host.
+///
+/// What computes is in compute.hpp, what follows the gradients in update.hpp, what lasts from step to step in
+/// state.hpp, how steps follow each other in pipeline.hpp; this joins them with the ranks and the data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "data/sampler.hpp"
+#include "memory/arena.hpp"
+#include "model/generate.hpp"
+#include "optim/step_state.hpp"
+#include "parallel/bucket_queue.hpp"
+#include "parallel/world.hpp"
+#include "train/compute.hpp"
+#include "train/pipeline.hpp"
+#include "train/plan.hpp"
+#include "train/state.hpp"
+#include "train/step_hooks.hpp"
+#include "train/update.hpp"
+
+namespace tessera::train {
+
+/// What a step did, on this rank.
+struct StepNumbers : PhaseTimes {
+  double loss_sum = 0;   // nats over this rank's tokens
+  double grad_norm = 0;  // global, before clipping
+  double learning_rate = 0;
+  double loss_scale = 1;     // after the step
+  bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
+  double step_s = 0;         // Pipeline::Ended
+};
+
+/// The scalars of the training state that a checkpoint keeps.
+struct StateScalars {
+  std::int64_t step = 0, optimizer_steps = 0, good_steps = 0;
+  double loss_scale = 1;
+};
+
+class Trainer {
+ public:
+  using Exec = kernels::Device;
+
+  /// Takes the plan's memory on this rank; keeps references to plan, settings and world. Not collective: connect() it
+  /// when every rank has one. `observer` hears of every pass what the step's own hooks hear.
+  Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer = nullptr);
+  ~Trainer();  // waits for what is under way: it uses the memory that goes
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Connects the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
+  /// memory, the others must know before they wait for it here.
+  void connect() { queue_->connect(); }
+  /// Waits for what is under way and closes the sums; there are no steps afterwards. The other ranks may have this
+  /// one's gradients open until they have come here, too: a barrier belongs between this and the trainer's end.
+  void disconnect();
+
+  /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
+  void initialize(std::uint64_t seed);
+
+  /// Enqueues one step on the global batch that begins at sample `first_sample`. At most kMaxStarted steps may be
+  /// started and not collected. `launch_by_launch`: never from a graph, so that tools see every kernel.
+  static constexpr int kMaxStarted = Pipeline::kMaxStarted;
+  void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false);
+  /// Waits for the oldest step that was not collected, and says what it did.
+  StepNumbers collect();
+  int started() const { return pipeline_.started(); }  // and not collected
+
+  /// One step from beginning to end.
+  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) {
+    start(first_sample, sampler, launch_by_launch);
+    return collect();
+  }
+
+  /// Sum of token losses over this rank's share of the first `windows` validation windows, and how many tokens.
+  struct ValidationSum {
+    double loss_sum = 0, tokens = 0;
+  };
+  ValidationSum validate(const data::Sampler& sampler, std::int64_t windows);
+
+  /// Every tensor of the state; only those with index % ranks == rank when `mine_only`. Good while no step is started.
+  std::vector<SavedTensor> saved_state(bool mine_only);
+  /// Calls `visit` with host memory for every tensor of the state; it fills it.
+  void load_state(const std::function<void(const StateTensor&)>& visit);
+  StateScalars scalars() const;
+  void set_scalars(const StateScalars&);
+
+  /// Continues `prompt` with the present weights; allocates.
+  std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) {
+    return compute_->generate(exec_, prompt, options, *hooks_);
+  }
+
+  /// A hash of the weights, bit for bit: equal on all ranks when they hold the same model.
+  std::uint64_t weights_fingerprint() const { return state_->fingerprint(); }
+
+ private:
+  using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
+  using HostScalars = Kokkos::View<optim::StepState, kernels::PinnedSpace, kernels::Unmanaged>;
+
+  HostTokens host_tokens(const HostTensors& tensors) const;
+  HostScalars host_scalars(const HostTensors& tensors) const;
+  template <class NextRow>
+  void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
+  void enqueue(const HostTensors& slot, StepMarks& marks);
+  parallel::Span wire() const;
+
+  const Plan& plan_;
+  const config::Settings& settings_;
+  parallel::World& world_;
+  const Exec exec_{};
+  const memory::Arena<Exec> arena_;
+  const optim::StateView<Exec> scalars_;  // on the device
+  std::unique_ptr<State> state_;
+  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<Update> update_;
+  std::optional<parallel::BucketQueue> queue_;  // until disconnect()
+  std::optional<StepHooks> hooks_;
+  Pipeline pipeline_;
+  std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
+};
+
+inline std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings,
+                                             parallel::World& world) {
+  return std::make_unique<Trainer>(plan, settings, world);
+}
+
+}  // namespace tessera::train
