@@ -3,6 +3,7 @@
 #pragma once
 
 #include <charconv>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,7 @@ inline Failure failure_told(const std::string& text) {
 inline Exit exit_of(const std::exception& exception) {
   if (const auto* failure = dynamic_cast<const Failure*>(&exception)) return failure->code();
   if (dynamic_cast<const std::bad_alloc*>(&exception)) return Exit::out_of_memory;
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&exception)) return Exit::files;
   return tells_of_no_memory(exception.what()) ? Exit::out_of_memory : Exit::environment;
 }
 

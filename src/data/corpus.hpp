@@ -7,10 +7,13 @@
 ///   synthetic  made from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is a
 ///              loss to learn and a floor below which it cannot fall
 ///
-/// Files are memory-mapped (HDF5 excepted) and shared by all ranks of a host. Every token is checked against the
-/// vocabulary once, at open, unless its type cannot exceed it.
-/// Throws  Failure(Exit::files): missing, a folder, unreadable, empty, odd byte count, truncated or overlong header,
-///         token above the vocabulary (with its position), not an array of integers.
+/// Every token is checked against the vocabulary once, at open, unless its type cannot exceed it. Files are read where
+/// tokens are asked for, through the page cache that the ranks of a host share; none is mapped into memory, where one
+/// that is shortened during a run, or a fault of a network file system, would end the process by a signal.
+/// Throws  Failure(Exit::files): missing, no regular file, unreadable, empty, odd byte count, truncated or overlong
+///         header, raw tokens that are wider than uint16 by all appearance, token above the vocabulary (with its
+///         position), not an array of integers; copy: the file was shortened since it was opened.
+/// Limits  what is written over tokens during a run is read as it is then: the next start tells by the fingerprint.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +35,11 @@ class Corpus {
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
   /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
   std::string tokenisation() const;
+  /// What a resumed run, and every rank of one, ought to have the same of: XXH3 (64 bit, 16 hex digits, seeded with
+  /// size()) of the tokens as int32, whatever they are stored as. Of all of them up to 2^26; of a larger corpus, of
+  /// 1024 blocks of 2^16 tokens at even distances, the first and the last among them; of synthetic data, of the first
+  /// block.
+  const std::string& fingerprint() const { return fingerprint_; }
   /// For messages: the path, or "synthetic data".
   std::string name() const;
 
@@ -45,6 +53,7 @@ class Corpus {
  private:
   explicit Corpus(std::unique_ptr<const Source>);
   std::unique_ptr<const Source> source_;
+  std::string fingerprint_;
 };
 
 }  // namespace tessera::data

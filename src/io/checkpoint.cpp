@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -70,15 +69,15 @@ std::vector<std::string> together(const Peers& peers, Work work) {
 
 /// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
 std::string checksum(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw file_failure(path, "opening", errno);
+  const InputFile file(path);
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(state.get());
-  std::vector<char> buffer(std::size_t{1} << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    XXH3_64bits_update(state.get(), buffer.data(), static_cast<std::size_t>(file.gcount()));
+  std::vector<std::byte> block(std::size_t{1} << 20);
+  for (std::int64_t first = 0; first < file.bytes(); first += static_cast<std::int64_t>(block.size())) {
+    block.resize(std::min(block.size(), static_cast<std::size_t>(file.bytes() - first)));
+    file.read(first, block);
+    XXH3_64bits_update(state.get(), block.data(), block.size());
   }
-  if (file.bad()) throw file_failure(path, "reading", EIO);
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }
 
@@ -128,6 +127,7 @@ void write_state(h5::Object& root, const CheckpointState& s) {
   root.set_attribute("deck", s.deck);
   root.set_attribute("tokenisation", s.tokenisation);
   root.set_attribute("corpus_tokens", s.corpus_tokens);
+  if (!s.corpus_fingerprint.empty()) root.set_attribute("corpus_fingerprint", s.corpus_fingerprint);
   root.set_attribute("gemm", s.gemm);
   root.set_attribute("git_hash", s.git_hash);
 }
@@ -143,6 +143,7 @@ CheckpointState read_state(const h5::Object& root) {
           .deck = root.text("deck"),
           .tokenisation = root.text("tokenisation"),
           .corpus_tokens = root.integer("corpus_tokens"),
+          .corpus_fingerprint = root.has_attribute("corpus_fingerprint") ? root.text("corpus_fingerprint") : "",
           .gemm = root.text("gemm"),
           .git_hash = root.text("git_hash")};
 }
@@ -267,13 +268,17 @@ Failure damaged(const fs::path& file, const std::string& what, std::string_view 
 
 /// The index, checked before HDF5 trusts its contents.
 h5::File open_index(const fs::path& folder, std::string_view option) {
-  if (!fs::is_directory(folder)) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
     throw Failure(Exit::files,
                   fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option)));
   }
   const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
   for (const fs::path& file : {path, sum_path}) {
-    if (!fs::exists(file)) throw damaged(file, "missing", option);
+    const fs::file_status status = fs::status(file, error);
+    if (status.type() == fs::file_type::not_found) throw damaged(file, "missing", option);
+    if (status.type() == fs::file_type::none) throw damaged(file, "cannot be read: " + error.message(), option);
+    if (!fs::is_regular_file(status)) throw damaged(file, "not a regular file", option);
   }
   const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
   std::optional<h5::File> index;

@@ -56,6 +56,7 @@ struct CheckpointState {
   std::string deck;                  // resolved, TOML
   std::string tokenisation;          // Corpus::tokenisation()
   std::int64_t corpus_tokens = 0;    // Corpus::size()
+  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" where it was not known, as in early versions
   std::string gemm;                  // which GEMM library and algorithms
   std::string git_hash;
 };

@@ -12,14 +12,13 @@
 #include <utility>
 
 namespace tessera::io {
-namespace {
 
 /// A file descriptor that is closed at the end of its scope, or checked by close().
 class Descriptor {
  public:
-  Descriptor(const std::filesystem::path& path, int flags, mode_t mode = 0666)
-      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
-    if (fd_ < 0) throw file_failure(path, "opening", errno);
+  Descriptor(const std::filesystem::path& path, int flags, std::string_view doing = "opening")
+      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (fd_ < 0) throw file_failure(path, doing, errno);
   }
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
@@ -28,6 +27,12 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int fd() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
+  std::int64_t bytes() const {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) throw file_failure(path_, "asking for its size", errno);
+    return status.st_size;
+  }
   void sync() {
     if (::fsync(fd_) != 0) throw file_failure(path_, "writing to the disk (fsync)", errno);
   }
@@ -40,8 +45,6 @@ class Descriptor {
   int fd_;
 };
 
-}  // namespace
-
 std::string next_action(int error) {
   switch (error) {
     case ENOSPC:
@@ -52,7 +55,9 @@ std::string next_action(int error) {
     case EPERM:
     case EROFS: return "Check who owns it and its permissions, or set job.directory to a folder you may write";
     case ENOENT:
-    case ENOTDIR: return "Check the path";
+    case ENOTDIR:
+    case ENAMETOOLONG:
+    case ELOOP: return "Check the path";
     case EISDIR: return "It is a folder: give the path of a file";
     case EMFILE:
     case ENFILE: return "Raise the limit of open files (ulimit -n)";
@@ -65,6 +70,50 @@ std::string next_action(int error) {
 Failure file_failure(const std::filesystem::path& path, std::string_view doing, int error) {
   return Failure(Exit::files,
                  fmt::format("{}: {} failed: {}. {}.", path.string(), doing, std::strerror(error), next_action(error)));
+}
+
+void require_regular_file(const std::filesystem::path& path, std::string_view doing) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) throw file_failure(path, doing, errno);
+  if (S_ISREG(status.st_mode)) return;
+  if (S_ISDIR(status.st_mode)) throw file_failure(path, doing, EISDIR);
+  const char* const kind = S_ISFIFO(status.st_mode) ? "FIFO" : S_ISSOCK(status.st_mode) ? "socket" : "device";
+  throw Failure(Exit::files,
+                fmt::format("{}: not a regular file but a {}. Write what it gives to a file, and name that.",
+                            path.string(), kind));
+}
+
+InputFile::InputFile(const std::filesystem::path& path, std::string_view doing) {
+  require_regular_file(path, doing);
+  file_ = std::make_unique<Descriptor>(path, O_RDONLY, doing);
+  bytes_ = file_->bytes();
+}
+InputFile::InputFile(InputFile&&) noexcept = default;
+InputFile::~InputFile() = default;
+
+void InputFile::read(std::int64_t first, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(file_->fd(), out.data(), out.size(), first);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw file_failure(file_->path(), "reading", errno);
+    if (got == 0) {
+      require_not_shortened(file_->path(), file_->fd(), bytes_);
+      throw file_failure(file_->path(), "reading", EIO);  // bytes that are there by its size, but cannot be had
+    }
+    out = out.subspan(static_cast<std::size_t>(got));
+    first += got;
+  }
+}
+
+void require_not_shortened(const std::filesystem::path& path, int fd, std::int64_t bytes) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw file_failure(path, "asking for its size", errno);
+  if (status.st_size >= bytes) return;
+  throw Failure(Exit::files,
+                fmt::format("{}: it has {} bytes where it had {} when it was opened: it was shortened while "
+                            "it was read. Restore it and go on from the last checkpoint (--resume auto); "
+                            "write other data to another file.",
+                            path.string(), status.st_size, bytes));
 }
 
 void sync_file(const std::filesystem::path& path) {
@@ -95,6 +144,7 @@ void publish(const std::filesystem::path& from, const std::filesystem::path& to)
 }
 
 std::string read_text(const std::filesystem::path& path) {
+  require_regular_file(path);
   Descriptor file(path, O_RDONLY);
   std::string text;
   char buffer[4096];

@@ -3,7 +3,11 @@
 /// Throws  tessera::Failure(Exit::files) built from errno.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,10 +15,36 @@
 
 namespace tessera::io {
 
+class Descriptor;
+
 /// "PATH: DOING failed: No space left on device. Free some space there, ..." for the errno `error`.
 Failure file_failure(const std::filesystem::path&, std::string_view doing, int error);
 /// The last sentence of such a message: what a user does about the errno `error`.
 std::string next_action(int error);
+
+/// Refuses, before it is opened, what is no regular file, be it through links: opening a FIFO waits for who writes it.
+void require_regular_file(const std::filesystem::path&, std::string_view doing = "opening");
+
+/// A regular file that is read at any place. Where it was shortened since it was opened, reading fails: by a Failure,
+/// while touching memory that is mapped there would end the process with SIGBUS.
+class InputFile {
+ public:
+  explicit InputFile(const std::filesystem::path&, std::string_view doing = "opening");
+  InputFile(InputFile&&) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+  ~InputFile();
+
+  std::int64_t bytes() const { return bytes_; }                   // when it was opened
+  void read(std::int64_t first, std::span<std::byte> out) const;  // first + out.size() <= bytes()
+
+ private:
+  std::unique_ptr<const Descriptor> file_;
+  std::int64_t bytes_;
+};
+
+/// Throws where the file of the descriptor `fd`, open for reading, has fewer than the `bytes` it had when it was
+/// opened.
+void require_not_shortened(const std::filesystem::path&, int fd, std::int64_t bytes);
 
 void sync_file(const std::filesystem::path&);    // its bytes are on the disk
 void sync_folder(const std::filesystem::path&);  // its names are on the disk

@@ -306,6 +306,22 @@ void require_kind(const Dataset& dataset, Type wanted) {
   }
 }
 
+/// HDF5 reads zeros, without an error, behind the end of a file that was shortened since it was opened: not so here.
+void read_selected(const Dataset& dataset, Type type, hid_t space, hid_t selected, void* out) {
+  const std::string& where = dataset.where();
+  const Handle native = make_type(type, false), transfer = strict_transfer();
+  H5_CHECK(H5Dread(dataset.id(), native.id(), space, selected, transfer.id(), out), where, "reading");
+  const Handle file(H5_CHECK(H5Iget_file_id(dataset.id()), where, "finding the file"), H5Fclose);
+  unsigned intent = 0;
+  hsize_t bytes = 0;
+  void* descriptor = nullptr;
+  H5_CHECK(H5Fget_intent(file.id(), &intent), where, "finding the file");
+  if ((intent & H5F_ACC_RDWR) != 0) return;  // ours, of which a part may not have been written yet
+  H5_CHECK(H5Fget_filesize(file.id(), &bytes), where, "finding the file's size");
+  H5_CHECK(H5Fget_vfd_handle(file.id(), H5P_DEFAULT, &descriptor), where, "finding the file");
+  require_not_shortened(where, *static_cast<const int*>(descriptor), static_cast<std::int64_t>(bytes));
+}
+
 }  // namespace
 
 void Dataset::read_as(Type type, void* out, std::int64_t count) const {
@@ -315,9 +331,7 @@ void Dataset::read_as(Type type, void* out, std::int64_t count) const {
                   fmt::format("{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
                               where_, fmt::join(shape(), ", "), size(), count));
   }
-  if (count == 0) return;
-  const Handle native = make_type(type, false), transfer = strict_transfer();
-  H5_CHECK(H5Dread(id(), native.id(), H5S_ALL, H5S_ALL, transfer.id(), out), where_, "reading");
+  if (count > 0) read_selected(*this, type, H5S_ALL, H5S_ALL, out);
 }
 
 void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64_t count) const {
@@ -329,12 +343,9 @@ void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64
   }
   if (count == 0) return;
   const hsize_t start = static_cast<hsize_t>(first), length = static_cast<hsize_t>(count);
-  const Handle file_space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose),
-      memory_space = make_space({count});
-  H5_CHECK(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_,
-           "choosing a range");
-  const Handle native = make_type(type, false), transfer = strict_transfer();
-  H5_CHECK(H5Dread(id(), native.id(), memory_space.id(), file_space.id(), transfer.id(), out), where_, "reading");
+  const Handle from = make_space(extents), to = make_space({count});
+  H5_CHECK(H5Sselect_hyperslab(from.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_, "selecting");
+  read_selected(*this, type, to.id(), from.id(), out);
 }
 
 std::vector<std::string> Dataset::strings() const {
@@ -490,11 +501,10 @@ File File::create(const std::filesystem::path& path) {
 
 File File::open(const std::filesystem::path& path) {
   start_library();
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) throw file_failure(path, "opening", error ? error.value() : ENOENT);
-  if (std::filesystem::is_directory(path, error)) throw file_failure(path, "opening", EISDIR);
+  require_regular_file(path);
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);
+  H5Pset_fapl_sec2(access.id());  // whatever the environment prefers: read_selected asks for its descriptor
   Handle file(H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5"), H5Fclose);
   Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
   return {std::move(file), std::move(root), path, false};

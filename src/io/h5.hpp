@@ -101,7 +101,8 @@ class Dataset : public Object {
   std::int64_t size() const;  // product of the extents
 
   /// The whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
-  /// integers read integers of any width; a value out of range or the other kind is refused, not converted.
+  /// integers read integers of any width; a value out of range or the other kind is refused, not converted, and so is a
+  /// file that was shortened since it was opened.
   template <class T>
   void read(std::span<T> out) const {
     read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size()));

@@ -41,19 +41,25 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
   }
 }
 
+/// Where samples come from other tokens than before, which is legal, a line that says so; "" where they do not.
+std::string change_of_data(const io::CheckpointState& state, const data::Corpus& corpus) {
+  if (state.corpus_tokens != corpus.size()) {
+    return fmt::format("resume     the data have changed: {} tokens then, {} now; samples come from other places\n",
+                       state.corpus_tokens, corpus.size());
+  }
+  if (state.corpus_fingerprint.empty() || state.corpus_fingerprint == corpus.fingerprint()) return "";
+  return fmt::format(
+      "resume     the data have changed: {} tokens as before, but others (fingerprint {} then, {} now); "
+      "samples are of other content\n",
+      corpus.size(), state.corpus_fingerprint, corpus.fingerprint());
+}
+
 /// A rank that loaded something else would train on with a loss that looks normal.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::string print;
   together(world, [&] { print = std::to_string(trainer.weights_fingerprint()); });
-  const auto prints = world.all_gather(print);
-  for (int rank = 1; rank < world.size(); ++rank) {
-    if (prints[rank] != prints[0]) {
-      fail_together(world, Exit::files,
-                    fmt::format("rank {} holds other weights than rank 0 after loading: the checkpoint is not the "
-                                "same file on every host",
-                                rank));
-    }
-  }
+  require_same(world, print,
+               "holds other weights than rank 0 after loading: the checkpoint is not the same file on every host");
 }
 
 }  // namespace
@@ -96,10 +102,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
     products = products_from(state.gemm);
     require_same_model(state, before, settings, corpus);
   });
-  if (state.corpus_tokens != corpus.size()) {
-    note(fmt::format("resume     the data had {} tokens and have {} now: samples come from other places\n",
-                     state.corpus_tokens, corpus.size()));
-  }
+  if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
   if (products.library != kernels::gemm_library()) {
     const std::string remedy = way_back(products.library, kernels::gemm_library());
     note(fmt::format(
@@ -161,6 +164,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),
+                                  .corpus_fingerprint = corpus.fingerprint(),
                                   .gemm = text_of(products_in_use()),
                                   .git_hash = build_info::git_hash()};
   std::vector<io::CheckpointTensor> tensors;

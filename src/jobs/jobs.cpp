@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -104,6 +105,15 @@ void on_root(parallel::World& world, const std::function<void()>& work) {
   if (!problem.empty()) fail_with(world, problem, "");
 }
 
+void require_same(parallel::World& world, const std::string& mine, const std::string& what) {
+  const auto all = world.all_gather(mine);
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  const auto rank = static_cast<std::size_t>(other - all.begin());
+  const std::string host = world.all_gather(world.host())[rank];
+  fail_together(world, Exit::files, fmt::format("rank {} on {} {}", rank, host, what));
+}
+
 io::Peers peers_of(const parallel::World& world) {
   return {world.rank(), world.size(), [&world](const std::string& mine) { return world.all_gather(mine); }};
 }
@@ -179,7 +189,8 @@ void RunDirectory::clear() const {
 }
 
 fs::path checkpoint_folder(const std::string& path) {
-  if (fs::exists(fs::path(path) / "index.h5")) return path;
+  std::error_code error;  // a link that leads nowhere has that name, too: reading it tells what is wrong with it
+  if (fs::exists(fs::symlink_status(fs::path(path) / "index.h5", error))) return path;
   if (const auto newest = io::newest_checkpoint(path)) return *newest;
   throw Failure(Exit::files,
                 fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "

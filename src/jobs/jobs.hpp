@@ -62,6 +62,9 @@ void together(parallel::World& world, const std::function<void()>& work);
 /// The same with work for rank 0 only.
 void on_root(parallel::World& world, const std::function<void()>& work);
 
+/// Throws a CollectiveFailure (exit 6) unless `mine` is the same on every rank; `what` follows "rank N on HOST" there.
+void require_same(parallel::World& world, const std::string& mine, const std::string& what);
+
 /// How many times parallel.timeout_s a rank may wait for another's files.
 inline constexpr double kPatience = 10;
 

@@ -88,6 +88,9 @@ class TrainingRun {
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
                        settings_.job.seed);
     });
+    require_same(world_, corpus_->fingerprint(),
+                 fmt::format("reads other data than rank 0: {} is not the same on every host; copy it there anew",
+                             corpus_->name()));
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());

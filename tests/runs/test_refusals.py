@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Every fault of a user gives its exit code and one clear message, and all ranks end."""
+import os
 import struct
 import unittest
 
@@ -176,6 +177,21 @@ class Checkpoints(RunTest):
     def test_damaged_index(self):
         (self.newest / "index.h5").write_bytes(b"not HDF5")
         self.resume(says="index.h5")
+
+    def test_an_index_that_is_no_file(self):
+        index = self.newest / "index.h5"
+        index.unlink()
+        kinds = {"a loop of links": lambda: index.symlink_to(index.name), "a FIFO": lambda: os.mkfifo(index)}
+        for kind, make in kinds.items():
+            make()
+            for folder in ("auto", self.newest):
+                for ranks in (None, 2):
+                    with self.subTest(kind, resume=folder, ranks=ranks):
+                        self.run_deck(TINY, f"job.directory={self.directory}", "--resume", folder, ranks=ranks, code=FILES,
+                                      says=[str(index), "step_00000010"])
+            with self.subTest(kind, job="generate"):
+                self.run_deck(TINY, "job.kind=generate", f"job.input={self.newest}", code=FILES, says=[str(index), "step_00000010"])
+            index.unlink()
 
     def test_another_model_is_refused_by_name(self):
         self.resume("model.d_ff=100", code=USAGE, says="model.d_ff")

@@ -1,5 +1,6 @@
 /// Token sources: what is in the file comes out as tokens; what cannot be right is refused by name.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <map>
@@ -86,6 +87,19 @@ TEST(AnyCorpus, files_that_cannot_be_read_are_named) {
               AllOf(HasSubstr("secret"), HasSubstr("Permission denied")));
 }
 
+TEST(AnyCorpus, a_fifo_is_refused_and_not_waited_for) {
+  const ScratchFolder folder;
+  for (const std::string name : {"a.txt", "a.bin", "a.h5"}) {
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+    fs::create_symlink(name, folder / ("link " + name));
+    for (const fs::path& path : {folder / name, folder / ("link " + name)}) {
+      EXPECT_THAT(failure_of([&] { name == "a.txt" ? open_text(path) : open_tokens(path.string()); }),
+                  HasSubstr(path.string() + ": not a regular file but a FIFO"));
+    }
+  }
+  EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.h5").string() + ":/tokens"); }), HasSubstr("FIFO"));
+}
+
 TEST(AnyCorpus, copies_stay_inside) {
   const ScratchFolder folder;
   write_bytes(folder / "a.txt", "abc");
@@ -94,6 +108,82 @@ TEST(AnyCorpus, copies_stay_inside) {
   EXPECT_THROW(corpus.copy(3, out), std::out_of_range);
   EXPECT_THROW(corpus.copy(-1, out), std::out_of_range);
   corpus.copy(4, {});
+}
+
+/// 2000 tokens from 0 to 255, in files of every form.
+struct EveryForm {
+  EveryForm() {
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * i % 251);
+    const std::vector<std::uint32_t> wide(tokens.begin(), tokens.end());
+    write_bytes(folder / "text", {tokens.begin(), tokens.end()});
+    write_array(folder / "raw.bin", tokens);
+    write_bytes(folder / "llmc16.bin", llmc_file(20240520, 1, 2000, tokens));
+    write_bytes(folder / "llmc32.bin", llmc_file(20240801, 7, 2000, wide));
+    auto file = io::h5::File::create(folder / "a.h5");
+    file.write("tokens", tokens, {"1", "tokens"});
+    file.close();
+  }
+  Corpus open(const std::string& name) const {
+    return name == "text" ? open_text(folder / name) : open_tokens((folder / name).string());
+  }
+  ScratchFolder folder;
+  std::vector<std::uint16_t> tokens = std::vector<std::uint16_t>(2000);
+  std::vector<std::string> names{"text", "raw.bin", "llmc16.bin", "llmc32.bin", "a.h5"};
+};
+
+TEST(AnyCorpus, a_file_that_was_shortened_is_named) {
+  const EveryForm forms;
+  for (const std::string& name : forms.names) {
+    const auto corpus = forms.open(name);
+    const auto before = tokens_of(corpus, 1000, 1000);
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), forms.tokens.begin() + 1000)) << name;
+    fs::resize_file(forms.folder / name, fs::file_size(forms.folder / name) - 1);
+    EXPECT_THAT(failure_of([&] { tokens_of(corpus, 1000, 1000); }), AllOf(HasSubstr(name), HasSubstr("shortened")));
+  }
+}
+
+TEST(Fingerprint, is_of_the_tokens_and_not_of_the_file) {
+  const EveryForm forms;
+  for (const std::string& name : forms.names) {
+    if (name == "text") continue;  // has a token more, the end of text
+    EXPECT_EQ(forms.open(name).fingerprint(), forms.open("raw.bin").fingerprint()) << name;
+  }
+  EXPECT_NE(forms.open("text").fingerprint(), forms.open("raw.bin").fingerprint());
+  // What checkpoints hold: it must not change from version to version.
+  EXPECT_EQ(forms.open("raw.bin").fingerprint(), "ce4d14d3fe5825dc");
+}
+
+TEST(Fingerprint, changes_with_any_token_and_with_their_number) {
+  const EveryForm forms;
+  std::set<std::string> seen{forms.open("raw.bin").fingerprint()};
+  for (const std::size_t at : {0, 1, 999, 1999}) {
+    auto tokens = forms.tokens;
+    tokens[at] ^= 1;
+    write_array(forms.folder / "raw.bin", tokens);
+    EXPECT_TRUE(seen.insert(forms.open("raw.bin").fingerprint()).second) << at;
+  }
+  for (const int zeros : {1, 2, 3}) {
+    write_bytes(forms.folder / "zeros", std::string(static_cast<std::size_t>(zeros), '\0'));
+    EXPECT_TRUE(seen.insert(open_text(forms.folder / "zeros").fingerprint()).second) << zeros;
+  }
+}
+
+// 2^26 tokens are hashed whole; of one more, blocks: the ends are among them.
+TEST(Fingerprint, of_a_large_corpus_is_that_of_samples) {
+  const ScratchFolder folder;
+  constexpr std::int64_t kWhole = std::int64_t{1} << 26, kSize = 3 * kWhole;
+  const auto print_of = [&](std::int64_t bytes, std::int64_t flipped) {
+    write_bytes(folder / "large", "");
+    fs::resize_file(folder / "large", static_cast<std::uintmax_t>(bytes));  // zeros, without taking space
+    if (flipped >= 0) flip_byte(folder / "large", static_cast<std::uintmax_t>(flipped));
+    return open_text(folder / "large").fingerprint();
+  };
+  EXPECT_NE(print_of(kWhole - 1, -1), print_of(kWhole - 1, kWhole / 3));
+  const std::string zeros = print_of(kSize - 1, -1);
+  EXPECT_NE(zeros, print_of(kSize - 1, 0));
+  EXPECT_NE(zeros, print_of(kSize - 1, kSize - 2));
+  EXPECT_NE(zeros, print_of(kSize, -1));
+  EXPECT_EQ(zeros, print_of(kSize - 1, 100'000)) << "between the first two blocks";
 }
 
 TEST(BinCorpus, raw_uint16_as_nanogpt_writes_it) {
@@ -141,6 +231,49 @@ TEST(BinCorpus, refuses_tokens_above_the_vocabulary_with_their_position) {
               AllOf(HasSubstr("a.bin"), HasSubstr("token 300 at position 70001"), HasSubstr("vocabulary of 300"),
                     HasSubstr("model.vocab_size")));
   EXPECT_EQ(open_tokens((folder / "a.bin").string(), 1000).size(), 100'000);
+}
+
+TEST(BinCorpus, wider_tokens_without_a_header_are_refused) {
+  const ScratchFolder folder;
+  const std::string path = (folder / "train.bin").string();
+  const auto refusal = [&](const auto& tokens) {
+    write_array(path, tokens);
+    return failure_of([&] { open_tokens(path, 65'536); });  // of uint16 no token is outside it
+  };
+  std::vector<std::uint32_t> narrow(5000), wide(5000);
+  for (std::uint32_t i = 0; i < 5000; ++i) narrow[i] = i * 7919 % 50257, wide[i] = i * 7919 * 31 % 200'000;
+  const auto says = AllOf(HasSubstr(path), HasSubstr("uint32"), HasSubstr("20240801"), HasSubstr(".h5"));
+  EXPECT_THAT(refusal(narrow), says);
+  EXPECT_THAT(refusal(wide), says);
+  EXPECT_THAT(refusal(std::vector<std::int64_t>(narrow.begin(), narrow.end())), says);
+}
+
+TEST(BinCorpus, what_only_resembles_wider_tokens_is_read) {
+  const ScratchFolder folder;
+  const std::string path = (folder / "train.bin").string();
+  const auto opens = [&](const std::vector<std::uint16_t>& tokens) {
+    write_array(path, tokens);
+    return open_tokens(path, 65'536).size() == static_cast<std::int64_t>(tokens.size());
+  };
+  EXPECT_TRUE(opens({7, 0, 9, 0, 11, 0})) << "too few to tell";
+  EXPECT_TRUE(opens(std::vector<std::uint16_t>(5000, 0)));
+  std::vector<std::uint16_t> tokens(5000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * i % 4);
+  EXPECT_TRUE(opens(tokens)) << "a vocabulary of four";
+  for (std::size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<std::uint16_t>(4 + i % 1000);
+  tokens[2501] = 4;
+  EXPECT_TRUE(opens(tokens)) << "one upper half that is none";
+  tokens[2501] = 3;
+  EXPECT_FALSE(failure_of([&] { opens(tokens); }).empty());
+  write_bytes(path, llmc_file(20240520, 1, 5000, tokens));  // where the file says what they are, they are that
+  EXPECT_THAT(all_of(open_tokens(path)), testing::ElementsAreArray(tokens));
+}
+
+TEST(BinCorpus, tokens_above_the_vocabulary_may_be_wider_ones) {
+  const ScratchFolder folder;
+  write_array(folder / "a.bin", std::vector<std::uint32_t>{1, 2, 300});
+  EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.bin").string(), 300); }),
+              AllOf(HasSubstr("token 300 at position 4"), HasSubstr("uint32"), HasSubstr("20240801")));
 }
 
 TEST(Hdf5Corpus, reads_the_named_or_the_default_dataset) {

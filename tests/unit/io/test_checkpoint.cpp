@@ -1,5 +1,6 @@
 /// Checkpoints: complete or not there, verified before use, agreed on by all ranks.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <map>
 #include <numeric>
@@ -34,6 +35,7 @@ CheckpointState state_at(std::int64_t step) {
           .ranks = 0,
           .deck = "[model]\nd_model = 4\n",
           .tokenisation = "bytes",
+          .corpus_fingerprint = step == 12 ? "0123456789abcdef" : "",
           .gemm = "sgemm OpenBLAS",
           .git_hash = "abc"};
 }
@@ -117,6 +119,7 @@ TEST(Checkpoint, state_comes_back) {
   EXPECT_EQ(s.ranks, 2);
   EXPECT_EQ(s.deck, "[model]\nd_model = 4\n");
   EXPECT_EQ(s.tokenisation, "bytes");
+  EXPECT_EQ(s.corpus_fingerprint, "0123456789abcdef");
   EXPECT_EQ(s.gemm, "sgemm OpenBLAS");
   EXPECT_THAT(reader.labels("params"), ElementsAre("block.00.attn.qkv.weight", "embedding.weight", "head.norm.gain"));
   EXPECT_THAT(reader.labels("nothing"), IsEmpty());
@@ -124,6 +127,15 @@ TEST(Checkpoint, state_comes_back) {
   std::vector<float> short_by_one(27);
   EXPECT_THAT(failure_of([&] { reader.read("params", "embedding.weight", short_by_one); }),
               AllOf(HasSubstr("embedding.weight"), HasSubstr("[7, 4]")));
+}
+
+// As a program wrote it that knew of no fingerprint: the attribute is not there.
+TEST(Checkpoint, without_a_fingerprint_comes_back_without_one) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 12}, 2);
+  EXPECT_FALSE(io::h5::File::open(run / "checkpoints/step_00000010/index.h5").has_attribute("corpus_fingerprint"));
+  EXPECT_TRUE(io::h5::File::open(run / "checkpoints/step_00000012/index.h5").has_attribute("corpus_fingerprint"));
+  EXPECT_EQ(io::open_checkpoint(run / "checkpoints/step_00000010", kAlone, "").state().corpus_fingerprint, "");
 }
 
 TEST(Checkpoint, folder_can_be_moved) {
@@ -261,6 +273,24 @@ TEST_F(DamagedCheckpoint, truncated_or_missing_index) {
   EXPECT_THAT(refusal(), names_and_offers("index.h5", "checksum"));
   fs::remove(folder_ / "index.h5");
   EXPECT_THAT(refusal(), names_and_offers("index.h5", "missing"));
+}
+
+TEST_F(DamagedCheckpoint, what_is_no_file_is_told_and_not_waited_for) {
+  for (const std::string name : {"index.h5", "index.xxh3", "rank_00001.h5"}) {
+    const fs::path file = folder_ / name, aside = folder_ / "aside";
+    fs::rename(file, aside);
+    fs::create_symlink(name, file);
+    EXPECT_THAT(refusal(), names_and_offers(name, "Too many levels of symbolic links"));
+    fs::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    EXPECT_THAT(refusal(), names_and_offers(name, ""));
+    fs::remove(file);
+    fs::create_directory(file);
+    EXPECT_THAT(refusal(), names_and_offers(name, ""));
+    fs::remove(file);
+    fs::rename(aside, file);
+  }
+  expect_whole(folder_, 20);
 }
 
 TEST_F(DamagedCheckpoint, wrong_version) {

@@ -1,5 +1,6 @@
 /// HDF5 handles: what is written comes back, and every fault names the file and the next action.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <limits>
@@ -184,6 +185,37 @@ TEST(H5, names_files_that_cannot_be_opened) {
   fs::resize_file(folder / "cut.h5", 5000);
   EXPECT_THAT(failure_of([&] { h5::File::open(folder / "cut.h5"); }),
               AllOf(HasSubstr("cut.h5"), HasSubstr("truncated")));
+}
+
+TEST(H5, what_is_no_file_is_refused_and_not_waited_for) {
+  const ScratchFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "fifo.h5").c_str(), 0600), 0);
+  fs::create_symlink("fifo.h5", folder / "link.h5");
+  fs::create_symlink("loop.h5", folder / "loop.h5");
+  for (const char* name : {"fifo.h5", "link.h5"}) {
+    EXPECT_THAT(failure_of([&] { h5::File::open(folder / name); }), AllOf(HasSubstr(name), HasSubstr("a FIFO")));
+  }
+  EXPECT_THAT(failure_of([&] { h5::File::open(folder / "loop.h5"); }), HasSubstr("symbolic links"));
+}
+
+// HDF5 itself reads zeros there.
+TEST(H5, refuses_a_file_that_was_shortened_while_it_is_open) {
+  const ScratchFolder folder;
+  {
+    auto file = h5::File::create(folder / "a.h5");
+    file.write("x", std::vector<std::int32_t>(100'000, 7), kMeaning);
+    file.close();
+  }
+  const auto file = h5::File::open(folder / "a.h5");
+  const auto x = file.dataset("x");
+  std::vector<std::int32_t> out(10);
+  x.read_from(90'000, std::span(out));
+  fs::resize_file(folder / "a.h5", fs::file_size(folder / "a.h5") - 4);
+  for (const std::int64_t first : {0, 99'990}) {
+    EXPECT_THAT(failure_of([&] { x.read_from(first, std::span(out)); }),
+                AllOf(HasSubstr("a.h5"), HasSubstr("shortened")));
+  }
+  EXPECT_THAT(failure_of([&] { x.values<std::int32_t>(); }), HasSubstr("shortened"));
 }
 
 TEST(H5, hints_at_locking_when_another_process_writes) {

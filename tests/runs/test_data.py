@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Data that change: while a run reads them, between two starts, from host to host; and what is no file of tokens."""
+import os
+import socket
+import struct
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import FILES, TINY, RunTest, latest_step, wait_for_end
+
+TOKENS = 40_000
+
+
+def text(path, tokens):
+    path.write_bytes(tokens.astype(np.uint8).tobytes())
+    return ("data.source=text", "model.vocab_size=257")
+
+
+def raw(path, tokens):
+    path.write_bytes(tokens.astype(np.uint16).tobytes())
+    return ("data.source=tokens",)
+
+
+def llmc_16(path, tokens):
+    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + tokens.astype(np.uint16).tobytes())
+    return ("data.source=tokens",)
+
+
+def llmc_32(path, tokens):
+    path.write_bytes(struct.pack("<256i", 20240801, 7, len(tokens), *[0] * 253) + tokens.astype(np.uint32).tobytes())
+    return ("data.source=tokens",)
+
+
+def hdf5(path, tokens):
+    with h5py.File(path, "w") as file:
+        file["tokens"] = tokens.astype(np.uint16)
+    return ("data.source=tokens",)
+
+
+FORMS = {"a.txt": text, "nanogpt.bin": raw, "llmc16.bin": llmc_16, "llmc32.bin": llmc_32, "a.h5": hdf5}
+
+
+def some_tokens(seed, count=TOKENS):
+    return np.random.default_rng(seed).integers(0, 64, count)
+
+
+class Shrinking(RunTest):
+    def test_a_file_that_shrinks_ends_the_run_with_its_name(self):
+        for name, write in FORMS.items():
+            for ranks in (None, 2):
+                with self.subTest(name, ranks=ranks):
+                    path, directory = self.folder / name, self.folder / f"{name} on {ranks}"
+                    job = self.start(TINY, *write(path, some_tokens(1)), f"data.path={path}", f"job.directory={directory}",
+                                     "train.steps=1000000", "train.validate_every=0", ranks=ranks)
+                    self.wait_until(lambda: latest_step(directory) >= 10, "a checkpoint", job)
+                    processes = job.ranks()
+                    os.truncate(path, 3000)
+                    result = job.wait(60)
+                    self.assertEqual(result.code, FILES, str(result))
+                    self.assertIn(f"{path}", result.err, str(result))
+                    self.assertIn("--resume auto", result.err, str(result))
+                    self.assertTrue(wait_for_end(processes), "a rank lives on")
+
+
+class NoFiles(RunTest):
+    def test_what_is_no_file_is_refused_and_not_waited_for(self):
+        def fifo(path):
+            os.mkfifo(path)
+            return path
+
+        def link(path):
+            path.symlink_to(fifo(self.folder / f"behind {path.name}"))
+            return path
+
+        def listening(path):
+            here = socket.socket(socket.AF_UNIX)
+            self.addCleanup(here.close)
+            here.bind(os.path.relpath(path))  # the whole path may be longer than a socket's name
+            return path
+
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, "/")
+        kinds = {"FIFO": fifo, "symlink": link, "socket": listening, "device": lambda path: "/dev/zero"}
+        for kind, make in kinds.items():
+            for source, name in (("text", "a.txt"), ("tokens", "a.bin"), ("tokens", "a.h5")):
+                if kind == "device" and name == "a.h5":
+                    continue  # no device has such a name
+                with self.subTest(kind, name=name):
+                    path = make(self.folder / f"{kind} {name}")
+                    for ranks in (None, 2) if kind == "FIFO" else (None,):
+                        job = self.start(TINY, f"job.directory={self.folder / 'run'}", f"data.source={source}",
+                                         f"data.path={path}", "model.vocab_size=257", ranks=ranks)
+                        result = job.wait(30)
+                        self.assertEqual(result.code, FILES, str(result))
+                        self.assertIn(f"{path}: not a regular file but a ", result.err, str(result))
+
+    def test_tokens_of_32_bits_are_not_read_as_those_of_16(self):
+        path = self.folder / "train.bin"
+        path.write_bytes(some_tokens(1).astype(np.uint32).tobytes())
+        self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "data.source=tokens", f"data.path={path}", code=FILES,
+                      says=[str(path), "uint32", "20240801", ".h5"])
+
+
+class Changing(RunTest):
+    def go_on(self, path, steps, *arguments, run="run", ranks=None):
+        """What the start says of data that have changed."""
+        out = self.run_deck(TINY, *arguments, f"data.path={path}", f"train.steps={steps}", f"job.directory={self.folder / run}",
+                            "--resume", "auto", ranks=ranks).out
+        return [line for line in out.splitlines() if line.startswith("resume     the data")]
+
+    def test_other_content_of_the_same_length_is_told_once(self):
+        for name, write in FORMS.items():
+            for ranks in (None, 2):
+                with self.subTest(name, ranks=ranks):
+                    path, where = self.folder / name, {"run": f"{name} on {ranks}", "ranks": ranks}
+                    self.assertEqual(self.go_on(path, 5, *write(path, some_tokens(1)), **where), [])
+                    self.assertEqual(self.go_on(path, 10, *write(path, some_tokens(1)), **where), [])
+                    said = self.go_on(path, 15, *write(path, some_tokens(2)), **where)
+                    self.assertEqual(len(said), 1, said)
+                    self.assertIn("have changed", said[0])
+                    self.assertEqual(self.go_on(path, 20, *write(path, some_tokens(2)), **where), [])
+
+    def test_one_token_is_enough(self):
+        tokens, path = some_tokens(1), self.folder / "a.bin"
+        self.assertEqual(self.go_on(path, 5, *raw(path, tokens)), [])
+        tokens[20_000] ^= 1
+        self.assertEqual(len(self.go_on(path, 10, *raw(path, tokens))), 1)
+
+    def test_the_same_tokens_in_another_file_are_the_same_data(self):
+        forms = {name: FORMS[name] for name in ("nanogpt.bin", "llmc16.bin", "a.h5")}  # one kind of tokens: uint16
+        for steps, (name, write) in enumerate(forms.items(), 1):
+            self.assertEqual(self.go_on(self.folder / name, 5 * steps, *write(self.folder / name, some_tokens(1))), [], name)
+
+    def test_ranks_that_read_other_data_are_named(self):
+        for rank in (0, 1):
+            (self.folder / f"host {rank}").mkdir()
+        there = ("bash", "-c", 'cd "host $OMPI_COMM_WORLD_RANK" && exec "$@"', "bash")
+        for name, write in FORMS.items():
+            for other in (some_tokens(2), some_tokens(1, TOKENS - 2)):
+                with self.subTest(name, tokens=len(other)):
+                    source = write(self.folder / "host 0" / name, some_tokens(1))
+                    write(self.folder / "host 1" / name, other)
+                    result = self.run_deck(TINY, *source, f"data.path={name}", f"job.directory={self.folder / 'run'}", ranks=2,
+                                           code=FILES, says=[name, "rank 1 "], wrapper=there)
+                    self.assertEqual(result.err.count("tessera:"), 1, str(result))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)  # so that a test that skips itself says so
