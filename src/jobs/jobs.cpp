@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "io/answer.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
@@ -194,7 +195,7 @@ void write_result(const std::string& path, const std::function<void(io::h5::File
     fill(file);
     file.close();
     fs::rename(unfinished, path);
-    fmt::print("result in {}\n", path);
+    io::answer(fmt::format("result in {}\n", path));
   } catch (const fs::filesystem_error& failure) {
     fs::remove(unfinished, error);
     throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));
