@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "kernels/core/events.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::parallel {
 
@@ -35,7 +36,7 @@ World::World(int& argc, char**& argv) {
   for (auto first = names.begin(); first != names.end();) {
     const auto last = std::upper_bound(first, names.end(), *first);
     if (!hosts_.empty()) hosts_ += ", ";
-    hosts_ += *first + ": " + std::to_string(last - first) + (last - first == 1 ? " rank" : " ranks");
+    hosts_ += *first + ": " + counted(last - first, "rank");
     first = last;
   }
   mpi_ = make_mpi_collectives();

@@ -1,6 +1,7 @@
 /// tessera: numbered steps from a command line to an exit code.
 ///
 ///   1 command line   2 deck   3 questions that need neither MPI nor Kokkos   4 MPI   5 Kokkos   6 the job
+///   7 whether what was asked for on standard output got there
 ///
 /// The one place where an exception becomes a message and an exit code.
 
@@ -21,7 +22,9 @@
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "errors.hpp"
+#include "io/answer.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/stop.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
@@ -60,20 +63,24 @@ std::string joined(int argc, char** argv) {
   return text;
 }
 
+/// For all ranks, on rank 0.
+void answer(const std::string& text) {
+  if (launcher_rank() == 0) io::answer(text);
+}
+
 /// --version, --show-config, --explain, --help: no deck needed. True when one was asked for.
 bool answer_without_deck(const config::CommandLine& line) {
-  if (launcher_rank() != 0 && (line.help || line.version || line.show_config || line.explain)) return true;
   if (line.help) {
-    fmt::print("{}", config::help_text());
+    answer(config::help_text());
   } else if (line.version) {
-    fmt::print("{}\n", build_info::summary());
+    answer(build_info::summary() + "\n");
   } else if (line.show_config) {
-    fmt::print("{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\n",
-               build_info::summary(), build_info::flags(), build_info::kokkos(),
-               parallel::has_gpu_backend() ? parallel::compiled_architecture() : "none", build_info::mpi(),
-               parallel::kHasNccl ? "yes" : "no", kernels::gemm_library());
+    answer(fmt::format("{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\n",
+                       build_info::summary(), build_info::flags(), build_info::kokkos(),
+                       parallel::has_gpu_backend() ? parallel::compiled_architecture() : "none", build_info::mpi(),
+                       parallel::kHasNccl ? "yes" : "no", kernels::gemm_library()));
   } else if (line.explain) {
-    fmt::print("{}", config::explain(*line.explain));
+    answer(config::explain(*line.explain));
   } else {
     return false;
   }
@@ -83,12 +90,9 @@ bool answer_without_deck(const config::CommandLine& line) {
 /// --check, --print, --plan: the deck is read, nothing else. True when one was asked for.
 bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
   if (!line.check && !line.print && !line.plan) return false;
-  const auto say = [](const std::string& text) {
-    if (launcher_rank() == 0) fmt::print("{}", text);
-  };
-  if (line.check) say(fmt::format("{}{}: no faults\n", line.print ? "# " : "", deck.path.string()));
-  if (line.print) say(deck.resolved);  // still a deck below a comment
-  if (line.plan) say(train::plan_text(deck.settings, launcher_ranks()));
+  if (line.check) answer(fmt::format("{}{}: no faults\n", line.print ? "# " : "", deck.path.string()));
+  if (line.print) answer(deck.resolved);  // still a deck below a comment
+  if (line.plan) answer(train::plan_text(deck.settings, launcher_ranks()));
   return true;
 }
 
@@ -103,8 +107,10 @@ bool wants_graph(const config::Settings& settings) {
                                                             : false;
 }
 
-/// Steps 4 to 6. Views die before Kokkos is finalised, Kokkos before MPI.
+/// Steps 4 to 6. A signal is remembered for training only, which can stop and go on. Views die before Kokkos is
+/// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
+  if (deck.settings.job.kind != config::JobKind::train) jobs::end_on_signals();
   const std::string command = joined(argc, argv);
   std::optional<parallel::World> world(std::in_place, argc, argv);
   const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
@@ -149,6 +155,16 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   }
 }
 
+int answer_or_run(int argc, char** argv) {
+  const config::CommandLine line = config::parse_command_line(argc, argv);
+  if (line.is_question()) jobs::end_on_signals();
+  if (answer_without_deck(line)) return 0;
+  const config::Deck deck = config::load_deck(line.deck, line.overrides);
+  if (answer_about_deck(line, deck)) return 0;
+  config::check_build(deck.settings, train::this_build());
+  return run(argc, argv, line, deck);
+}
+
 }  // namespace
 
 #ifdef __SANITIZE_ADDRESS__
@@ -159,13 +175,12 @@ extern "C" int __lsan_is_turned_off() { return 1; }
 #endif
 
 int main(int argc, char** argv) {
+  jobs::remember_signals();
+  io::hold_standard_streams();
   try {
-    const config::CommandLine line = config::parse_command_line(argc, argv);
-    if (answer_without_deck(line)) return 0;
-    const config::Deck deck = config::load_deck(line.deck, line.overrides);
-    if (answer_about_deck(line, deck)) return 0;
-    config::check_build(deck.settings, train::this_build());
-    return run(argc, argv, line, deck);
+    const int code = answer_or_run(argc, argv);
+    if (code == static_cast<int>(Exit::finished)) io::require_answered();
+    return code;
   } catch (const Failure& failure) {
     return report(failure);
   } catch (const std::exception& exception) {

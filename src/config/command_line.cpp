@@ -75,14 +75,34 @@ bool is_override(std::string_view text) {
                      [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == ' '; });
 }
 
+/// key=value, where the words from `at` on, or from the one before, are that with blanks around the sign ("train.steps
+/// 30", "train.steps = 30"); empty where they begin with no key.
+std::string without_blanks(const std::vector<std::string>& words, std::size_t at) {
+  if (at > 0 && words[at - 1].ends_with('=')) --at;
+  const std::string key = words[at].substr(0, words[at].find('='));
+  if (find_key(key) == nullptr) return "";
+  std::string value;
+  for (std::size_t i = at + 1; value.empty() && i < words.size() && !is_override(words[i]); ++i) {
+    value = words[i].substr(words[i].starts_with('=') ? 1 : 0);
+  }
+  const bool is_plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '.' || c == '_' || c == '-' || c == '+' || c == '/';
+  });
+  if (value.empty()) return key + "=VALUE";
+  return is_plain ? key + "=" + value : "'" + key + "=" + value + "'";  // for the shell
+}
+
 void require_overrides(const CommandLine& line) {
   if (is_override(line.deck))
     refuse(fmt::format("the first argument '{}' is an override, and no deck is named before it", line.deck),
            "name the deck first");
   if (line.resume && is_override(*line.resume))
     refuse("--resume takes 'auto' or the path of a checkpoint", "for example --resume auto");
-  for (const std::string& text : line.overrides) {
+  for (std::size_t i = 0; i < line.overrides.size(); ++i) {
+    const std::string& text = line.overrides[i];
     if (is_override(text)) continue;
+    if (const std::string meant = without_blanks(line.overrides, i); !meant.empty())
+      refuse(fmt::format("'{}' is not section.key=value", text), fmt::format("type {}", meant));
     const std::string near = nearest_key(text.substr(0, text.find('=')));
     if (text.find('=') == std::string::npos && text.ends_with(".toml"))
       refuse(fmt::format("'{}' is a second deck", text), "name one deck, then section.key=value");

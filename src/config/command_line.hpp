@@ -22,6 +22,9 @@ struct CommandLine {
   std::optional<std::string> explain;         // key, section or "all"
   std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
+
+  /// Whether it is to be answered on standard output, and no job is to be run.
+  bool is_question() const { return check || plan || print || version || show_config || help || explain; }
 };
 
 /// Throws Failure(Exit::usage) that says what is wrong and how the line should look.

@@ -169,14 +169,16 @@ std::vector<Key> make_table() {
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: "
        "keep all."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
-       "Length of the text that is generated and printed after the last step, from generate.prompt. 0: none."},
+       "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
+       "time "
+       "limit cuts it short. 0: none."},
 
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate of AdamW, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
        "Where the cosine ends at the last step."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
-       "Steps over which the learning rate rises linearly from 0 to its peak."},
+       "Steps over which the learning rate rises linearly from 0 to its peak. A run may end before."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
        "Decay of AdamW's running mean of gradients."},
       {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",

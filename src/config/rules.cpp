@@ -72,9 +72,6 @@ void check_training(const Settings& settings, Rules& rules) {
       {"optimizer.min_learning_rate", "optimizer.learning_rate"},
       fmt::format("{} is above optimizer.learning_rate = {}", optimizer.min_learning_rate, optimizer.learning_rate),
       "at most optimizer.learning_rate");
-  rules.require(optimizer.warmup_steps <= train.steps, {"optimizer.warmup_steps", "train.steps"},
-                fmt::format("{} is more than train.steps = {}", optimizer.warmup_steps, train.steps),
-                "at most train.steps");
   rules.require(train.validate_every == 0 || settings.data.validation_fraction > 0,
                 {"train.validate_every", "data.validation_fraction"},
                 fmt::format("{} asks for validation, but data.validation_fraction = 0 keeps no data for it",
@@ -88,12 +85,6 @@ void check_training(const Settings& settings, Rules& rules) {
                 {"train.micro_batch_size", "train.batch_size", "parallel.allow_uneven"},
                 fmt::format("{} does not divide train.batch_size = {}", train.micro_batch_size, train.batch_size),
                 "a divisor of train.batch_size, or parallel.allow_uneven = true");
-  const auto& profiled = settings.trace.profile_steps;
-  const auto latest = std::max_element(profiled.begin(), profiled.end());
-  rules.require(latest == profiled.end() || *latest <= train.steps, {"trace.profile_steps", "train.steps"},
-                fmt::format("names step {}, after the last one (train.steps = {})",
-                            latest == profiled.end() ? 0 : *latest, train.steps),
-                "steps up to train.steps");
 }
 
 void check_files(const Settings& settings, const Sources& sources, Rules& rules) {

@@ -104,9 +104,8 @@ void Console::note(std::string_view line) {
   if (style_ == Style::silent) return;
   const bool had_bar = is_bar_drawn_;
   erase_bar();
-  fmt::print(stream_, "{}\n", line);
+  put(fmt::format("{}\n", line));
   if (had_bar) draw_bar();
-  std::fflush(stream_);
 }
 
 void Console::end() {
@@ -120,13 +119,11 @@ void Console::end() {
 
 void Console::print_line(const StepRecord& r) {
   if (!std::exchange(has_header_, true)) {
-    fmt::print(stream_, kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s",
-               "peak mem");
+    put(fmt::format(kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s", "peak mem"));
   }
-  fmt::print(stream_, kLine, r.step, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
-             number(r.validation_loss, "{:.4f}"), number(r.grad_norm, "{:.3g}"), number(r.learning_rate, "{:.2e}"),
-             number(1e3 * r.step_time_s, "{:.1f}"), short_number(r.tokens_per_second), short_bytes(r.peak_bytes));
-  std::fflush(stream_);
+  put(fmt::format(kLine, r.step, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
+                  number(r.validation_loss, "{:.4f}"), number(r.grad_norm, "{:.3g}"), number(r.learning_rate, "{:.2e}"),
+                  number(1e3 * r.step_time_s, "{:.1f}"), short_number(r.tokens_per_second), short_bytes(r.peak_bytes)));
   last_printed_ = r.step;
 }
 
@@ -168,14 +165,17 @@ void Console::draw_bar() {
     for (std::size_t i = 0; i < cells; ++i) bar += i < full ? (has_unicode_ ? "█" : "#") : (has_unicode_ ? "░" : "-");
     bar = has_colour_ ? "[\033[32m" + bar + "\033[0m]" : "[" + bar + "]";
   }
-  fmt::print(stream_, "\r\033[K{}{}{}", head, bar, tail);
-  std::fflush(stream_);
+  put(fmt::format("\r\033[K{}{}{}", head, bar, tail));
   is_bar_drawn_ = true;
 }
 
 void Console::erase_bar() {
   if (!std::exchange(is_bar_drawn_, false)) return;
-  fmt::print(stream_, "\r\033[K");
+  put("\r\033[K");
+}
+
+void Console::put(std::string_view text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stream_));
   std::fflush(stream_);
 }
 

@@ -4,7 +4,8 @@
 ///       10      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB
 ///
 /// Only rank 0 has a console that speaks; the others make one with Style::silent. Numbers that were not measured
-/// (NaN) show as '-'. NO_COLOR and TERM=dumb turn colours off; the bar never wraps: it is cut to the terminal's width.
+/// (NaN) show as '-'. What the stream does not take (its reader has left, the disk is full) is lost, and the job goes
+/// on. NO_COLOR and TERM=dumb turn colours off; the bar never wraps: it is cut to the terminal's width.
 #pragma once
 
 #include <chrono>
@@ -41,6 +42,7 @@ class Console {
   void draw_bar();
   void erase_bar();
   void print_line(const StepRecord&);
+  void put(std::string_view text);
 
   Style style_;
   std::int64_t every_steps_;

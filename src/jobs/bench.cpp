@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 
 #include "build_info.hpp"
+#include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
@@ -191,9 +191,10 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context) {
   table.add(std::move(row));
   if (context.world.rank() != 0) return;
-  if (table.rows() == 1) fmt::print("{}, {}\n{}\n", build_info::summary(), device_text(), table.header());
-  fmt::print("{}\n", table.line(table.rows() - 1));
-  std::fflush(stdout);
+  if (table.rows() == 1) {
+    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table.header()));
+  }
+  io::answer(fmt::format("{}\n", table.line(table.rows() - 1)));
 }
 
 void write_and_say(const BenchTable& table, const std::string& path, const Context& context) {

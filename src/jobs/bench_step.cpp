@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "config/rules.hpp"
+#include "io/answer.hpp"
 #include "jobs/bench.hpp"
 #include "jobs/mfu.hpp"
 #include "kernels/core/device_info.hpp"
@@ -136,14 +137,14 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
     const bool is_gemm = row.label.find("::gemm::") != std::string::npos;
     const bool is_attention = row.label.find("::attention::") != std::string::npos;
     (is_gemm ? gemm_s : is_attention ? attention_s : other_s) += row.total_s;
-    fmt::print("  {:>9.3f} ms {:>6} x {:>9.2f} us  {}\n", 1e3 * row.total_s, row.calls,
-               1e6 * row.total_s / static_cast<double>(row.calls), row.label);
+    io::answer(fmt::format("  {:>9.3f} ms {:>6} x {:>9.2f} us  {}\n", 1e3 * row.total_s, row.calls,
+                           1e6 * row.total_s / static_cast<double>(row.calls), row.label));
   }
-  fmt::print(
+  io::answer(fmt::format(
       "  {:>9.3f} ms of kernels: products {:.3f}, attention {:.3f}, the rest {:.3f}; {} launches, {} fences, {} "
       "allocations\n",
       1e3 * (gemm_s + attention_s + other_s), 1e3 * gemm_s, 1e3 * attention_s, 1e3 * other_s, timer.counts().launches,
-      timer.counts().fences, timer.counts().allocations);
+      timer.counts().fences, timer.counts().allocations));
 }
 
 /// What a row is measured with.
@@ -278,7 +279,7 @@ Exit bench_step(const Context& context) {
       add_and_print(table, cells_of(row, settings, world.size(), mfu), context);
     }
   }
-  if (world.rank() == 0 && !mfu.formula().empty()) fmt::print("{}\n", mfu.formula());
+  if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
   on_root(world, [&] { write_and_say(table, path, context); });
   return Exit::finished;
 }

@@ -8,6 +8,7 @@
 #include "config/keys.hpp"
 #include "jobs/products.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -114,7 +115,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
-  note(fmt::format("resume     {} (step {}, written by {} ranks)\n", folder, state.step, state.ranks));
+  note(fmt::format("resume     {} (step {}, written by {})\n", folder, state.step, counted(state.ranks, "rank")));
   return beginning;
 }
 

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdio>  // stderr
 
 #include "config/keys.hpp"
 #include "data/corpus.hpp"
+#include "io/answer.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "model/generate.hpp"
@@ -82,8 +83,7 @@ Exit generate(const Context& context) {
     for (const int token : tokens) {
       if (token < data::kEndOfText) text += static_cast<char>(token);
     }
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fputc('\n', stdout);
+    io::answer(text + '\n');
   });
   return Exit::finished;
 }

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "io/answer.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
@@ -223,7 +224,7 @@ void write_result(const std::string& path, const std::function<void(io::h5::File
     fill(file);
     file.close();
     fs::rename(unfinished, path);
-    fmt::print("result in {}\n", path);
+    io::answer(fmt::format("result in {}\n", path));
   } catch (const fs::filesystem_error& failure) {
     fs::remove(unfinished, error);
     throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));

@@ -1,7 +1,6 @@
 #include "jobs/stop.hpp"
 
 #include <csignal>
-#include <cstring>
 #include <unistd.h>
 
 namespace tessera::jobs {
@@ -9,7 +8,8 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
 volatile std::sig_atomic_t received = 0;
-struct sigaction previous[3];
+struct sigaction before[3];  // what the process was started with: a shell may have it ignore SIGINT
+bool is_remembering = false;
 
 void remember(int signal) {
   if (signal == SIGINT && received == SIGINT) _exit(130);
@@ -18,16 +18,21 @@ void remember(int signal) {
 
 }  // namespace
 
-StopRequest::StopRequest(double time_limit_s) : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s) {
-  received = 0;
+void remember_signals() {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
-  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, &previous[i]);
+  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, is_remembering ? nullptr : &before[i]);
+  is_remembering = true;
 }
 
-StopRequest::~StopRequest() {
-  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &previous[i], nullptr);
+void end_on_signals() {
+  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &before[i], nullptr);
+  if (received != 0) std::raise(received);
+}
+
+StopRequest::StopRequest(double time_limit_s) : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s) {
+  remember_signals();
 }
 
 bool StopRequest::is_due() const { return !reason().empty(); }

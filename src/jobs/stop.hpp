@@ -1,7 +1,8 @@
 /// Reasons to stop at the next step boundary: SIGTERM, SIGINT, SIGUSR1, or the wall-clock limit.
 ///
-/// A handler only sets a flag; the job asks between steps and all ranks agree. A second SIGINT ends the process at
-/// once, for a person who does not want to wait.
+/// Signals are remembered from main's first line to the end of the process: one that comes while MPI starts stops the
+/// run before its first step. A handler only sets a flag; the job asks between steps, and at every token of its sample,
+/// and all ranks agree. A second SIGINT ends the process at once, for a person who does not want to wait.
 #pragma once
 
 #include <chrono>
@@ -9,12 +10,16 @@
 
 namespace tessera::jobs {
 
+void remember_signals();
+
+/// For what cannot stop and go on, after remember_signals: signals do again what they did before it, one that has come
+/// included. Unless they were ignored, they end the process.
+void end_on_signals();
+
 class StopRequest {
  public:
-  explicit StopRequest(double time_limit_s);  // 0: no limit. Installs the handlers.
-  ~StopRequest();                             // puts the previous handlers back
-  StopRequest(const StopRequest&) = delete;
-  StopRequest& operator=(const StopRequest&) = delete;
+  /// 0: no limit. Remembers signals, should a library have taken them since main did.
+  explicit StopRequest(double time_limit_s);
 
   bool is_due() const;         // on this rank
   std::string reason() const;  // "SIGTERM", "train.time_limit_s"; empty where nothing is due here

@@ -22,6 +22,7 @@
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "train/trainer.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -94,9 +95,9 @@ class TrainingRun {
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
-    note(fmt::format("data       {}: {} tokens, {} windows per epoch, {} validation windows ({} read)\n",
-                     corpus_->name(), corpus_->size(), sampler_->windows_per_epoch(), sampler_->validation_windows(),
-                     validation_windows_));
+    note(fmt::format("data       {}: {}, {} per epoch, {} ({} read)\n", corpus_->name(),
+                     counted(corpus_->size(), "token"), counted(sampler_->windows_per_epoch(), "window"),
+                     counted(sampler_->validation_windows(), "validation window"), validation_windows_));
 
     const auto take_note = [this](const std::string& text) { note(text); };
     directory_.emplace(context_, continues, take_note);
@@ -317,7 +318,7 @@ class TrainingRun {
         world_, Exit::numbers,
         fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on, and no checkpoint holds what "
                     "came of them{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                    step_, record.loss, numbers.grad_norm,
+                    step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
                     last_checkpoint_ >= 0
                         ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
                         : ""));
@@ -372,16 +373,26 @@ class TrainingRun {
     const auto share = [&](double s) {
       return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9));
     };
-    note(fmt::format("{} steps in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n", step_ - first_step_,
-                     wall_s, share(steps_s_), share(validation_s_), share(checkpoint_s_), share(trace_s_)));
+    note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n",
+                     counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
+                     share(checkpoint_s_), share(trace_s_)));
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
     }
   }
 
+  /// What the ranks agree on at each token of the sample: the highest of what each has to say.
+  enum SampleState { goes_on, is_cut, is_whole };
+  bool ends_sample() { return world_.max(stop_.is_due() ? is_cut : goes_on) != goes_on; }
+
   /// Text continues generate.prompt; of other tokens there is no text, so their ids continue the corpus' first ones.
+  /// Rank 0 makes it, and a reason to stop on any rank cuts it short: what was trained is saved.
   void print_sample() {
-    if (world_.rank() != 0) return;
+    if (world_.rank() != 0) {
+      while (!ends_sample()) {
+      }
+      return;
+    }
     const bool is_text = corpus_->tokenisation() == "bytes";
     const std::string& prompt = settings_.generate.prompt;
     std::vector<int> tokens(prompt.size());
@@ -393,16 +404,21 @@ class TrainingRun {
       corpus_->copy(0, tokens);
     }
     std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
-    const model::GenerateOptions options{settings_.train.sample_tokens, settings_.generate.temperature,
-                                         settings_.generate.top_k, settings_.job.seed, is_text ? data::kEndOfText : -1};
-    for (const int token : trainer_->generate(tokens, options)) {
+    bool was_cut = false;
+    const model::GenerateOptions options{settings_.train.sample_tokens,   settings_.generate.temperature,
+                                         settings_.generate.top_k,        settings_.job.seed,
+                                         is_text ? data::kEndOfText : -1, [&] { return was_cut = ends_sample(); }};
+    const std::vector<int> sample = trainer_->generate(tokens, options);
+    if (!was_cut) world_.max(is_whole);
+    for (const int token : sample) {
       if (!is_text)
         text += fmt::format(" {}", token);
       else if (token < data::kEndOfText)
         text += static_cast<char>(token);
     }
-    note(
-        fmt::format("\n--- {} tokens generated from the trained model ---\n{}\n", settings_.train.sample_tokens, text));
+    note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
+                     counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
+                     was_cut ? ", then a signal or the time limit ended it; the run is finished" : "", text));
   }
 
   void note(const std::string& text) {
@@ -420,7 +436,7 @@ class TrainingRun {
   parallel::World& world_;
   io::Console console_;
   const Mfu mfu_;
-  StopRequest stop_;  // from here on a signal waits for the next step boundary
+  StopRequest stop_;
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::optional<data::Corpus> corpus_;

@@ -95,7 +95,12 @@ void verify(const Context& context) {
     throw Failure(Exit::files, fmt::format("{}: head width {} is not in 1..{}", settings.job.input, q_shape[3],
                                            kernels::Flash2Forward<Exec, Scalar>::kMaxHead));
   }
-  const bool causal = input.integer("causal") != 0;
+  const std::int64_t causal = input.integer("causal");
+  if (causal != 0 && causal != 1) {
+    throw Failure(Exit::files, fmt::format("{}: the attribute causal is {}; make it 1 (each query sees the keys up to "
+                                           "its own place) or 0 (all keys)",
+                                           settings.job.input, causal));
+  }
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
 
   const kernels::AttentionChoice choice = train::choose_attention(settings.attention, kDtype<Scalar>, D);
@@ -133,7 +138,7 @@ void verify(const Context& context) {
                                                    .lse = lse.rows(),
                                                    .probabilities = probabilities.heads(),
                                                    .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-                                                   .causal = causal,
+                                                   .causal = causal == 1,
                                                    .tile_counter = tile_counter};
   attention.forward(exec);
   attention.backward(exec, {.d_out = d_out.heads(),
@@ -146,7 +151,7 @@ void verify(const Context& context) {
 
   write_result(path, [&](io::h5::File& output) {
     output.set_attribute("kernel", train::describe(choice));
-    output.set_attribute("causal", std::int64_t{causal});
+    output.set_attribute("causal", causal);
     out.write(output, "out", "attention output [B,H,Tq,D]");
     lse.write(output, "lse", "log-sum-exp of the scaled scores [B,H,Tq], -inf where a query sees no key");
     d_q.write(output, "d_q", "gradient of q [B,H,Tq,D]");

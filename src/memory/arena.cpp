@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "errors.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::memory {
 namespace {
@@ -85,8 +86,8 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
   const std::int64_t needed = rank_bytes * ranks_on_host, available = available_host_bytes();
   if (needed <= available) return;
   throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on this host ({} ranks x {}), and {} are available\n{}{}",
-                            readable_bytes(needed), ranks_on_host, readable_bytes(rank_bytes),
+                fmt::format("this deck needs {} of memory on this host ({} x {}), and {} are available\n{}{}",
+                            readable_bytes(needed), counted(ranks_on_host, "rank"), readable_bytes(rank_bytes),
                             readable_bytes(available), layout.table(), advice));
 }
 

@@ -126,7 +126,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   std::vector<double> logits =
       advance({prompt.end() - std::min<std::ptrdiff_t>(T, static_cast<std::ptrdiff_t>(prompt.size())), prompt.end()});
   std::vector<int> generated;
-  while (static_cast<std::int64_t>(generated.size()) < options.max_tokens) {
+  while (static_cast<std::int64_t>(generated.size()) < options.max_tokens && !(options.is_cut && options.is_cut())) {
     const double u = uniform(mix(options.seed, generated.size()));
     const int token = sample_token(std::move(logits), options.temperature, options.top_k, u);
     generated.push_back(token);

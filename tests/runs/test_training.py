@@ -144,10 +144,23 @@ class Training(RunTest):
         self.run_deck(deck, typed[0], "generate.max_tokens=3")
 
     def test_divergence_is_exit_5(self):
-        directory = self.train("diverged", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100",
-                               "optimizer.clip_norm=0", "optimizer.warmup_steps=0", code=NUMBERS, says="step")
+        directory = self.folder / "diverged"
+        said = self.run_deck(TINY, f"job.directory={directory}", "optimizer.learning_rate=100", "optimizer.min_learning_rate=100",
+                             "optimizer.clip_norm=0", "optimizer.warmup_steps=0", code=NUMBERS, says=["step", "nan"])
+        self.assertNotIn("-nan", said.err)
         last = [column(directory, name)[-1] for name in ("loss", "grad_norm")]
         self.assertFalse(np.isfinite(last).all(), f"run.h5 lacks the row that ended the run: {last}")
+
+    def test_a_run_may_end_within_its_warm_up(self):
+        said = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "train.steps=2", "optimizer.warmup_steps=5").out
+        self.assertEqual(re.findall(r"(?m)^note .*", said),
+                         ["note       the run ends within its warm-up: train.steps = 2, optimizer.warmup_steps = 5",
+                          "note       the run ends before step 3 of trace.profile_steps: train.steps = 2"])
+        rates = column(self.folder / "run", "learning_rate")  # linear from 0 to 1e-2, which step 5 would have
+        np.testing.assert_allclose(rates, [2e-3, 4e-3], rtol=EPS32)
+        self.assertNotIn("note ", self.run_deck(TINY, f"job.directory={self.folder / 'whole'}", "train.steps=5").out)
+        for steps in (1, 30):  # what scripts/quickstart train.steps=30 runs
+            self.run_deck(SOURCE / "input/quickstart.toml", f"train.steps={steps}", "--check")
 
     def test_a_model_that_cannot_fit_is_exit_4_with_the_table(self):
         result = self.run_deck(SOURCE / "input/sizes/8b.toml", "model.num_layers=1000", code=OUT_OF_MEMORY)

@@ -115,6 +115,18 @@ class VerifyAttention(RunTest):
         deck = self.deck('[job]\nkind = "verify.attention"\n')
         self.run_deck(deck, f"job.input={source}", code=FILES, says="k")
 
+    def test_refuses_a_mask_that_there_is_not(self):
+        source = self.folder / "in.h5"
+        deck = self.deck('[job]\nkind = "verify.attention"\n')
+        for causal in (2, -1):
+            with h5py.File(source, "w") as file:
+                for name in ("q", "k", "v", "d_out"):
+                    file[name] = np.ones((1, 1, 3, 8), np.float32)
+                file.attrs["causal"] = causal
+            output = self.folder / "out.h5"
+            self.run_deck(deck, f"job.input={source}", f"job.output={output}", code=FILES, says=["in.h5", f"causal is {causal}"])
+            self.assertFalse(output.exists())
+
     def test_refuses_a_file_without_the_tensors(self):
         source = self.folder / "in.h5"
         h5py.File(source, "w").close()

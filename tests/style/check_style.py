@@ -20,6 +20,7 @@ LEAVES = ["errors.hpp", "random.hpp"]
 ROOMS = {
     "src/errors.hpp": ["kernels/core"],
     "src/random.hpp": [],
+    "src/words.hpp": [],
     "src/build_info.hpp": [],
     "src/config": ["errors.hpp"],
     "src/memory": ["kernels/core", *LEAVES],

@@ -11,6 +11,7 @@ namespace tessera::config {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 CommandLine parse(std::vector<const char*> arguments) {
@@ -63,6 +64,22 @@ TEST(CommandLine, what_ends_at_once_needs_no_deck) {
   EXPECT_TRUE(parse({"--version"}).version);
   EXPECT_TRUE(parse({"--show-config"}).show_config);
   EXPECT_EQ(parse({"--explain", "train.steps"}).explain, "train.steps");
+}
+
+TEST(CommandLine, a_blank_for_the_sign_is_answered_with_what_to_type) {
+  const auto meant = [](std::vector<const char*> words) {
+    words.insert(words.begin(), "a.toml");
+    return refused(words);
+  };
+  EXPECT_THAT(meant({"train.steps", "30"}), HasSubstr("'train.steps' is not section.key=value"));
+  EXPECT_THAT(meant({"train.steps", "30"}), EndsWith("; type train.steps=30"));
+  EXPECT_THAT(meant({"train.steps", "=", "30", "job.seed=1"}), EndsWith("; type train.steps=30"));
+  EXPECT_THAT(meant({"job.seed=1", "train.steps=", "30"}), EndsWith("; type train.steps=30"));
+  EXPECT_THAT(meant({"train.steps", "=30"}), EndsWith("; type train.steps=30"));
+  EXPECT_THAT(meant({"train.steps", "job.seed=1"}), EndsWith("; type train.steps=VALUE"));
+  EXPECT_THAT(meant({"train.steps"}), EndsWith("; type train.steps=VALUE"));
+  EXPECT_THAT(meant({"generate.prompt", "And God"}), EndsWith("; type 'generate.prompt=And God'"));
+  EXPECT_THAT(meant({"train.stepz", "30"}), HasSubstr("the nearest key is train.steps"));
 }
 
 TEST(CommandLine, faults_say_what_and_how) {

@@ -96,16 +96,12 @@ const Case kCases[] = {
     {"wide_head", "[model]\nd_model = 1032\nnum_heads = 4\n", "deck.toml:2:11  model.d_model  gives head width 258"},
     {"learning_rates", "[optimizer]\nlearning_rate = 1e-4\nmin_learning_rate = 1e-3\n",
      "deck.toml:3:21  optimizer.min_learning_rate  0.001 is above optimizer.learning_rate = 0.0001"},
-    {"warmup", "train.steps = 5\noptimizer.warmup_steps = 6\n",
-     "deck.toml:2:26  optimizer.warmup_steps  6 is more than train.steps = 5"},
     {"validation", "train.validate_every = 5\ndata.validation_fraction = 0\n",
      "deck.toml:1:24  train.validate_every  5 asks for validation, but data.validation_fraction = 0"},
     {"micro_batch_above_batch", "[train]\nbatch_size = 4\nmicro_batch_size = 8\n",
      "deck.toml:3:20  train.micro_batch_size  8 is more than train.batch_size = 4"},
     {"micro_batch_does_not_divide", "[train]\nbatch_size = 8\nmicro_batch_size = 3\n",
      "deck.toml:3:20  train.micro_batch_size  3 does not divide train.batch_size = 8"},
-    {"profile_after_the_end", "train.steps = 5\ntrace.profile_steps = [2, 6]\n",
-     "deck.toml:2:23  trace.profile_steps  names step 6, after the last one (train.steps = 5)"},
     {"text_vocabulary", "data = {source = 'text', path = 'a'}\nmodel.vocab_size = 256\n",
      "deck.toml:2:20  model.vocab_size  256 is too small for data.source = \"text\""},
     {"text_without_path", "data.source = 'text'\n",
@@ -204,15 +200,22 @@ TEST(Faults, of_overrides_stand_at_the_command_line) {
   EXPECT_THAT(deck_refusal(deck, {"train.steps"}), HasSubstr("is not an override  legal: section.key=value"));
   EXPECT_THAT(deck_refusal(deck, {"job.output=5"}), HasSubstr("quote it for TOML as well: 'job.output=\"...\"'"));
   EXPECT_THAT(deck_refusal(deck, {"job.output=a\xFF"}), HasSubstr("command line  job.output  is not UTF-8 text"));
-  EXPECT_THAT(deck_refusal(deck, {"optimizer.warmup_steps=10"}),
-              HasSubstr("command line  optimizer.warmup_steps  10 is more than train.steps = 9"));
+  EXPECT_THAT(deck_refusal(deck, {"train.micro_batch_size=99"}),
+              HasSubstr("command line  train.micro_batch_size  99 is more than train.batch_size = "));
 }
 
 TEST(Faults, an_override_mends_a_contradiction_of_the_deck_or_makes_one) {
-  EXPECT_EQ(read("train.steps = 5\noptimizer.warmup_steps = 6\n", {"train.steps=6"}).train.steps, 6);
+  EXPECT_EQ(read("[train]\nbatch_size = 5\nmicro_batch_size = 6\n", {"train.batch_size=6"}).train.batch_size, 6);
   const std::string synthetic = "data.source = 'synthetic'\n";
   EXPECT_THAT(deck_refusal(synthetic, {"data.path=a"}), HasSubstr("command line  data.path  would be ignored"));
   EXPECT_EQ(read(synthetic, {"data.path=a", "data.source=tokens"}).data.source, DataSource::tokens);
+}
+
+TEST(Faults, none_in_a_run_that_ends_before_what_the_deck_names) {
+  const std::string deck = "optimizer.warmup_steps = 40\ntrace.profile_steps = [20]\n";
+  for (const std::int64_t steps : {1, 30}) {
+    EXPECT_EQ(read(deck, {"train.steps=" + std::to_string(steps)}).train.steps, steps);
+  }
 }
 
 TEST(Faults, text_is_bounded_and_what_is_accepted_can_be_read_again) {

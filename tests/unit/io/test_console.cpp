@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/ioctl.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <sstream>
 
@@ -88,6 +89,27 @@ TEST(Console, numbers_that_are_none_show_as_such) {
     console.step(empty);
   });
   EXPECT_THAT(lines_of(text)[1], ContainsRegex("^ +1 +- +inf( +-)+$"));
+}
+
+// Its reader has left, or the disk is full: the job goes on.
+TEST(Console, a_stream_that_takes_nothing_is_no_fault) {
+  ASSERT_NE(std::signal(SIGPIPE, SIG_IGN), SIG_ERR);  // as the program does
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  for (std::FILE* const stream : {std::fopen("/dev/full", "w"), ::fdopen(ends[1], "w")}) {
+    ASSERT_NE(stream, nullptr);
+    {
+      Console console(Console::Style::line, 1, stream);
+      console.begin(0, 500);
+      for (std::int64_t step = 1; step <= 500; ++step) console.step(record(step));
+      console.note(std::string(100'000, 'x'));  // more than a buffer holds
+      console.end();
+    }
+    EXPECT_NE(std::ferror(stream), 0) << "it took everything: the test shows nothing";
+    std::fclose(stream);
+  }
+  EXPECT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);
 }
 
 TEST(Console, silent_says_nothing) {

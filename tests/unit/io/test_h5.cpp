@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
@@ -16,6 +17,9 @@ namespace h5 = io::h5;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+// Clusters turn locking off. HDF5 reads this once, when it is first used.
+[[maybe_unused]] const int kLocking = ::setenv("HDF5_USE_FILE_LOCKING", "BEST_EFFORT", 1);
 
 const h5::Meaning kMeaning{"s", "a column"};
 

@@ -164,7 +164,7 @@ TEST(HostMemory, too_large_a_layout_fails_with_the_table_and_the_advice) {
     EXPECT_EQ(failure.code(), Exit::out_of_memory);
     EXPECT_EQ(static_cast<int>(failure.code()), 4);
     EXPECT_THAT(failure.what(), HasSubstr("12.0 PiB"));
-    EXPECT_THAT(failure.what(), HasSubstr("3 ranks x 4.0 PiB"));
+    EXPECT_THAT(failure.what(), HasSubstr("(3 ranks x 4.0 PiB)"));
     EXPECT_THAT(failure.what(), HasSubstr(layout.table()));
     EXPECT_THAT(failure.what(), ::testing::EndsWith("try a smaller one"));
   }

@@ -98,6 +98,20 @@ TYPED_TEST(Generate, stops_after_end_of_text_and_not_before) {
   EXPECT_TRUE(this->generate({5}, options).empty());
 }
 
+TYPED_TEST(Generate, is_cut_where_the_caller_says) {
+  GenerateOptions options{.max_tokens = 60, .seed = 9};
+  const std::vector<int> whole = this->generate({7}, options);
+  for (const int length : {0, 1, 30, 59}) {
+    int asked = 0;
+    options.is_cut = [&] { return asked++ == length; };
+    EXPECT_EQ(this->generate({7}, options), std::vector<int>(whole.begin(), whole.begin() + length));
+  }
+  int asked = 0;
+  options.is_cut = [&] { return ++asked > 60; };
+  EXPECT_EQ(this->generate({7}, options), whole);
+  EXPECT_EQ(asked, 60) << "once for each token";
+}
+
 TYPED_TEST(Generate, refuses_an_empty_prompt_and_tokens_that_the_model_does_not_have) {
   EXPECT_THROW(this->generate({}, {}), std::invalid_argument);
   EXPECT_THROW(this->generate({3, 61}, {}), Failure);

@@ -140,7 +140,8 @@ TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_networ
   const Plan one = plan_training(deck, Dtype::fp32, 1), three = plan_training(deck, Dtype::fp32, 3);
   const std::string text = describe(three, deck);
   EXPECT_THAT(text, HasSubstr(std::to_string(three.table.parameter_count()) + " parameters"));
-  EXPECT_THAT(text, HasSubstr("12 sequences x 32 tokens = 3 ranks x 1 micro-steps x 4 sequences\n"));
+  EXPECT_THAT(text, HasSubstr("12 sequences x 32 tokens = 3 ranks x 1 micro-step x 4 sequences\n"));
+  EXPECT_THAT(describe(one, deck), HasSubstr("12 sequences x 32 tokens = 1 rank x 1 micro-step x 12 sequences\n"));
   EXPECT_THAT(text, HasSubstr(three.layout.table()));
   EXPECT_THAT(text, HasSubstr("1.33 times that"));  // 2 (R-1) / R
   EXPECT_THAT(describe(one, deck), ::testing::Not(HasSubstr("network")));
@@ -151,11 +152,23 @@ TEST(Describe, says_when_the_shares_are_not_equal) {
   deck.parallel.allow_uneven = true;
   deck.train.batch_size = 5;
   EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
-              HasSubstr("5 sequences x 32 tokens = 2 ranks x 1 micro-steps x 3 sequences at most (uneven)\n"));
+              HasSubstr("5 sequences x 32 tokens = 2 ranks x 1 micro-step x 3 sequences at most (uneven)\n"));
   deck.train.batch_size = 12;
   deck.train.micro_batch_size = 4;  // 6 a rank: 4 and 2
   EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
               HasSubstr("12 sequences x 32 tokens = 2 ranks x 2 micro-steps x 4 sequences at most (uneven)\n"));
+}
+
+TEST(Describe, notes_what_the_run_does_not_get_to) {
+  config::Settings deck = settings();
+  const auto described = [&] { return describe(plan_training(deck, Dtype::fp32, 1), deck); };
+  deck.train.steps = 40;
+  deck.optimizer.warmup_steps = 40;
+  deck.trace.profile_steps = {1, 40};
+  EXPECT_THAT(described(), ::testing::Not(HasSubstr("note ")));
+  deck.train.steps = 30;
+  EXPECT_THAT(described(), HasSubstr("within its warm-up: train.steps = 30, optimizer.warmup_steps = 40\n"));
+  EXPECT_THAT(described(), HasSubstr("before step 40 of trace.profile_steps: train.steps = 30\n"));
 }
 
 TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number) {

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Signals when a run has hardly begun, and when it is over but for its sample; and in jobs that cannot go on later."""
+import os
+import signal
+import time
+import unittest
+
+import numpy as np
+
+from harness import STOPPED, TINY, RunTest, column, end_all, latest_step, tensors
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SHORT = ("train.steps=4", "optimizer.warmup_steps=2", "trace.profile_steps=[]", "train.validate_every=0")
+SOON_S = 20  # of a machine that has other things to do; what is interrupted would take many times that
+
+
+class Early(RunTest):
+    """The deck is a pipe: the program is in main, and before MPI, until it has read it."""
+
+    def start_with_pipe(self, *arguments, ranks=None, **more):
+        """The job, and what gives it its deck. Each rank has a pipe of its own."""
+        pipes = [self.folder / f"deck{rank}.toml" for rank in range(ranks or 1)]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        own = ("sh", "-c", 'program=$1; shift 2; exec "$program" "deck${OMPI_COMM_WORLD_RANK:-0}.toml" "$@"', "sh")
+        job = self.start("unused.toml", *arguments, ranks=ranks, wrapper=own, **more)
+        writers = []
+
+        def is_read():
+            try:
+                while len(writers) < len(pipes):
+                    writers.append(os.open(pipes[len(writers)], os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                return False
+            return True
+
+        self.wait_until(is_read, "a program that reads its deck", job)
+
+        def give(text):
+            for writer in writers:
+                os.write(writer, text.encode())
+                os.close(writer)
+            for pipe in pipes:
+                pipe.unlink()
+        return job, give
+
+    def test_training_stops_before_its_first_step(self):
+        whole = self.train("whole", *SHORT)
+        for number in SIGNALS:
+            with self.subTest(signal=number.name):
+                directory = self.folder / number.name
+                job, give = self.start_with_pipe(f"job.directory={directory}", *SHORT)
+                os.kill(job.process.pid, number)
+                give(TINY.read_text())
+                result = job.wait()
+                self.assertEqual(result.code, STOPPED, str(result))
+                self.assertIn(f"stopped by {number.name} after step 0: resume with --resume auto", result.out)
+                self.run_deck(TINY, f"job.directory={directory}", *SHORT, "--resume", "auto", says="written by 1 rank)")
+                for label, value in tensors(whole).items():
+                    np.testing.assert_array_equal(tensors(directory)[label], value, label)
+
+    def test_one_rank_stops_all(self):
+        directory = self.folder / "run"
+        job, give = self.start_with_pipe(f"job.directory={directory}", *SHORT, ranks=2)
+        end_all(job.ranks()[-1:], signal.SIGTERM)
+        give(TINY.read_text())
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, str(result))
+        self.assertEqual(result.out.count("stopped by SIGTERM after step 0"), 1, str(result))
+        self.run_deck(TINY, f"job.directory={directory}", *SHORT, "--resume", "auto", ranks=2, says="written by 2 ranks)")
+        self.assertEqual(list(column(directory, "step")), [1, 2, 3, 4])
+
+    def test_a_second_interrupt_does_not_wait(self):
+        job, _ = self.start_with_pipe()
+        for _ in range(100):  # two that come at once count as one
+            end_all([job.process.pid], signal.SIGINT)
+            time.sleep(0.05)
+            if job.process.poll() is not None:
+                break
+        self.assertEqual(job.wait(SOON_S).code, 130)
+
+    def test_what_cannot_go_on_later_ends(self):
+        for kind in ("bench.kernels", "generate"):
+            job, give = self.start_with_pipe(f"job.input={self.folder}")
+            os.kill(job.process.pid, signal.SIGTERM)
+            give(TINY.read_text().replace('"train"', f'"{kind}"'))
+            result = job.wait(SOON_S)
+            self.assertEqual((result.code, result.out), (-signal.SIGTERM, ""), str(result))
+
+    def test_a_benchmark_under_way_ends(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.kernels"') + "\n[bench]\nrepeats = 1000000\nrow_limit_s = 0.3\n")
+        for number in SIGNALS:
+            job = self.start(deck, f"job.output={self.folder / number.name}.h5",
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # whatever started the tests
+            self.wait_until(lambda: "\n" in job.printed(), "the table", job)
+            os.kill(job.process.pid, number)
+            self.assertEqual(job.wait(SOON_S).code, -number)
+
+
+class Late(RunTest):
+    def test_a_sample_is_cut_short(self):
+        """The training is saved: the run is finished, whichever rank is told to end."""
+        starts = {"alone": (None, lambda job: [job.process.pid]), "mpirun": (2, lambda job: [job.process.pid]),
+                  "rank 0": (2, lambda job: job.ranks()[:1]), "rank 1": (2, lambda job: job.ranks()[1:])}
+        for name, (ranks, victims) in starts.items():
+            for number in SIGNALS[2:] if name == "mpirun" else SIGNALS:  # of the others mpirun makes a SIGKILL
+                with self.subTest(start=name, signal=number.name):
+                    folder = f"{name} {number.name}"
+                    job = self.start(TINY, f"job.directory={self.folder / folder}", *SHORT, "train.sample_tokens=10000000",
+                                     ranks=ranks)
+                    self.wait_until(lambda: "4 steps in" in job.printed(), "the end of training", job)
+                    end_all(victims(job), number)
+                    result = job.wait(SOON_S)
+                    self.assertEqual(result.code, 0, str(result))
+                    self.assertRegex(result.out, r"--- \d+ tokens? generated from the trained model, then .*the run is finished")
+                    self.assertEqual(latest_step(self.folder / folder), 4)
+
+    def test_a_sample_that_nothing_cuts_is_whole_on_any_number_of_ranks(self):
+        samples = []
+        for ranks in (None, 2):
+            out = self.run_deck(TINY, f"job.directory={self.folder / str(ranks)}", *SHORT, "train.sample_tokens=12",
+                                ranks=ranks, says="--- 12 tokens generated from the trained model ---").out
+            samples.append(out.rpartition("->")[2].split())
+        self.assertEqual([len(sample) for sample in samples], [12, 12])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)  # so that a test that skips itself says so
