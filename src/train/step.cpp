@@ -112,6 +112,7 @@ class TrainerOf final : public Trainer {
     const std::int64_t sequences = batch.sequences_of(world_.rank());
     fill(slot.tokens, static_cast<int>(sequences), [&](int i) { sampler.fill(sample + i, row_); });
 
+    slot.is_cold = started_ == 0 || (settings_.train.graph && !launch_by_launch && !slot.graph.is_recorded());
     slot.is_by_launch = launch_by_launch || !settings_.train.graph || !slot.has_run;
     if (slot.is_by_launch) {
       enqueue(slot);
@@ -140,6 +141,7 @@ class TrainerOf final : public Trainer {
     n.learning_rate = s.adamw.learning_rate;
     n.loss_scale = s.loss_scale;
     n.was_skipped = s.adamw.skip != 0;
+    n.was_cold = slot.is_cold;
     const int last = plan_.batch.micro_steps - 1;
     for (int micro = 0; micro <= last; ++micro) {
       n.forward_s += slot.marks.seconds(slot.forward(micro), slot.backward(micro));
@@ -246,7 +248,7 @@ class TrainerOf final : public Trainer {
     Kokkos::View<optim::StepState, kernels::PinnedSpace> state;  // as the step left it
     kernels::StreamTimer<Exec> marks;                            // part of the graph: valid once the step is done
     StepGraph graph;
-    bool has_run = false, is_by_launch = true;
+    bool has_run = false, is_by_launch = true, is_cold = true;
     bool follows = false;  // was started before the step before it was collected
   };
 

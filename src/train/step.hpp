@@ -35,6 +35,7 @@ struct StepNumbers {
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
   bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
+  bool was_cold = false;  // the trainer's first step, or with train.graph one that ran before its graph or recorded it
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last
   /// From the end of the step before, where that one was still to be collected when this one was started; else from
