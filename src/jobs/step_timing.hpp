@@ -10,7 +10,7 @@
 
 namespace tessera::jobs {
 
-/// Times of the counted steps, on this rank. Phases are StepNumbers'; forward_backward is of each step's sum of the two.
+/// Times of the counted steps on this rank, phases as in StepNumbers; forward_backward is of each step's own sum.
 struct StepTiming {
   Timing step, device, forward, backward, forward_backward, exposed, optimizer;
   std::int64_t cold_steps = 0;  // StepNumbers::was_cold
