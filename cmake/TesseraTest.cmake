@@ -8,6 +8,8 @@ include(GoogleTest)
 function(tessera_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   string(REPLACE "." "_" target "test.${name}")
+  math(EXPR limit "300 * ${TESSERA_TEST_PATIENCE}")    # seconds
+  math(EXPR limit_of_ranks "600 * ${TESSERA_TEST_PATIENCE}")
   add_executable(${target} ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} tessera_test_support)
   target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS} TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
@@ -17,12 +19,12 @@ function(tessera_test name)
     foreach(ranks IN LISTS arg_RANKS)
       add_test(NAME ${name}.np${ranks}
         COMMAND "${PROJECT_SOURCE_DIR}/scripts/run" --quiet -n ${ranks} "$<TARGET_FILE:${target}>")
-      set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "${kind};mpi;${arg_LABELS}" TIMEOUT 600 PROCESSORS ${ranks}
+      set_tests_properties(${name}.np${ranks} PROPERTIES LABELS "${kind};mpi;${arg_LABELS}" TIMEOUT ${limit_of_ranks} PROCESSORS ${ranks}
         SKIP_REGULAR_EXPRESSION "needs [0-9]+ GPUs, found")
     endforeach()
   else()
     target_link_libraries(${target} PRIVATE tessera_test_main)
     gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
-      PROPERTIES LABELS "${kind};${arg_LABELS}" TIMEOUT 300)
+      PROPERTIES LABELS "${kind};${arg_LABELS}" TIMEOUT ${limit})
   endif()
 endfunction()

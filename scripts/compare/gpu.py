@@ -216,7 +216,7 @@ PASSES = ["forward", "backward"]
 # Of every timing, on both sides. A GPU at its power limit keeps its full clocks for some 40 ms after a rest, then loses
 # up to a sixth of its speed: a timing that does not begin rested tells what ran before it. Passes longer than a few
 # milliseconds outlast that time, and are repeated least.
-TIMING = {"repeats": 12, "warmup": 1, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
+TIMING = {"repeats": 12, "warmup": 3, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
 COURSE = "forward+backward of the course's case [ms]"
 COURSE_CASE = {"B": 1, "H": 16, "T": 16384, "D": 64, "causal": True}
 

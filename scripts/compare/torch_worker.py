@@ -8,7 +8,6 @@ turns in one call; this process keeps its models and compiled code between its t
     {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
     {"do": "model", ...}      builds and compiles a transformer, and lays it aside in host memory
     {"do": "wake"}            brings it back, with an optimizer;  {"do": "step", "compiled": b, ...} times it
-    {"do": "copy", "bytes": n}    GB/s of a device copy, read plus written
     {"do": "stop"}
 
 Every time is taken with events of the GPU around a call, many calls in the queue at once, medians in milliseconds.
@@ -33,7 +32,7 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
     call()  # plans are made, memory is taken
     torch.cuda.synchronize()
     time.sleep(1e-3 * rest_ms)
-    begin, once_s, count = time.perf_counter(), math.inf, 0
+    begin, once_s, count = time.perf_counter(), math.inf, 2  # this call, and the one that the repeats wait behind
     while count < warmup or 1e3 * (time.perf_counter() - begin) < warmup_ms:
         before = time.perf_counter()
         call()
@@ -277,13 +276,6 @@ def step(request):
     return answer
 
 
-def copy(request):
-    source = torch.randn(request["bytes"] // 4, device="cuda")
-    target = torch.empty_like(source)
-    ms = timed(lambda: target.copy_(source), 20, 60)
-    return {"gbyte_per_s": 2e-6 * request["bytes"] / ms}
-
-
 def main():
     answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr instead of between our answers
     os.dup2(2, 1)
@@ -291,7 +283,7 @@ def main():
         request = json.loads(line)
         if request["do"] == "stop":
             break
-        work = {"attention": attention, "error": error, "model": model, "wake": wake, "step": step, "copy": copy}[request["do"]]
+        work = {"attention": attention, "error": error, "model": model, "wake": wake, "step": step}[request["do"]]
         try:
             answer = {"answer": work(request)}
         except Exception as failure:  # told to the other side, which decides

@@ -267,18 +267,21 @@ std::vector<Key> make_table() {
        "Seconds between writes of run.h5; more where writing would take over 1 % of the run."},
 
       {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
-       "Repeats before the measured ones."},
+       "Runs before the measured ones. They are the only ones that do not count: 0 measures the first run ever, with "
+       "all that only a first one does. In bench.step with train.graph four steps run or record two graphs (column "
+       "cold_steps counts those among the measured ones), so that 5 measures replays behind a replay."},
       {"bench.warmup_ms", at<&S::bench, &Bench::warmup_ms>(), between(0, 1e6), "ms",
        "The warm-up goes on until it has lasted this long, whatever bench.warmup says: an idle GPU, its clocks low, "
-       "may take tens of milliseconds to raise them."},
+       "may take tens of milliseconds to raise them. 0: bench.warmup alone counts."},
       {"bench.rest_ms", at<&S::bench, &Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time between a first, untimed run and the warm-up of each timing of bench.attention and bench.kernels. "
-       "A GPU at its power limit runs below its highest clocks, and is back at them after a tenth of a second of "
-       "rest: without one, a row depends on the row before. 0: neither rest nor that run."},
+       "Idle time in each timing of bench.attention and bench.kernels, behind the first run of its warm-up. A GPU at "
+       "its power limit runs below its highest clocks, and is back at them after a tenth of a second of rest: without "
+       "one, a row depends on the row before. 0: none."},
       {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
-       "Measured repeats; the median and the spread are reported."},
+       "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
       {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",
-       "Repeats of one timing stop when they have lasted this long; the row says how many there were. 0: never."},
+       "Repeats of one timing of bench.attention and bench.kernels stop when they have lasted this long; the row says "
+       "how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
        "Memory that a row of bench.attention may take; a larger one is reported and not run. 0: what the machine has."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",

@@ -143,11 +143,11 @@ struct Trace {
 };
 
 struct Bench {
-  std::int64_t warmup = 2;
-  double warmup_ms = 0;  // warm-up goes on until it has lasted this long
-  double rest_ms = 0;    // idle before a timing: bench.attention, bench.kernels
+  std::int64_t warmup = 5;  // a graph's two sets of buffers take four
+  double warmup_ms = 0;     // warm-up goes on until it has lasted this long
+  double rest_ms = 0;       // idle before a timing: bench.attention, bench.kernels
   std::int64_t repeats = 10;
-  double row_limit_s = 0;                                 // repeats of one timing stop after this long; 0: never
+  double row_limit_s = 0;                                 // bench.attention, bench.kernels: repeats stop; 0: never
   double memory_limit_gib = 0;                            // 0: what the machine has
   std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
   std::vector<std::int64_t> head_widths = {64};           // D, bench.attention

@@ -25,12 +25,12 @@ namespace tessera::jobs {
 using Exec = kernels::Device;
 
 Timing summarize(std::vector<double> seconds) {
-  if (seconds.empty()) return {NAN, NAN, NAN, NAN, 0};
+  Timing t;
+  if (seconds.empty()) return t;
+  t.first_s = seconds.front();
   std::sort(seconds.begin(), seconds.end());
   const std::size_t n = seconds.size();
-  Timing t;
   t.median_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
-  t.min_s = seconds.front();
   t.mean_s = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(n);
   double squares = 0;
   for (const double s : seconds) squares += (s - t.mean_s) * (s - t.mean_s);
@@ -45,37 +45,46 @@ std::int64_t repeats_within(const config::Bench& bench, double once_s) {
 }
 
 Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
-  // 1. rest, after a run that may load code and fill pools
-  if (bench.rest_ms > 0) {
+  // 1. rest, behind the first run of the warm-up
+  std::int64_t warmup = bench.warmup;
+  const auto rest = std::chrono::duration<double, std::milli>(bench.rest_ms);
+  if (bench.rest_ms > 0 && (warmup > 0 || bench.warmup_ms > 0)) {
     work();
     exec.fence();
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench.rest_ms));
+    --warmup;
   }
+  std::this_thread::sleep_for(rest);
 
-  // 2. warm up: until both its count and its time are reached; the fastest run tells how many repeats there is time for
+  // 2. warm up; the fastest run tells how many repeats there is time for. On a device the last run is not waited for
+  const std::int64_t leading = kernels::kIsHost<Exec> ? 0 : 1;
   const double start_s = events::now_s();
   double once_s = INFINITY;
-  const std::int64_t warmup = std::max<std::int64_t>(bench.warmup, bench.row_limit_s > 0 ? 1 : 0);
-  for (std::int64_t i = 0; i < warmup || 1e3 * (events::now_s() - start_s) < bench.warmup_ms; ++i) {
+  for (; warmup > leading || 1e3 * (events::now_s() - start_s) < bench.warmup_ms; --warmup) {
     const double before_s = events::now_s();
     work();
     exec.fence();
     once_s = std::min(once_s, events::now_s() - before_s);
   }
+  const bool leads = leading == 1 && (warmup > 0 || bench.warmup_ms > 0);
 
-  // 3. enqueue all repeats; on a device behind one that does not count, so that the first finds the queue busy, too
-  const auto repeats = static_cast<int>(std::isinf(once_s) ? bench.repeats : repeats_within(bench, once_s));
+  // 3. enqueue all repeats
+  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);
+  const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
   kernels::StreamTimer<Exec> timer(2 * repeats);
   exec.fence();
-  if constexpr (!kernels::kIsHost<Exec>) work();
-  for (int i = 0; i < repeats; ++i) {
-    timer.mark(exec, 2 * i);
+  if (leads) work();
+  const double begin_s = events::now_s();
+  int counted = 0;
+  for (; counted < repeats; ++counted) {
+    if (waits && counted > 0 && events::now_s() - begin_s >= bench.row_limit_s) break;
+    timer.mark(exec, 2 * counted);
     work();
-    timer.mark(exec, 2 * i + 1);
+    timer.mark(exec, 2 * counted + 1);
+    if (waits) exec.fence();
   }
   exec.fence();
   std::vector<double> seconds;
-  for (int i = 0; i < repeats; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
+  for (int i = 0; i < counted; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
   return summarize(std::move(seconds));
 }
 
@@ -132,10 +141,9 @@ void BenchTable::add(std::vector<Cell> row) {
 }
 
 namespace {
-/// Two blanks, then the value at the right of its column: numbers of five digits take up to 11 characters.
+/// Two blanks, then the value at the right of its column.
 std::string padded(const std::string& value, const BenchTable::Cell& cell) {
-  const std::size_t usual = cell.units.empty() ? 8 : 11;
-  return fmt::format("  {:>{}}", value, std::max({cell.column.size(), cell.longest, usual}));
+  return fmt::format("  {:>{}}", value, std::max(cell.column.size(), cell.longest));
 }
 }  // namespace
 

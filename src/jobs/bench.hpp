@@ -1,6 +1,8 @@
 /// What every bench job shares: repeated timing, and a table of rows for the console and for HDF5.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -11,19 +13,21 @@
 
 namespace tessera::jobs {
 
-/// Seconds of repeated runs.
+/// Seconds of repeated runs; NaN where there are none.
 struct Timing {
-  double median_s = 0, mean_s = 0, std_s = 0, min_s = 0;
+  double median_s = NAN, mean_s = NAN, std_s = NAN, first_s = NAN;
   std::int64_t repeats = 0;
 };
-Timing summarize(std::vector<double> seconds);
+Timing summarize(std::vector<double> seconds);  // in the order in which they were measured
 
 /// How many repeats of something that takes `once_s` the deck asks for: bench.repeats, fewer under bench.row_limit_s.
 std::int64_t repeats_within(const config::Bench& bench, double once_s);
 
-/// Runs `work` once and rests for bench.rest_ms, where that is not 0; then enqueues `work` on `exec` for the warm-up
-/// and then for the repeats, and times each repeat on the instance's own clock. The host waits only at the end, so that
-/// on a device no gap between two launches counts.
+/// Runs `work` on `exec`: first for the warm-up, bench.warmup times and more until bench.warmup_ms are over, then for
+/// the repeats, each timed on the instance's own clock; never else. The rest of bench.rest_ms comes behind the first
+/// run of the warm-up, which may load code and fill pools. On a device the repeats are enqueued behind the warm-up's
+/// last run, and the host waits only at the end, so that no gap between two launches counts. Where bench.row_limit_s
+/// limits the repeats and no run of the warm-up told how long one takes, the host waits after each.
 Timing time_repeats(const config::Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
 
 /// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, near to normal (the sum of four
@@ -46,17 +50,18 @@ class BenchTable {
     std::string column, units;
     double number;  // NaN shows as '-'
     std::string text;
-    bool is_detail = false;   // in the file only
-    std::size_t longest = 0;  // characters of the column's longest text, where that is not short
+    bool is_detail = false;    // in the file only
+    std::size_t longest = 11;  // characters of the column's longest value: numbers of five digits take up to 11
   };
   static Cell number(std::string column, std::string units, double value) {
     return {std::move(column), std::move(units), value, {}};
   }
+  static Cell count(std::string column, double value) { return {std::move(column), "1", value, {}, false, 6}; }
   static Cell detail(std::string column, std::string units, double value) {
     return {std::move(column), std::move(units), value, {}, true};
   }
   static Cell text(std::string column, std::string value, std::string_view longest = "") {
-    return {std::move(column), "", 0, std::move(value), false, longest.size()};
+    return {std::move(column), "", 0, std::move(value), false, std::max(longest.size(), std::size_t{8})};
   }
 
   void add(std::vector<Cell> row);

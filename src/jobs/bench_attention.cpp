@@ -167,6 +167,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
     row.push_back(T::number(fmt::format("{}_ms", name), "ms", ms(*timing, &Timing::median_s)));
     row.push_back(T::detail(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
     row.push_back(T::detail(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
+    row.push_back(T::detail(fmt::format("{}_first_ms", name), "ms", ms(*timing, &Timing::first_s)));
     row.push_back(
         T::detail(fmt::format("{}_repeats", name), "1", *timing ? static_cast<double>((*timing)->repeats) : NAN));
   }

@@ -70,8 +70,10 @@ void measure_all(const Context& context, BenchTable& table) {
         table,
         {T::text("kernel", kernel, "weighted_sum_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
          T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
-         T::number("median_ms", "ms", 1e3 * t.median_s), T::number("std_ms", "ms", 1e3 * t.std_s),
-         T::number("gbyte_per_s", "GB/s", rate), T::number("of_copy", "1", rate / copy_rate)},
+         T::number("median_ms", "ms", 1e3 * t.median_s), T::detail("mean_ms", "ms", 1e3 * t.mean_s),
+         T::number("std_ms", "ms", 1e3 * t.std_s), T::detail("first_ms", "ms", 1e3 * t.first_s),
+         T::detail("repeats", "1", static_cast<double>(t.repeats)), T::number("gbyte_per_s", "GB/s", rate),
+         T::number("of_copy", "1", rate / copy_rate)},
         context);
   };
   const double tensor = static_cast<double>(sizeof(Scalar)) * static_cast<double>(N * C);  // [bytes]

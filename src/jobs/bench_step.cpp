@@ -4,8 +4,12 @@
 /// Steps follow each other as in training: while one runs, the next one waits behind it. `step_ms` is the time from the
 /// end of one to the end of the next on rank 0, `device_ms` what the device says of the same steps, and the phases are
 /// parts of that; head and loss belong to the backward phase, which fuses their two passes. `forward_ms` is a pass of
-/// its own over as many sequences, head and loss included, without gradients. `peak_mib` is what the job's process has
-/// taken of a GPU's memory since it began, libraries and captured graphs included; `planned_mib` is the layout's.
+/// its own over as many sequences, head and loss included, without gradients, and comes after the steps. `peak_mib` is
+/// what the job's process has taken of a GPU's memory since it began, libraries and captured graphs included;
+/// `planned_mib` is the layout's.
+///
+/// What counts is what step_timing.hpp says: bench.warmup = 0 counts the first step, with all that only a first one
+/// does, and `cold_steps` says how many of the counted steps were no ordinary ones.
 ///
 /// MFU is mfu.hpp's. bench.profile adds the kernels of one more step by time. A model that does not fit is a
 /// row that says so, where the deck asks for several.
@@ -20,10 +24,9 @@
 #include "io/answer.hpp"
 #include "jobs/bench.hpp"
 #include "jobs/mfu.hpp"
+#include "jobs/step_timing.hpp"
 #include "kernels/core/device_info.hpp"
-#include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
-#include "train/trainer.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -33,93 +36,14 @@ using Exec = kernels::Device;
 struct Row {
   std::string size, variant, attention = "-", outcome = "ok";
   double parameters = NAN, flop = NAN, planned_bytes = NAN, peak_bytes = NAN;
-  std::optional<Timing> step;
-  double forward_pass_s = NAN, device_s = NAN, forward_s = NAN, backward_s = NAN, exposed_s = NAN, optimizer_s = NAN;
+  std::optional<StepTiming> steps;
+  Timing forward;
 };
 
 std::string attention_text(const kernels::AttentionChoice& choice) {
   if (choice.kind == kernels::AttentionKind::standard) return "standard";
   const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
   return forward == backward ? forward : forward + "+" + backward;
-}
-
-double median(const std::vector<double>& seconds) { return summarize(seconds).median_s; }
-
-/// Time of validation passes over as many sequences as a step has; NaN where the corpus holds too few.
-double time_forward(const config::Bench& bench, train::Trainer& trainer, const data::Sampler& sampler,
-                    std::int64_t sequences, parallel::World& world) {
-  if (sampler.validation_windows() < sequences) return NAN;
-  std::vector<double> seconds;
-  for (std::int64_t i = -std::max<std::int64_t>(bench.warmup, 1); i < bench.repeats; ++i) {
-    const auto watch = world.watch("a forward pass");
-    world.barrier();
-    const double start_s = events::now_s();
-    trainer.validate(sampler, sequences);
-    if (i >= 0) seconds.push_back(events::now_s() - start_s);
-  }
-  return median(seconds);
-}
-
-void time_steps(const config::Settings& settings, train::Trainer& trainer, const data::Sampler& sampler,
-                parallel::World& world, Row& row) {
-  const config::Bench& bench = settings.bench;
-  std::int64_t sample = 0;
-  const auto start = [&] {
-    const auto watch = world.watch("a step");
-    trainer.start(sample, sampler);
-    sample += settings.train.batch_size;
-  };
-  const auto collect = [&] {
-    const auto watch = world.watch("the end of a step");
-    return trainer.collect();
-  };
-  const double begin_s = events::now_s();
-  const auto is_cold = [&] {
-    const auto watch = world.watch("the exchange between steps");
-    return world.any(1e3 * (events::now_s() - begin_s) < bench.warmup_ms);
-  };
-  // Both sets of buffers run launch by launch, then record their graphs, before anything is counted.
-  const std::int64_t warmup =
-      settings.train.graph ? std::max<std::int64_t>(bench.warmup, 2 * train::Trainer::kMaxStarted) : bench.warmup;
-  for (std::int64_t i = 0; i < warmup || is_cold(); ++i) {
-    start();
-    collect();
-  }
-
-  std::vector<double> step_s, device_s, forward_s, backward_s, exposed_s, optimizer_s;
-  const auto measure = [&] {
-    const train::StepNumbers n = collect();
-    step_s.push_back(n.step_s);
-    device_s.push_back(n.total_s);
-    forward_s.push_back(n.forward_s);
-    backward_s.push_back(n.backward_s);
-    exposed_s.push_back(n.exposed_comm_s);
-    optimizer_s.push_back(n.optimizer_s);
-  };
-  if constexpr (kernels::kIsHost<Exec>) {
-    for (std::int64_t i = 0; i < bench.repeats; ++i) {
-      {
-        const auto watch = world.watch("the exchange between steps");
-        world.barrier();
-      }
-      start();
-      measure();
-    }
-  } else {
-    start();  // does not count: the measured ones wait behind another, as every step of a run does
-    start();
-    collect();
-    for (std::int64_t i = 0; i < bench.repeats; ++i) {
-      if (i + 1 < bench.repeats) start();
-      measure();
-    }
-  }
-  row.step = summarize(step_s);
-  row.device_s = median(device_s);
-  row.forward_s = median(forward_s);
-  row.backward_s = median(backward_s);
-  row.exposed_s = median(exposed_s);
-  row.optimizer_s = median(optimizer_s);
 }
 
 /// Runs one step launch by launch and prints its kernels by time, with their sums by kind.
@@ -188,34 +112,44 @@ void measure(const Context& context, const config::Settings& settings, std::int6
   together(world, [&] { run.trainer->connect(); });
   run.trainer->initialize(settings.job.seed);
   watch.reset();
-  time_steps(settings, *run.trainer, *run.sampler, world, row);
+  row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
   if constexpr (!kernels::kIsHost<Exec>)
     row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
   if (settings.bench.profile) print_profile(settings, *run.trainer, *run.sampler, world);
-  row.forward_pass_s = time_forward(settings.bench, *run.trainer, *run.sampler, settings.train.batch_size, world);
+  row.forward = time_forward(settings, *run.trainer, *run.sampler, world);
 }
 
 std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks, const Mfu& mfu) {
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
-  const double step_s = row.step ? row.step->median_s : NAN;
+  const StepTiming steps = row.steps.value_or(StepTiming{});
+  const double step_s = steps.step.median_s;
   using T = BenchTable;
+  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
+  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   return {T::text("size", row.size),
           T::text("variant", row.variant),
           T::text("compute", format_of(settings.precision.compute)),
           T::text("attention", row.attention, "portable+wgmma"),
-          T::number("ranks", "1", ranks),
+          T::count("ranks", ranks),
           T::detail("parameters", "1", row.parameters),
-          T::number("tokens", "tokens", tokens),
-          T::number("forward_ms", "ms", 1e3 * row.forward_pass_s),
-          T::detail("forward_phase_ms", "ms", 1e3 * row.forward_s),
-          T::detail("backward_phase_ms", "ms", 1e3 * row.backward_s),
-          T::number("forward_backward_ms", "ms", 1e3 * (row.forward_s + row.backward_s)),
-          T::number("exposed_ms", "ms", 1e3 * row.exposed_s),
-          T::number("optimizer_ms", "ms", 1e3 * row.optimizer_s),
-          T::number("device_ms", "ms", 1e3 * row.device_s),
-          T::number("step_ms", "ms", 1e3 * step_s),
-          T::detail("step_mean_ms", "ms", row.step ? 1e3 * row.step->mean_s : NAN),
-          T::number("step_std_ms", "ms", row.step ? 1e3 * row.step->std_s : NAN),
+          T::detail("tokens", "tokens", tokens),
+          ms("forward_ms", row.forward.median_s),
+          ms_detail("forward_mean_ms", row.forward.mean_s),
+          ms_detail("forward_std_ms", row.forward.std_s),
+          ms_detail("forward_first_ms", row.forward.first_s),
+          ms_detail("forward_phase_ms", steps.forward.median_s),
+          ms_detail("backward_phase_ms", steps.backward.median_s),
+          ms("forward_backward_ms", steps.forward_backward.median_s),
+          ms_detail("forward_backward_mean_ms", steps.forward_backward.mean_s),
+          ms_detail("forward_backward_std_ms", steps.forward_backward.std_s),
+          ms("exposed_ms", steps.exposed.median_s),
+          ms("optimizer_ms", steps.optimizer.median_s),
+          ms_detail("device_ms", steps.device.median_s),
+          ms("step_ms", step_s),
+          ms_detail("step_mean_ms", steps.step.mean_s),
+          ms("step_std_ms", steps.step.std_s),
+          ms_detail("step_first_ms", steps.step.first_s),
+          T::count("cold_steps", row.steps ? static_cast<double>(steps.cold_steps) : NAN),
           T::number("tokens_per_s", "tokens/s", tokens / step_s),
           T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
           T::number("mfu", "1", mfu.of(row.flop, step_s)),

@@ -37,6 +37,7 @@ void Pipeline::begin() {
 
 void Pipeline::start(bool launch_by_launch, const Enqueue& enqueue) {
   Slot& slot = slots_[next_slot()];
+  slot.is_cold = started_ == 0 || (records_graphs_ && !launch_by_launch && !slot.graph.is_recorded());
   slot.is_by_launch = launch_by_launch || !records_graphs_ || !slot.has_run;
   if (slot.is_by_launch) {
     enqueue(slot.marks);
@@ -57,7 +58,7 @@ Pipeline::Ended Pipeline::collect() {
   const int since = slot.follows ? end_of(collected_ - 1) : start_of(collected_);
   const double step_s = times_.seconds(since, end_of(collected_));
   ++collected_;
-  return {number, slot.is_by_launch, slot.marks.phases(), step_s};
+  return {number, slot.is_by_launch, slot.is_cold, slot.marks.phases(), step_s};
 }
 
 void Pipeline::forget_graphs() {

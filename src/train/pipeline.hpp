@@ -65,6 +65,7 @@ class Pipeline {
   struct Ended {
     int slot;
     bool was_by_launch;
+    bool was_cold;  // the first step of all, or with graphs one that ran before its graph or recorded it
     PhaseTimes phases;
     /// From the end of the step before, where that one was still to be collected when this one was started; else from
     /// begin().
@@ -81,7 +82,7 @@ class Pipeline {
     explicit Slot(int micro_steps) : marks(micro_steps) {}
     StepMarks marks;
     StepGraph graph;
-    bool has_run = false, is_by_launch = true;
+    bool has_run = false, is_by_launch = true, is_cold = true;
     bool follows = false;  // was started before the step before it was collected
   };
   /// Marks in times_, for as many steps as may be started and not collected, and the one before them.

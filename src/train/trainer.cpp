@@ -123,11 +123,12 @@ StepNumbers Trainer::collect() {
   n.learning_rate = s.adamw.learning_rate;
   n.loss_scale = s.loss_scale;
   n.was_skipped = s.adamw.skip != 0;
+  n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
   return n;
 }
 
-Trainer::ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windows) {
+ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windows) {
   const std::int64_t share = kernels::ceil_div(windows, world_.size());
   const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
   const HostTokens tokens = host_tokens(plan_.state.validation);

@@ -39,7 +39,8 @@ struct StepNumbers : PhaseTimes {
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
   bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
-  double step_s = 0;         // Pipeline::Ended
+  bool was_cold = false;     // Pipeline::Ended, as step_s
+  double step_s = 0;
 };
 
 /// The scalars of the training state that a checkpoint keeps.
@@ -48,14 +49,42 @@ struct StateScalars {
   double loss_scale = 1;
 };
 
-class Trainer {
+/// Sum of token losses over this rank's share of validation windows, and how many tokens they have.
+struct ValidationSum {
+  double loss_sum = 0, tokens = 0;
+};
+
+/// Steps and validations one after another: what a benchmark drives.
+class Steps {
+ public:
+  static constexpr int kMaxStarted = Pipeline::kMaxStarted;
+  virtual ~Steps() = default;
+
+  /// Enqueues one step on the global batch that begins at sample `first_sample`. At most kMaxStarted steps may be
+  /// started and not collected. `launch_by_launch`: never from a graph, so that tools see every kernel.
+  virtual void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) = 0;
+  /// Waits for the oldest step that was not collected, and says what it did.
+  virtual StepNumbers collect() = 0;
+  virtual int started() const = 0;  // and not collected
+
+  /// This rank's share of the first `windows` validation windows.
+  virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
+
+  /// One step from beginning to end.
+  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) {
+    start(first_sample, sampler, launch_by_launch);
+    return collect();
+  }
+};
+
+class Trainer final : public Steps {
  public:
   using Exec = kernels::Device;
 
   /// Takes the plan's memory on this rank; keeps references to plan, settings and world. Not collective: connect() it
   /// when every rank has one. `observer` hears of every pass what the step's own hooks hear.
   Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer = nullptr);
-  ~Trainer();  // waits for what is under way: it uses the memory that goes
+  ~Trainer() override;  // waits for what is under way: it uses the memory that goes
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -69,25 +98,10 @@ class Trainer {
   /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
   void initialize(std::uint64_t seed);
 
-  /// Enqueues one step on the global batch that begins at sample `first_sample`. At most kMaxStarted steps may be
-  /// started and not collected. `launch_by_launch`: never from a graph, so that tools see every kernel.
-  static constexpr int kMaxStarted = Pipeline::kMaxStarted;
-  void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false);
-  /// Waits for the oldest step that was not collected, and says what it did.
-  StepNumbers collect();
-  int started() const { return pipeline_.started(); }  // and not collected
-
-  /// One step from beginning to end.
-  StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) {
-    start(first_sample, sampler, launch_by_launch);
-    return collect();
-  }
-
-  /// Sum of token losses over this rank's share of the first `windows` validation windows, and how many tokens.
-  struct ValidationSum {
-    double loss_sum = 0, tokens = 0;
-  };
-  ValidationSum validate(const data::Sampler& sampler, std::int64_t windows);
+  void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) override;
+  StepNumbers collect() override;
+  int started() const override { return pipeline_.started(); }
+  ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
   /// Every tensor of the state; only those with index % ranks == rank when `mine_only`. Good while no step is started.
   std::vector<SavedTensor> saved_state(bool mine_only);

@@ -1,7 +1,8 @@
 """Starts the real program the way a user does, and looks at what it left. Shared by the run tests.
 
-ctest sets TESSERA_PROGRAM (the binary) and TESSERA_SOURCE_DIR (the checkout). Every test works in a folder of its own,
-with a space in its name, and ends every process that it started.
+ctest sets TESSERA_PROGRAM (the binary), TESSERA_SOURCE_DIR (the checkout) and TESSERA_TEST_PATIENCE (a factor of time
+limits, for slow builds). Every test works in a folder of its own, with a space in its name, and ends every process that
+it started.
 """
 import functools
 import os
@@ -22,7 +23,7 @@ SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
 PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
 TINY = SOURCE / "input/tiny.toml"
 EPS32 = 2.0**-24  # unit roundoff of float
-LIMIT_S = 120     # a run that takes longer hangs
+LIMIT_S = 120 * int(os.environ.get("TESSERA_TEST_PATIENCE", 1))  # a run that takes longer hangs; sanitizers slow it down
 
 # Two ways to compute the same training of the deck TINY: sums of a gradient in another order differ by about one unit
 # roundoff of its largest entry (clipped: 1 at most) per step. AdamW turns an error of a gradient into at most

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What bench.* measure: every case is a row, whatever becomes of it, and derived columns follow from measured ones."""
+import json
 import math
 import unittest
 
@@ -85,10 +86,26 @@ class Bench(RunTest):
         for row in rows:
             self.assertEqual(row["outcome"], "ok")
             self.assertGreater(row["forward_ms"], 0)
+            for part in ("forward", "forward_backward", "step"):  # two repeats: the median is the mean, and the mean is between them
+                self.assertAlmostEqual(row[f"{part}_ms"], row[f"{part}_mean_ms"], places=9)
+                self.assertGreaterEqual(row[f"{part}_std_ms"], 0)
             self.assertAlmostEqual(row["forward_backward_ms"], row["forward_phase_ms"] + row["backward_phase_ms"], places=9)
+            self.assertEqual(row["cold_steps"], 0)
             self.assertAlmostEqual(row["tokens_per_s"], 1e3 * row["tokens"] / row["step_ms"], delta=1e-6 * row["tokens_per_s"])
             if gpus() is None:  # a GPU's phases of a model this small are gaps between launches, other ones in every step
                 self.assertGreaterEqual(1.05 * row["step_ms"], row["forward_backward_ms"])
+
+    def test_without_a_warm_up_the_first_step_counts_and_a_column_says_so(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 0\nrepeats = 6\n")
+        variants = ["fused"] if gpus() is None else ["fused", "graph"]
+        rows = self.rows(deck, f"bench.variants={json.dumps(variants)}")
+        self.assertEqual([row["cold_steps"] for row in rows], [1, 4][:len(variants)])  # the first; two sets, run and recorded
+        for row in rows:
+            self.assertGreater(6 * row["step_mean_ms"], row["step_first_ms"])
+            self.assertGreaterEqual(row["step_std_ms"] * (1 + 1e-9), abs(row["step_first_ms"] - row["step_mean_ms"]) / math.sqrt(5))
+        if gpus() is not None:
+            graph = self.rows(deck, "bench.variants=[\"graph\"]", "bench.warmup=4")[0]
+            self.assertEqual(graph["cold_steps"], 0)
 
     def test_a_graph_over_mpi_is_refused_before_anything_is_measured(self):
         if gpus() is None:

@@ -18,20 +18,32 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = re.compile(r"-(I|isystem|D|std=|march=|W|m)")
+WITH_FILE = ("-o", "-MF", "-MT", "-MQ")  # what comes out, a file of dependencies, what that is of: the next word says
+
+
+def parts_of(entry):
+    """(compiler, flags) of an entry of compile_commands.json: every flag but those that name what goes in and comes out."""
+    words = entry.get("arguments") or shlex.split(entry["command"])
+    first = next(i for i, word in enumerate(words) if word.startswith("-"))
+    inputs = {entry["file"], Path(entry["directory"], entry["file"]).as_posix()}
+    rest, flags = iter(words[first:]), []
+    for word in rest:
+        if word in WITH_FILE:
+            next(rest)
+        elif not (word in ("-c", *inputs) or re.fullmatch("-M([DGMP]*|[FTQ].+)", word)):
+            flags.append(word)
+    return words[first - 1], flags  # a launcher such as ccache stands before the compiler
+
+
+def compile_commands(build):
+    return json.loads((build / "compile_commands.json").read_text())
 
 
 def flags_by_folder(build):
-    """{folder: flags} from the compile commands: include paths, definitions, language; no optimisation, no output."""
+    """{folder: flags} of the first source file of each folder."""
     flags = {}
-    for entry in json.loads((build / "compile_commands.json").read_text()):
-        words, kept = iter(shlex.split(entry["command"])[1:]), []
-        for word in words:
-            if word in ("-isystem", "-I", "-D"):
-                kept += [word, next(words)]
-            elif KEPT.match(word):
-                kept.append(word)
-        flags.setdefault(Path(entry["file"]).parent.as_posix(), kept)
+    for entry in compile_commands(build):
+        flags.setdefault(Path(entry["directory"], entry["file"]).parent.as_posix(), parts_of(entry)[1])
     return flags
 
 
@@ -66,7 +78,7 @@ def compile_alone(compiler, header, flags, precompiled):
 
 
 def check(build, headers):
-    compiler = os.environ.get("CXX") or shlex.split(json.loads((build / "compile_commands.json").read_text())[0]["command"])[0]
+    compiler = os.environ.get("CXX") or parts_of(compile_commands(build)[0])[0]
     flags = flags_by_folder(build)
     jobs = []
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -98,15 +110,32 @@ def all_headers():
     return [path for path in found if not is_of_device_code(path)]
 
 
+def faults_of_flags(folder):
+    """Compile commands, as CMake and other generators write them, keep every flag that names no file of the compilation."""
+    flags = ["-DNAME=\"a b\"", "-I", "/include", "-isystem", "/lib/include", "-include", "config.h", "-O3", "-fopenmp", "-pthread",
+             "-std=c++20", "--param", "max-inline=9", "-fsanitize=address,undefined", "-Werror", "-mavx2"]
+    files = ["-MD", "-MMD", "-MP", "-MT", "x.o", "-MFx.d", "-MF", "x.d", "-o", "x.o", "-c", "/room/x.cpp"]
+    words = ["/usr/bin/c++", *flags[:7], *files[:8], *flags[7:], *files[8:]]
+    entries = [{"directory": "/build", "file": "/room/x.cpp", "command": shlex.join(words)},
+               {"directory": "/build", "file": "/room/words/x.cpp", "arguments": [*words[:-1], "/room/words/x.cpp"]},
+               {"directory": "/room", "file": "x.cpp", "command": shlex.join(words)},
+               {"directory": "/build", "file": "/room/launched/x.cpp", "command": shlex.join(["ccache", *words[:-1], "/room/launched/x.cpp"])}]
+    (folder / "compile_commands.json").write_text(json.dumps(entries))
+    faults = [f"flags of {room}: {found}" for room, found in flags_by_folder(folder).items() if found != flags]
+    compilers = {parts_of(entry)[0] for entry in entries}
+    return faults + ([] if compilers == {"/usr/bin/c++"} else [f"compilers: {compilers}"])
+
+
 def self_test(build):
-    """A header that forgets <vector> must be found, a sound one must pass."""
+    """A header that forgets <vector> must be found, a sound one must pass; a compile command keeps its flags."""
     with tempfile.TemporaryDirectory(dir=build) as folder:
         sound, faulty = Path(folder) / "sound.hpp", Path(folder) / "faulty.hpp"
         sound.write_text("#pragma once\n#include <vector>\ninline std::vector<int> f() { return {}; }\n")
         faulty.write_text("#pragma once\ninline std::vector<int> f() { return {}; }\n")
+        faults = faults_of_flags(Path(folder))
         compiler = os.environ.get("CXX", "c++")
         found = [compile_alone(compiler, header, ["-std=c++20"], None) for header in (sound, faulty)]
-    return [] if found[0] is None and found[1] is not None else [f"sound: {found[0]}; faulty: {found[1]}"]
+    return faults + ([] if found[0] is None and found[1] is not None else [f"sound: {found[0]}; faulty: {found[1]}"])
 
 
 if __name__ == "__main__":

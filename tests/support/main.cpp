@@ -3,6 +3,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "support/sanitizers.hpp"
+
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();  // ctest asks every executable: no GPU for that

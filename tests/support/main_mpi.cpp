@@ -13,6 +13,8 @@
 #include <sstream>
 #include <string>
 
+#include "support/sanitizers.hpp"
+
 #ifdef __SANITIZE_ADDRESS__
   #include <sanitizer/lsan_interface.h>
 #endif

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 #include "kernels/core/events.hpp"
 
@@ -45,19 +47,79 @@ TEST(BenchTable, keeps_its_columns_apart_and_under_their_names) {
   EXPECT_EQ(words_of(unforeseen.line(0)).size(), 12u) << unforeseen.line(0);
 }
 
-TEST(TimeRepeats, rests_once_before_it_warms_up_and_repeats) {
+/// When each run of `work` began, in seconds since the call.
+struct Timed {
+  Timing timing;
+  std::vector<double> called_s;
+};
+Timed timed(const config::Bench& bench) {
+  Timed found;
+  const double begin_s = events::now_s();
+  found.timing = time_repeats(bench, kernels::Device(), [&] { found.called_s.push_back(events::now_s() - begin_s); });
+  return found;
+}
+
+TEST(TimeRepeats, rests_behind_the_first_run_of_the_warm_up) {
   config::Bench bench;
   bench.warmup = 2;
   bench.repeats = 3;
   bench.rest_ms = 100;
-  const double begin_s = events::now_s();
-  std::vector<double> called_s;
-  const Timing timing = time_repeats(bench, kernels::Device(), [&] { called_s.push_back(events::now_s() - begin_s); });
+  const auto [timing, called_s] = timed(bench);
   EXPECT_EQ(timing.repeats, 3);
-  ASSERT_GE(called_s.size(), 6u);  // one before the rest, the warm-up, the repeats
+  ASSERT_EQ(called_s.size(), 5u);
   EXPECT_GE(called_s[1] - called_s[0], 100e-3);
   EXPECT_LT(called_s.back() - called_s[1], 100e-3);
   EXPECT_LT(timing.median_s, 100e-3);  // the rest counts in no repeat
+}
+
+TEST(TimeRepeats, counts_every_run_but_those_of_the_warm_up) {
+  config::Bench bench;
+  bench.repeats = 3;
+  for (const double rest_ms : {0.0, 20.0}) {
+    for (const double row_limit_s : {0.0, 60.0}) {
+      for (const int warmup : {0, 1, 2, 5}) {
+        bench.warmup = warmup;
+        bench.rest_ms = rest_ms;
+        bench.row_limit_s = row_limit_s;
+        const auto [timing, called_s] = timed(bench);
+        EXPECT_EQ(called_s.size(), static_cast<std::size_t>(warmup + 3))
+            << "rest " << rest_ms << ", limit " << row_limit_s;
+        EXPECT_EQ(timing.repeats, 3);
+        if (warmup == 0) {
+          EXPECT_GE(called_s.front(), 1e-3 * rest_ms) << "the rest comes first";
+        }
+      }
+    }
+  }
+  bench = {};
+  bench.warmup = 0;
+  bench.warmup_ms = 30;
+  EXPECT_GE(timed(bench).called_s.back(), 30e-3) << "a warm-up by time alone";
+}
+
+TEST(TimeRepeats, stops_at_its_limit_without_a_warm_up_too) {
+  config::Bench bench;
+  bench.warmup = 0;
+  bench.repeats = 1000;
+  bench.row_limit_s = 20e-3;
+  int runs = 0;
+  const Timing timing = time_repeats(bench, kernels::Device(), [&] {
+    ++runs;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  EXPECT_EQ(timing.repeats, runs);
+  EXPECT_GE(runs, 1);
+  EXPECT_LE(runs, 20);
+}
+
+TEST(Summarize, keeps_the_first_and_takes_the_deviation_of_a_sample) {
+  const Timing timing = summarize({7, 1, 4});
+  EXPECT_EQ(timing.first_s, 7);
+  EXPECT_EQ(timing.median_s, 4);
+  EXPECT_EQ(timing.mean_s, 4);
+  EXPECT_EQ(timing.std_s, 3);
+  EXPECT_EQ(timing.repeats, 3);
+  EXPECT_TRUE(std::isnan(summarize({}).median_s));
 }
 
 TEST(DtypeNamed, knows_what_the_decks_may_name) {

@@ -126,6 +126,17 @@ TEST(EnqueuedStep, takes_from_the_end_of_the_step_before_it_to_its_own) {
   }
 }
 
+TEST(EnqueuedStep, the_first_is_cold_and_with_a_graph_those_that_run_before_it_or_record_it) {
+  Training launches(small_settings());
+  for (int step = 0; step < 4; ++step) EXPECT_EQ(launches.step().was_cold, step == 0) << "step " << step;
+  if (kIsOnHost) return;
+  Training graph(with_graph({"plain", small_settings(), Dtype::fp32}).settings);
+  for (int step = 0; step < 7; ++step) {
+    graph.start(step == 5);  // launch by launch, as a profiled step is
+    EXPECT_EQ(graph.collect().was_cold, step < 2 * train::Trainer::kMostStarted) << "step " << step;
+  }
+}
+
 TEST(EnqueuedStep, a_third_under_way_is_refused_and_so_is_collecting_none) {
   Training training(small_settings());
   EXPECT_THROW(training.trainer->collect(), std::logic_error);

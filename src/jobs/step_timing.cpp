@@ -1,0 +1,108 @@
+#include "jobs/step_timing.hpp"  // the contract is there; here is how
+
+#include <algorithm>
+
+#include "kernels/core/events.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+/// Runs `work` at least `least` times, and until bench.warmup_ms are over on every rank.
+template <class Work>
+void warm_up(const config::Bench& bench, std::int64_t least, parallel::World& world, const Work& work) {
+  const double begin_s = events::now_s();
+  const auto is_early = [&] {
+    if (bench.warmup_ms == 0) return false;
+    const auto watch = world.watch("the exchange between steps");
+    return world.any(1e3 * (events::now_s() - begin_s) < bench.warmup_ms);
+  };
+  for (std::int64_t i = 0; i < least || is_early(); ++i) work();
+}
+
+template <class Part>
+Timing summarize_part(const std::vector<train::StepNumbers>& steps, const Part& part) {
+  std::vector<double> seconds;
+  for (const train::StepNumbers& step : steps) seconds.push_back(part(step));
+  return summarize(std::move(seconds));
+}
+
+}  // namespace
+
+StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
+  using Numbers = train::StepNumbers;
+  const auto of = [&](double Numbers::*part) {
+    return summarize_part(steps, [&](const Numbers& n) { return n.*part; });
+  };
+  StepTiming timing;
+  timing.step = of(&Numbers::step_s);
+  timing.device = of(&Numbers::total_s);
+  timing.forward = of(&Numbers::forward_s);
+  timing.backward = of(&Numbers::backward_s);
+  timing.forward_backward = summarize_part(steps, [](const Numbers& n) { return n.forward_s + n.backward_s; });
+  timing.exposed = of(&Numbers::exposed_comm_s);
+  timing.optimizer = of(&Numbers::optimizer_s);
+  timing.cold_steps = std::count_if(steps.begin(), steps.end(), [](const Numbers& n) { return n.was_cold; });
+  return timing;
+}
+
+std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
+                                          const data::Sampler& sampler, parallel::World& world, StepOrder order) {
+  const config::Bench& bench = settings.bench;
+  std::int64_t sample = 0;
+  const auto start = [&] {
+    const auto watch = world.watch("a step");
+    trainer.start(sample, sampler);
+    sample += settings.train.batch_size;
+  };
+  const auto collect = [&] {
+    const auto watch = world.watch("the end of a step");
+    return trainer.collect();
+  };
+  const bool is_queued = order == StepOrder::queued;
+  const bool leads = is_queued && (bench.warmup > 0 || bench.warmup_ms > 0);  // a step of the warm-up, the queue
+  warm_up(bench, bench.warmup - (leads ? 1 : 0), world, [&] {
+    start();
+    collect();
+  });
+
+  std::vector<train::StepNumbers> counted;
+  if (!is_queued) {
+    for (std::int64_t i = 0; i < bench.repeats; ++i) {
+      {
+        const auto watch = world.watch("the exchange between steps");
+        world.barrier();
+      }
+      start();
+      counted.push_back(collect());
+    }
+    return counted;
+  }
+  if (leads) start();
+  start();
+  if (leads) collect();
+  for (std::int64_t i = 0; i < bench.repeats; ++i) {
+    if (i + 1 < bench.repeats) start();
+    counted.push_back(collect());
+  }
+  return counted;
+}
+
+Timing time_forward(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
+                    parallel::World& world) {
+  const config::Bench& bench = settings.bench;
+  const std::int64_t sequences = settings.train.batch_size;
+  if (sampler.validation_windows() < sequences) return {};
+  const auto pass_s = [&] {
+    const auto watch = world.watch("a forward pass");
+    world.barrier();
+    const double start_s = events::now_s();
+    trainer.validate(sampler, sequences);
+    return events::now_s() - start_s;
+  };
+  warm_up(bench, bench.warmup, world, pass_s);
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < bench.repeats; ++i) seconds.push_back(pass_s());
+  return summarize(std::move(seconds));
+}
+
+}  // namespace tessera::jobs
