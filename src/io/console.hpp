@@ -4,7 +4,8 @@
 ///       10      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB
 ///
 /// Only rank 0 has a console that speaks; the others make one with Style::silent. Numbers that were not measured
-/// (NaN) show as '-'. NO_COLOR and TERM=dumb turn colours off; the bar never wraps: it is cut to the terminal's width.
+/// (NaN) show as '-'. NO_COLOR and TERM=dumb turn colours off. The bar never wraps: it is cut to the width that the
+/// terminal has when it is drawn. Validation losses stay above it as lines of their own.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,8 @@ class Console {
 
   /// Steps first_step+1 .. last_step follow; a resumed run starts with first_step > 0.
   void begin(std::int64_t first_step, std::int64_t last_step);
-  /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss.
+  /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss;
+  /// where there is a bar, with each validation loss only.
   void step(const StepRecord&);
   /// A line that stays, above the bar where there is one.
   void note(std::string_view line);
@@ -41,6 +43,7 @@ class Console {
   void draw_bar();
   void erase_bar();
   void print_line(const StepRecord&);
+  std::string place_of(const StepRecord&) const;
 
   Style style_;
   std::int64_t every_steps_;
