@@ -290,6 +290,7 @@ class TrainerOf final : public Trainer {
     phase("reduce", [&] { queue_->finish(); });
     slot.marks.mark(exec_, slot.reduced());
     hooks_->set_phase("optimizer");
+    hooks_->tick(model::Timeline{plan_.shape.units()}.update());
     phase("optimizer", [&] { update(); });
     Kokkos::deep_copy(exec_, slot.state, state_view());
     slot.marks.mark(exec_, slot.end());
