@@ -7,7 +7,8 @@ Sections, in this order (--only picks some, separated by commas):
     error       errors of out, d_q, d_k, d_v against float64, ours and PyTorch's FLASH, on the same inputs
     kernels     memory-bound kernels at 65,536 x 4,096, against a copy
     gpt2        the GPT-2-124M- and 1558M-class decks, against the tokens/s of llm.c
-    steps       whole steps of the named sizes, against torch.compile: forward, forward+backward, step, peak memory
+    steps       whole steps of the named sizes, against torch.compile in its default mode and with "reduce-overhead",
+                each with clipping and without; forward, forward+backward and peak memory of the default mode
     scaling     the step of size large on 1, 2, 4 ... GPUs
     parts       steps against the sum of what they must do: products alone, attention alone, and the bytes of all other
                 kernels at the rate of a copy, by ncu (only where --only names it)
@@ -21,186 +22,16 @@ we are faster: the median over the rounds, with the lowest and the highest.
 """
 import json
 import math
-import os
 import re
 import signal
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from compare import plots
-
-ROOT = Path(__file__).resolve().parents[2]
-SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
-         "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
-GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
-ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
-VANILLA_SIZES = ("small", "medium", "large")  # where what graphs and compilers save is more than a few percent
-
-
-class Failed(Exception):
-    """One side could not do what it was asked; the text says why."""
-
-
-class Torch:
-    """PyTorch's side (torch_worker.py), started when it is first asked."""
-
-    def __init__(self):
-        self.process = None
-
-    def send(self, **request):
-        if self.process is None:
-            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                            env=ON_ONE_GPU)
-        try:
-            print(json.dumps(request), file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            self.give_up()
-
-    def receive(self):
-        line = self.process.stdout.readline()
-        if not line:
-            self.give_up()
-        answer = json.loads(line)
-        if "failed" in answer:
-            raise Failed(answer["failed"])
-        return answer["answer"]
-
-    def give_up(self):
-        """It died; whoever asks next starts another."""
-        process, self.process = self.process, None
-        raise Failed(f"PyTorch's process ended with {process.wait()}")
-
-    def ask(self, **request):
-        self.send(**request)
-        return self.receive()
-
-    def stop(self):
-        if self.process is not None:
-            try:
-                self.process.stdin.close()
-            except BrokenPipeError:
-                pass  # it has died, and nobody asked
-            self.process.wait()
-            self.process = None
-
-
-class Ours:
-    """Our program: one process per call, started through scripts/run where there are several ranks."""
-
-    def __init__(self, program, step_overrides=()):
-        self.program, self.step_overrides = program, list(step_overrides)
-
-    def run(self, deck, *overrides, ranks=1, timeout=300):
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.h5"
-            launcher = [] if ranks == 1 else [ROOT / "scripts/run", "--quiet", "-n", ranks]
-            command = [*launcher, self.program, deck, f"job.directory={folder}/run", *overrides]
-            if not any(str(o).startswith("job.output=") for o in overrides):
-                command.append(f"job.output={result}")
-            try:
-                answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout,
-                                        env=ON_ONE_GPU if ranks == 1 else None)
-            except subprocess.TimeoutExpired:
-                raise Failed(f"our program took longer than {timeout} s") from None
-            if answer.returncode != 0:
-                said = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
-                raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:])
-            return rows_of(result) if result.exists() else None
-
-
-def rows_of(path):
-    """The table of a bench result: one {column: value} per row."""
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
-                   for name, item in file.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
-    return [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
-
-
-def deck(name):
-    return ROOT / "input/bench" / name
-
-
-def words(*items):
-    return "[" + ", ".join(f'"{item}"' for item in items) + "]"
-
-
-def numbers(items):
-    return "[" + ", ".join(str(item).lower() for item in items) + "]"
-
-
-class Report:
-    """Gathers what was found: the table of promises, everything as JSON.
-
-    Promises are made before anything is measured, so that one whose section fails, or never begins, is in the table.
-    """
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.promises, self.data = {}, {}
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def promise(self, what, least, aim):
-        """Larger is better: times and errors are negated, here and in found(). None: nothing is asked at least."""
-        self.promises[what] = {"value": None, "least": least, "aim": aim, "text": None}
-
-    def found(self, what, value, text=None):
-        """What was measured; NaN is as good as nothing."""
-        self.promises[what].update(value=None if math.isnan(value) else value, text=text)
-
-    def keep(self, section, value):
-        self.data[section] = value
-        text = json.dumps(without_nan({"data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
-        (self.folder / "compare.json").write_text(text)
-
-    def table(self):
-        show = lambda x: "-" if x is None else f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"
-        lines = [f"\n{'promise':<58}{'found':>12}{'at least':>12}{'aim':>10}"]
-        for what, p in self.promises.items():
-            value, least, aim = p["value"], p["least"], p["aim"]
-            if value is None:
-                verdict = "NOT MEASURED"
-            elif value >= aim:
-                verdict = "aim reached"
-            else:
-                verdict = "below the aim" if least is None else "reached" if value >= least else "MISSED"
-            lines.append(f"{what:<58}{show(value):>12}{show(least):>12}{show(aim):>10}  {verdict}"
-                         + (f"  {p['text']}" if p["text"] else ""))
-        return "\n".join(lines)
-
-
-def without_nan(value):
-    """The same with None for every NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def lowest(values):
-    """The least of them; NaN where there are none or one is not known."""
-    values = list(values)
-    return min(values) if values and not any(math.isnan(value) for value in values) else math.nan
-
-
-def median(values):
-    return statistics.median(values) if values else math.nan
-
-
-def spread(values):
-    return statistics.median(values), min(values), max(values)
-
-
-def ratio_text(ratios):
-    middle, low, high = spread(ratios)
-    return f"{middle:5.2f} ({low:.2f}-{high:.2f})"
+from compare.sides import GPUS, ON_ONE_GPU, ROOT, Failed, Ours, Report, Torch, deck, lowest, median, numbers, ratio_text, words
+from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
 
 # --- attention
@@ -436,144 +267,6 @@ def kernels(ours, torch, report, quick):
     print(flush=True)
 
 
-# --- whole steps
-
-GPT2 = {"gpt2_124m": (530_000, 580_000), "gpt2_1558m": (48_400, 55_000)}  # at least: what llm.c does on an H200
-
-
-def step_line(what, row):
-    return (f"{what:<22}{row['forward_ms']:>9.2f}{row['forward_backward_ms']:>9.2f}{row['optimizer_ms']:>8.2f}{row['step_ms']:>9.2f}"
-            f"{row['tokens_per_s']:>12,.0f}{100 * row['mfu']:>7.1f} %{row['planned_mib']:>10.0f}{row['peak_mib']:>10.0f}  {row['outcome']}")
-
-
-STEP_HEADER = (f"\n{'step (bf16)':<22}{'fwd ms':>9}{'f+b ms':>9}{'opt ms':>8}{'step ms':>9}{'tokens/s':>12}{'MFU':>9}"
-               f"{'plan MiB':>10}{'peak MiB':>10}")
-
-
-def promise_gpt2(report, _):
-    for name, (least, aim) in GPT2.items():
-        report.promise(f"{name} [tokens/s]", least, aim)
-
-
-def gpt2(ours, torch, report, quick):
-    print(STEP_HEADER)
-    data = []
-    for name, (of_llm_c, _) in GPT2.items():
-        try:
-            row = ours.run(deck(f"{name}.toml"), *(["bench.repeats=4"] if quick else []), *ours.step_overrides)[0]
-            print(step_line(name, row), flush=True)
-            data.append({"deck": name, "llm_c_tokens_per_s": of_llm_c, **row})
-            report.found(f"{name} [tokens/s]", row["tokens_per_s"])
-        except Failed as reason:
-            print(f"{name}: {reason}", flush=True)
-    report.keep("gpt2", data)
-
-
-def compiled_side_by_side(sizes):
-    """{size: a PyTorch process that has compiled its model}: compiling takes minutes of one core each."""
-    begin = time.perf_counter()
-    workers = {size: Torch() for size in sizes}
-
-    def on_all(work):
-        for size in list(workers):
-            try:
-                work(size, workers[size])
-            except Failed as reason:
-                print(f"  torch.compile of {size}: {reason}", flush=True)
-                workers.pop(size).stop()
-
-    def begin_compiling(size, worker):
-        C, F, L, H = SIZES[size]
-        worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H)
-
-    def wait_for(size, worker):
-        worker.receive()
-        print(f"  torch.compile of {size}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
-
-    on_all(begin_compiling)
-    on_all(wait_for)
-    return workers
-
-
-def steps(ours, report, rounds, quick, sizes):
-    workers = compiled_side_by_side(sizes)
-    print(STEP_HEADER)
-    data = {}
-    for size in sizes:
-        mine, theirs, torch = {}, {}, workers.get(size)
-        repeats = 10 if quick or size in ("xl", "2.7b") else 20
-
-        def our_turn(variants):
-            for row in ours.run(deck("step_gpu.toml"), f"bench.sizes={words(size)}", f"bench.variants={words(*variants)}",
-                                f"bench.repeats={repeats}", *ours.step_overrides):
-                mine.setdefault(row["variant"], []).append(row)
-
-        def their_turn(compiled):
-            kind = "torch.compile" if compiled else "eager"
-            theirs.setdefault(kind, []).append(torch.ask(do="step", compiled=compiled, repeats=repeats))
-
-        try:
-            if torch:
-                torch.ask(do="wake")
-            for number in range(rounds):
-                turns = [lambda: our_turn(["graph"])] + ([lambda: their_turn(True)] if torch else [])
-                for turn in turns if number % 2 == 0 else reversed(turns):
-                    turn()
-            if size in VANILLA_SIZES and not quick:  # the vanilla forms, once
-                our_turn(["plain"])
-                our_turn(["fused"])
-                if torch:
-                    their_turn(False)
-        except Failed as reason:
-            print(f"{size}: {reason}", flush=True)
-        finally:
-            if torch:
-                torch.stop()
-        if mine or theirs:
-            data[size] = {"ours": mine, "torch": theirs}
-        print_size(size, mine, theirs)
-        judge_size(size, mine, theirs, report)
-        report.keep("steps", data)
-
-
-def print_size(size, mine, theirs):
-    for variant, rows in mine.items():
-        middle = sorted(rows, key=lambda row: row["step_ms"])[len(rows) // 2]
-        print(step_line(f"{size}, ours {variant}", middle))
-    for kind, rounds in theirs.items():
-        middle = sorted(rounds, key=lambda r: r["step"])[len(rounds) // 2]
-        print(f"{f'{size}, {kind}':<22}{middle['forward']:>9.2f}{middle['forward_backward']:>9.2f}{'':>8}{middle['step']:>9.2f}"
-              f"{1e3 * 2048 / middle['step']:>12,.0f}{'':>9}{'':>10}{middle['peak_mib']:>10.0f}")
-        if rows := mine.get("graph" if kind == "torch.compile" else "plain"):
-            ratio = lambda ours_, theirs_: ratio_text([t[theirs_] / m[ours_] for m, t in zip(rows, rounds)])
-            print(f"{f'  ours x {kind}':<22}  forward {ratio('forward_ms', 'forward')}, forward+backward "
-                  f"{ratio('forward_backward_ms', 'forward_backward')}, step {ratio('step_ms', 'step')}", flush=True)
-
-
-# What a size may take of the memory that torch.compile's tensors take; large and xl are reported, not promised.
-MEMORY_OF_TORCH = {"small": 1.0, "medium": 1.0, "2.7b": 1.05}
-
-
-def promise_steps(report, arguments):
-    for size in arguments.sizes.split(","):
-        report.promise(f"step of {size}, x torch.compile", 1.1, 1.25)
-        report.promise(f"  peak memory of {size} off the plan [%]", -2, -2)
-        if size in MEMORY_OF_TORCH:
-            report.promise(f"  peak memory of {size} / torch.compile's tensors", -MEMORY_OF_TORCH[size], -1.0)
-
-
-def judge_size(size, mine, theirs, report):
-    graphs = mine.get("graph", [])
-    rounds = list(zip(graphs, theirs.get("torch.compile", [])))
-    ratios = [t["step"] / m["step_ms"] for m, t in rounds]
-    report.found(f"step of {size}, x torch.compile", median(ratios), f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else None)
-    report.found(f"  peak memory of {size} off the plan [%]", -100 * median([abs(m["peak_mib"] / m["planned_mib"] - 1) for m in graphs]))
-    if size in MEMORY_OF_TORCH:
-        taken = [f"GPU memory taken: {m['peak_mib']:.0f} MiB, torch {t['taken_mib']:.0f} (tensors {t['peak_mib']:.0f})" for m, t in rounds]
-        report.found(f"  peak memory of {size} / torch.compile's tensors", -median([m["peak_mib"] / t["peak_mib"] for m, t in rounds]),
-                     "".join(taken[:1]))
-
-
 # --- several GPUs
 
 def promise_scaling(report, _):
@@ -667,7 +360,7 @@ def main(arguments, program):
             "error": lambda: error(ours, torch, report, quick),
             "kernels": lambda: kernels(ours, torch, report, quick),
             "gpt2": lambda: gpt2(ours, torch, report, quick),
-            "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(",")),
+            "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), begin + arguments.budget),
             "scaling": lambda: scaling(ours, report, gpus, quick),
             "parts": lambda: parts(ours, report, arguments.sizes.split(","))}
     signal.signal(signal.SIGTERM, cut_short)

@@ -1,7 +1,11 @@
-"""One picture for each section of scripts/compare_torch --gpu that has data."""
+"""One picture for each section of scripts/compare_torch --gpu that has data, and a small one of attention for a page."""
 import statistics
 
-COLOURS = {"wgmma": "#0072B2", "any": "#56B4E9", "mma": "#009E73", "CUDNN": "#E69F00", "FLASH": "#D55E00", "MATH": "#999999"}
+import plotting  # scripts/, where compare_torch is
+from compare.steps import CLIPPING
+
+COLOURS = {"wgmma": plotting.BLUE, "any": plotting.SKY, "mma": plotting.GREEN, "CUDNN": plotting.ORANGE,
+           "FLASH": plotting.VERMILION, "MATH": plotting.GREY}
 OURS, OURS_TOO, LIMIT = COLOURS["wgmma"], COLOURS["mma"], COLOURS["FLASH"]
 
 
@@ -15,24 +19,25 @@ def draw(report):
         print(f"no plots: {missing}")
         return
     drawn = []
-    for section, picture in PICTURES.items():
+    for (name, section), picture in PICTURES.items():
         if report.data.get(section):
-            figure = picture(plt, report.data[section])
-            figure.savefig(report.folder / f"{section}.png", dpi=140)
+            with plt.rc_context(plotting.STYLE):
+                figure = picture(plt, report.data[section])
+                figure.savefig(report.folder / f"{name}.png")
             plt.close(figure)
-            drawn.append(f"{section}.png")
+            drawn.append(f"{name}.png")
     print(f"{report.folder}: compare.json{''.join(', ' + name for name in drawn)}")
 
 
-def bars(axis, groups, series):
+def bars(axis, groups, series, size=7):
     """Bars side by side: series is [(label, colour, [height or None per group])]. Returns the bars of each."""
-    width = 0.8 / len(series)
+    width = 0.8 / max(len(series), 1)
     drawn = []
     for i, (label, colour, heights) in enumerate(series):
         places = [g + width * (i - (len(series) - 1) / 2) for g in range(len(groups))]
         drawn.append(axis.bar(places, [height or 0 for height in heights], width, color=colour, label=label))
     axis.set_xticks(range(len(groups)))
-    axis.set_xticklabels(groups, fontsize=7)
+    axis.set_xticklabels(groups, fontsize=size)
     return drawn
 
 
@@ -40,22 +45,42 @@ def case_label(row):
     return f"{row['D']}\n{row['T'] // 1024}k\n{'causal' if row['causal'] else 'full'}"
 
 
+def tflops(row, side):
+    """Of a row of the section attention; None where that side was not measured."""
+    flop = (1 if row["direction"] == "forward" else 2.5) * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
+    return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
+
+
 def attention(plt, rows):
     labels = {"wgmma": "ours, wgmma", "any": "ours, wgmma, any order", "mma": "ours, mma"}
     figure, axes = plt.subplots(2, 1, figsize=(11, 8), constrained_layout=True)
-    for axis, (direction, factor) in zip(axes, (("forward", 1), ("backward", 2.5))):
+    for axis, direction in zip(axes, ("forward", "backward")):
         chosen = [row for row in rows if row["direction"] == direction]
-
-        def tflops(row, side):
-            flop = factor * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
-            return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
-
         sides = [side for side in COLOURS if direction == "backward" or side != "any"]  # forward has one order
         bars(axis, [case_label(row) for row in chosen],
              [(labels.get(side, f"PyTorch {side}"), COLOURS[side], [tflops(row, side) for row in chosen]) for side in sides])
         axis.set(title=f"Attention {direction}, bf16", ylabel="TFLOP/s")
         axis.margins(y=0.15)  # room for the legend
         axis.legend(ncol=len(sides), loc="upper center", fontsize=7, frameon=False)
+    return figure
+
+
+def page(plt, rows):
+    """Attention's speed beside its peers for a front page: width 128, causal, on few bars."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), dpi=120, sharey=True, constrained_layout=True)
+    for axis, direction in zip(axes, ("forward", "backward")):
+        chosen = [row for row in rows if row["direction"] == direction and row["D"] == 128 and row["causal"]]
+        ours = "wgmma" if any(row["ms"].get("wgmma") for row in chosen) else "mma"
+        sides = ((ours, "Tessera", OURS), ("CUDNN", "PyTorch, cuDNN", COLOURS["CUDNN"]),
+                 ("FLASH", "PyTorch, FlashAttention", COLOURS["FLASH"]), ("MATH", "PyTorch, scores stored", COLOURS["MATH"]))
+        bars(axis, [plotting.length_text(row["T"]) for row in chosen],
+             [(label, colour, [tflops(row, side) for row in chosen]) for side, label, colour in sides], size=9)
+        axis.set_title(f"Attention {direction}")
+        axis.set_xlabel("tokens")
+        axis.grid(axis="x", visible=False)
+    axes[0].set_ylabel("TFLOP/s, bf16")
+    axes[0].legend(loc="upper left", fontsize=8)
+    axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])  # room for the legend
     return figure
 
 
@@ -96,16 +121,21 @@ def gpt2(plt, rows):
 def steps(plt, data):
     best = lambda rounds, key: statistics.median(r[key] for r in rounds) if rounds else None
     sides = (("ours, graph", OURS, "ours", "graph", "step_ms"), ("ours, plain", COLOURS["any"], "ours", "plain", "step_ms"),
-             ("torch.compile", COLOURS["CUDNN"], "torch", "torch.compile", "step"), ("PyTorch eager", COLOURS["FLASH"], "torch", "eager", "step"))
-    ms = [[best(d[side].get(kind), key) for d in data.values()] for _, _, side, kind, key in sides]
-    slowest = [max(filter(None, column), default=1) for column in zip(*ms)]
-    figure, axis = plt.subplots(figsize=(9, 4), constrained_layout=True)
-    drawn = bars(axis, list(data), [(label, colour, [x and x / most for x, most in zip(row, slowest)])
-                                    for (label, colour, *_), row in zip(sides, ms)])
-    for row, container in zip(ms, drawn):
-        axis.bar_label(container, [f"{x:.1f}" if x else "" for x in row], fontsize=6)
-    axis.set(title="One optimizer step, 4 x 512 tokens, bf16; ms on the bars", ylabel="time, of the slowest", ylim=(0, 1.25))
-    axis.legend(ncol=4, loc="upper center", frameon=False, fontsize=8)
+             ("torch.compile, reduce-overhead", COLOURS["CUDNN"], "torch", "reduce-overhead", "step"),
+             ("torch.compile", COLOURS["FLASH"], "torch", "default", "step"), ("PyTorch eager", COLOURS["MATH"], "torch", "eager", "step"))
+    figure, axes = plt.subplots(2, 1, figsize=(9, 6.4), constrained_layout=True)
+    for axis, suffix in zip(axes, CLIPPING):
+        timed = [side for side in sides if any(d[side[2]].get(side[3] + suffix) for d in data.values())]
+        ms = [[best(d[side].get(kind + suffix), key) for d in data.values()] for _, _, side, kind, key in timed]
+        slowest = [max(filter(None, column), default=1) for column in zip(*ms)] or [1] * len(data)
+        drawn = bars(axis, list(data), [(label, colour, [x and x / most for x, most in zip(row, slowest)])
+                                        for (label, colour, *_), row in zip(timed, ms)])
+        for row, container in zip(ms, drawn):
+            axis.bar_label(container, [f"{x:.1f}" if x else "" for x in row], fontsize=6)
+        axis.set(title=f"One optimizer step{suffix or ', clipped'}; 4 x 512 tokens, bf16; ms on the bars", ylabel="time, of the slowest",
+                 ylim=(0, 1.3))
+        if timed:
+            axis.legend(ncol=len(timed), loc="upper center", fontsize=7)
     return figure
 
 
@@ -132,4 +162,7 @@ def parts(plt, data):
     return figure
 
 
-PICTURES = {"attention": attention, "error": error, "kernels": kernels, "gpt2": gpt2, "steps": steps, "scaling": scaling, "parts": parts}
+# {(name of the picture, section that it draws): how}
+PICTURES = {("attention", "attention"): attention, ("attention_page", "attention"): page, ("error", "error"): error,
+            ("kernels", "kernels"): kernels, ("gpt2", "gpt2"): gpt2, ("steps", "steps"): steps, ("scaling", "scaling"): scaling,
+            ("parts", "parts"): parts}

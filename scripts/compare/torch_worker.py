@@ -6,8 +6,9 @@ turns in one call; this process keeps its models and compiled code between its t
 
     {"do": "attention", "cases": [...], "backends": [...], "passes": [...], "timing": {...}}  (the arguments of `timed`)
     {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
-    {"do": "model", ...}      builds and compiles a transformer, and lays it aside in host memory
-    {"do": "wake"}            brings it back, with an optimizer;  {"do": "step", "compiled": b, ...} times it
+    {"do": "model", ...}      builds and compiles a transformer in each mode, and lays it aside in host memory
+    {"do": "wake"}            brings it back, with an optimizer
+    {"do": "step", "mode": m, "clips": b, "repeats": n}   times it; modes are "eager" and those of torch.compile
     {"do": "stop"}
 
 Every time is taken with events of the GPU around a call, many calls in the queue at once, medians in milliseconds.
@@ -195,7 +196,11 @@ class Model(torch.nn.Module):
 
 
 class Training:
-    """A model with its optimizer, as we train ours: bf16 autocast, fused AdamW, the whole gradient clipped to 1."""
+    """A model with its optimizer, as we train ours: bf16 autocast, fused AdamW, the whole gradient clipped to 1 or not.
+
+    Inputs are the same tensors in every step. With "reduce-overhead", losses and gradients lie in the graphs' memory and
+    are gone when the next step begins: each step drops them and says so before its forward pass.
+    """
 
     def __init__(self, request):
         torch.manual_seed(1)
@@ -204,9 +209,17 @@ class Training:
             self.model = Model(*(request[key] for key in ("V", "T", "C", "L", "H", "F")))
             ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
         self.tokens, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-        self.compiled = torch.compile(self.model)
-        self.run = self.compiled
+        self.runs = {"eager": self.model}  # {mode: the model in that mode}
+        self.run = self.model
         self.optimizer = None
+
+    def compile(self, mode):
+        """Runs the model once, which compiles it."""
+        self.run = torch.compile(self.model, mode=mode)
+        self.forward_backward()
+        torch.cuda.synchronize()
+        self.drop_gradients()
+        self.runs[mode] = self.run
 
     def make_optimizer(self):
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
@@ -224,11 +237,13 @@ class Training:
 
     def forward_backward(self):
         self.drop_gradients()
+        torch.compiler.cudagraph_mark_step_begin()
         self.forward().backward()
 
-    def step(self):
+    def step(self, clips=True):
         self.forward_backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if clips:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
 
 
@@ -236,16 +251,27 @@ training = None
 
 
 def model(request):
-    """Compiles the model by running it once, then takes its memory off the GPU; seconds that took."""
+    """Compiles the model in each mode by running it once, then takes its memory off the GPU.
+
+    {"seconds": that took, "parameters": n, "faults": ["mode: why it cannot be timed, or not as what it is"]}
+    """
     global training
     begin = time.perf_counter()
     training = Training(request)
-    training.forward_backward()
-    torch.cuda.synchronize()
-    training.drop_gradients()
+    faults = []
+    for mode in request["modes"]:
+        try:
+            training.compile(mode)
+        except Exception as fault:  # the other modes can be timed all the same
+            training.drop_gradients()
+            faults.append(f"{mode}: {said(fault)}")
+    if skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]:
+        faults.append(f"reduce-overhead: {skipped} graphs were not recorded, so that it is slower than it could be")
+    if len(training.runs) == 1:
+        raise RuntimeError("; ".join(faults))
     training.model.to("cpu")
     torch.cuda.empty_cache()
-    return {"seconds": time.perf_counter() - begin, "parameters": sum(p.numel() for p in training.model.parameters())}
+    return {"seconds": time.perf_counter() - begin, "parameters": sum(p.numel() for p in training.model.parameters()), "faults": faults}
 
 
 free_before = 0  # bytes of the GPU's memory before this process takes its own
@@ -256,24 +282,35 @@ def wake(_):
     free_before = torch.cuda.mem_get_info()[0]
     training.model.to("cuda")
     training.make_optimizer()
+    training.run = training.runs.get("default", training.model)
     training.step()
     training.drop_gradients()
     torch.cuda.empty_cache()
 
 
 def step(request):
-    """{"step": ms, "forward_backward": ms, "forward": ms, "peak_mib": tensors alone, "taken_mib": of the GPU's memory}"""
-    repeats = request["repeats"]
-    training.run = training.compiled if request["compiled"] else training.model
+    """{"step": ms, "peak_mib": tensors alone, "taken_mib": of the GPU's memory}; clipped, in the default mode and eager
+    also "forward_backward" and "forward" (a graph of a forward pass alone would be another graph)."""
+    mode, repeats = request["mode"], request["repeats"]
+    if mode not in training.runs:
+        raise RuntimeError(f"the model was not compiled in the mode {mode}")
+    training.run = training.runs[mode]
+    is_recorded = mode == "reduce-overhead"
     torch.cuda.reset_peak_memory_stats()
-    answer = {"step": spaced(training.step, repeats, 3)}
+    answer = {"step": spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3)}  # records in the first ones
     answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
     answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
-    answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
-    answer["forward"] = spaced(training.forward, repeats, 1)
+    if request["clips"] and not is_recorded:
+        answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
+        answer["forward"] = spaced(training.forward, repeats, 1)
     training.drop_gradients()
     torch.cuda.empty_cache()  # the other side's turn
     return answer
+
+
+def said(fault):
+    """Its type and the first line of its message."""
+    return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"[:300]
 
 
 def main():
@@ -287,7 +324,7 @@ def main():
         try:
             answer = {"answer": work(request)}
         except Exception as failure:  # told to the other side, which decides
-            answer = {"failed": f"{type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}"[:300]}
+            answer = {"failed": said(failure)}
             torch.cuda.empty_cache()
         print(json.dumps(answer), file=answers, flush=True)
 

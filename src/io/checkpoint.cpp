@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <map>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -93,7 +95,8 @@ void prepare(const fs::path& checkpoints, const fs::path& temporary) {
   make_folder(temporary);
 }
 
-/// Every rank: its file, on the disk. Returns its manifest: "bytes checksum", then "group label extents..." per tensor.
+/// Every rank: its file, on the disk. Returns its manifest: "bytes checksum", then a line per tensor: "group label",
+/// and "extent axis" of each dimension, where '-' is an axis without a name.
 std::string write_rank_file(const fs::path& path, std::int64_t step, int rank,
                             std::span<const CheckpointTensor> tensors) {
   auto file = h5::File::create(path);
@@ -106,7 +109,9 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, int rank,
     file.write(tensor.group + "/" + tensor.label, tensor.shape, tensor.data(),
                {"1", tensor.group + " of " + tensor.label});
     manifest += fmt::format("{} {}", tensor.group, tensor.label);
-    for (const std::int64_t extent : tensor.shape) manifest += fmt::format(" {}", extent);
+    for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+      manifest += fmt::format(" {} {}", tensor.shape[axis], tensor.axes.empty() ? "-" : tensor.axes.at(axis));
+    }
     manifest += '\n';
   }
   file.close();
@@ -148,12 +153,47 @@ CheckpointState read_state(const h5::Object& root) {
           .git_hash = root.text("git_hash")};
 }
 
+/// The dimension scales of an index, made in its root as tensors first name them.
+class Axes {
+ public:
+  explicit Axes(h5::File& file) : file_(file) {}
+
+  void attach(h5::Dataset& tensor, int dimension, const std::string& name, std::int64_t extent) {
+    tensor.set_label(dimension, name);
+    auto at = scales_.find(name);
+    if (at == scales_.end()) {
+      std::vector<std::int32_t> numbers(static_cast<std::size_t>(extent));
+      std::iota(numbers.begin(), numbers.end(), 0);
+      auto scale = file_.write(name, numbers, {"1", "number of the " + name});
+      scale.make_scale(name);
+      at = scales_.emplace(name, Scale{std::move(scale), extent}).first;
+    }
+    if (at->second.extent != extent) {
+      throw std::logic_error(fmt::format("checkpoint: {} has {} entries along {}, a tensor before it {}",
+                                         tensor.where(), extent, name, at->second.extent));
+    }
+    if (at->second.tensors++ < kMaxTensors) tensor.attach_scale(at->second.dataset, dimension);
+  }
+
+ private:
+  /// A scale lists what it measures in an attribute, 16 bytes each, and an attribute has 64 KiB.
+  static constexpr int kMaxTensors = 4000;
+  struct Scale {
+    h5::Dataset dataset;
+    std::int64_t extent;
+    int tensors = 0;
+  };
+  h5::File& file_;
+  std::map<std::string, Scale> scales_;
+};
+
 /// Rank 0: the index over all rank files, made of their manifests.
 void write_index(const fs::path& path, const CheckpointState& state, const std::vector<std::string>& manifests) {
   auto file = h5::File::create(path);
   write_state(file, state);
   std::vector<std::string> names, checksums;
   std::vector<std::int64_t> bytes;
+  Axes axes(file);
   for (std::size_t rank = 0; rank < manifests.size(); ++rank) {
     names.push_back(rank_name(static_cast<int>(rank)));
     std::istringstream lines(manifests[rank]);
@@ -164,13 +204,18 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
       std::istringstream words(line);
       std::string group, label;
       h5::Shape shape;
+      std::vector<std::string> names_of_axes;
       words >> group >> label;
-      for (std::int64_t extent; words >> extent;) shape.push_back(extent);
+      for (std::int64_t extent; words >> extent >> names_of_axes.emplace_back();) shape.push_back(extent);
       const std::string tensor = group + "/" + label;
       if (file.has(tensor)) {
         throw std::logic_error(fmt::format("checkpoint: {} is written by rank {} and by one before it", tensor, rank));
       }
-      file.write_virtual(tensor, h5::Type::float32, shape, names.back(), "/" + tensor, {"1", group + " of " + label});
+      auto dataset = file.write_virtual(tensor, h5::Type::float32, shape, names.back(), "/" + tensor,
+                                        {"1", group + " of " + label});
+      for (std::size_t i = 0; i < shape.size(); ++i) {
+        if (names_of_axes[i] != "-") axes.attach(dataset, static_cast<int>(i), names_of_axes[i], shape[i]);
+      }
     }
   }
   auto name = file.write("files/name", names, {"1", "rank files of this checkpoint"});

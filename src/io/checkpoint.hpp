@@ -1,7 +1,8 @@
 /// Checkpoints: a folder per step that is either complete or not there.
 ///
 ///   checkpoints/step_NNNNNNNN/index.h5       state as root attributes; /params/<label>, /moments/m/<label>, ... as
-///                                            virtual datasets with relative sources; /files/{name,bytes,xxh3}
+///                                            virtual datasets with relative sources; /<axis>, a dimension scale of
+///                                            the tensors that have that axis; /files/{name,bytes,xxh3}
 ///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  the tensors that this rank owned, whole, float32
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
 ///   checkpoints/latest                       text: name of the newest complete folder
@@ -14,7 +15,7 @@
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
 ///           missing source of a virtual dataset as zeros. Any number of ranks may read.
 /// Limits    not two runs in one directory at a time. Kill-safe on local file systems and on network ones that
-///           rename atomically.
+///           rename atomically. A scale measures 4,000 tensors; further ones have the axis's name as a label only.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,7 @@ struct CheckpointTensor {
   std::string label;  // "block.03.attn.qkv.weight"
   std::vector<std::int64_t> shape;
   std::function<std::span<const float>()> data;  // row-major; asked for once, valid until another tensor's is
+  std::vector<std::string> axes = {};            // a word for each dimension ("channel"), or none
 };
 
 struct CheckpointState {

@@ -1,5 +1,6 @@
 #include "io/console.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -48,12 +49,22 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// Columns of the terminal behind `stream`, else COLUMNS, else 0: nobody is looking. mpirun gives rank 0 a terminal of
-/// no size wherever its own output goes; scripts/run exports COLUMNS where that is a real one.
-int terminal_width(std::FILE* stream) {
+int columns_of(int terminal) {
   winsize size{};
-  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return std::max(std::atoi(variable("COLUMNS").c_str()), 0);
+  return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+/// Columns that the terminal behind `stream` has now; 0: nobody is looking. mpirun gives rank 0 a terminal of no size
+/// wherever its own output goes. scripts/run exports COLUMNS where that is a real one, whose size now the process's
+/// controlling terminal knows, unless the rank is on another host.
+int terminal_width(std::FILE* stream) {
+  if (const int columns = columns_of(::fileno(stream)); columns > 0) return columns;
+  const int at_start = std::max(std::atoi(variable("COLUMNS").c_str()), 0);
+  const int terminal = at_start > 0 ? ::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC) : -1;
+  if (terminal < 0) return at_start;
+  const int columns = columns_of(terminal);
+  ::close(terminal);
+  return columns > 0 ? columns : at_start;
 }
 
 bool is_utf8_locale() {
@@ -95,6 +106,10 @@ void Console::step(const StepRecord& record) {
   if (is_validated) latest_validation_loss_ = record.validation_loss;
   if (style_ == Style::line && (record.step % every_steps_ == 0 || is_validated || is_last)) print_line(record);
   if (style_ == Style::bar) {
+    if (is_validated) {
+      note(fmt::format("{}  loss {}  val {}", place_of(record), number(record.loss, "{:.4f}"),
+                       number(record.validation_loss, "{:.4f}")));
+    }
     const bool is_due = std::chrono::steady_clock::now() - last_draw_ >= kRedrawEvery;
     if (is_due || is_last) draw_bar();
   }
@@ -127,6 +142,12 @@ void Console::print_line(const StepRecord& r) {
   last_printed_ = r.step;
 }
 
+/// "step 120/400"
+std::string Console::place_of(const StepRecord& r) const {
+  const std::string last = fmt::format("{}", last_step_);
+  return fmt::format("step {:>{}}/{}", r.step, last.size(), last);
+}
+
 /// "step 120/400 [######----------] 30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s": parts that do not fit
 /// the terminal fall off from the right, the bar takes what is left.
 void Console::draw_bar() {
@@ -143,8 +164,7 @@ void Console::draw_bar() {
   const int columns = terminal_width(stream_);
   const auto width =
       static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // the last makes some wrap
-  const std::string steps = fmt::format("{}", last_step_);
-  std::string head = fmt::format("step {:>{}}/{} ", latest_.step, steps.size(), steps);
+  std::string head = place_of(latest_) + " ";
   std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
   if (head.size() + tail.size() > width) {
     head = head.substr(0, width);

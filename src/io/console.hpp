@@ -5,7 +5,8 @@
 ///
 /// Only rank 0 has a console that speaks; the others make one with Style::silent. Numbers that were not measured
 /// (NaN) show as '-'. What the stream does not take (its reader has left, the disk is full) is lost, and the job goes
-/// on. NO_COLOR and TERM=dumb turn colours off; the bar never wraps: it is cut to the terminal's width.
+/// on. NO_COLOR and TERM=dumb turn colours off. The bar never wraps: it is cut to the width that the terminal has when
+/// it is drawn. Validation losses stay above it as lines of their own.
 #pragma once
 
 #include <chrono>
@@ -29,7 +30,8 @@ class Console {
 
   /// Steps first_step+1 .. last_step follow; a resumed run starts with first_step > 0.
   void begin(std::int64_t first_step, std::int64_t last_step);
-  /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss.
+  /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss;
+  /// where there is a bar, with each validation loss only.
   void step(const StepRecord&);
   /// A line that stays, above the bar where there is one.
   void note(std::string_view line);
@@ -43,6 +45,7 @@ class Console {
   void erase_bar();
   void print_line(const StepRecord&);
   void put(std::string_view text);
+  std::string place_of(const StepRecord&) const;
 
   Style style_;
   std::int64_t every_steps_;

@@ -364,6 +364,10 @@ void Dataset::attach_scale(const Dataset& scale, int axis) {
   H5_CHECK(H5DSattach_scale(id(), scale.id(), static_cast<unsigned>(axis)), where_, "attaching a dimension scale");
 }
 
+void Dataset::set_label(int axis, const std::string& name) {
+  H5_CHECK(H5DSset_label(id(), static_cast<unsigned>(axis), name.c_str()), where_, "naming an axis");
+}
+
 // --- groups ---------------------------------------------------------------------------------------------------------
 
 bool Group::has(const std::string& path) const {

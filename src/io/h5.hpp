@@ -121,6 +121,7 @@ class Dataset : public Object {
 
   void make_scale(const std::string& name);           // becomes the dimension scale `name`
   void attach_scale(const Dataset& scale, int axis);  // its axis `axis` is measured by `scale`
+  void set_label(int axis, const std::string& name);  // a word for an axis, besides or without a scale
 
  private:
   friend class Group;

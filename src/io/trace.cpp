@@ -133,6 +133,7 @@ Trace::~Trace() {
 
 void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
+  step_attempts_.push_back(attempt_);
   step_in_progress_ = record.step + 1;
   has_unwritten_ = true;
 }
@@ -247,6 +248,7 @@ void Trace::write(const std::filesystem::path& path) const {
   Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
               {"1", "optimizer steps done, over all resumes"});
   for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
+  steps.add("attempt", step_attempts_, kAttempt);
 
   Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
   kernels.add("calls", column(kernels_, &KernelRow::calls), {"1", "launches during the profiled steps"});
@@ -322,7 +324,10 @@ void Trace::load(std::int64_t resumed_step) {
     const auto values = load_column<double>(steps, c.name, step.size(), kNotMeasured);
     for (std::size_t i = 0; i < step.size(); ++i) steps_[i].*c.member = values.at(i);
   }
+  step_attempts_ = load_column<std::int32_t>(steps, "attempt", step.size(), 0);
+  if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
+  step_attempts_.resize(steps_.size());
 
   const auto kernels = file.group("kernels");
   const auto kernel = kernels.dataset("label").strings();

@@ -2,7 +2,7 @@
 ///
 ///   /info            attributes: format, version, git_hash, build, hosts, devices, transport, mfu, command, deck,
 ///                    created, attempts
-///   /steps/*         one column per quantity [step]; `step` is the dimension scale
+///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
 ///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, step, attempt [event]
@@ -115,6 +115,7 @@ class Trace final : public events::Listener {
   bool is_recording_ = false, has_unwritten_ = false;
 
   std::vector<StepRecord> steps_;
+  std::vector<std::int32_t> step_attempts_;  // of steps_
   std::vector<KernelRow> kernels_;
   std::vector<RegionRow> regions_;
   std::vector<MemoryRow> memory_;

@@ -177,7 +177,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
         throw failure_of(world, caught);
       }
     };
-    tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched});
+    tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched, tensor.param->axes});
   }
   together(world, [&] {
     io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),

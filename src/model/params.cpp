@@ -11,21 +11,23 @@ namespace tessera::model {
 
 ParamTable::ParamTable(const Shape& s) {
   const auto linear = [](std::int64_t in, std::int64_t out) { return std::sqrt(2.0 / static_cast<double>(in + out)); };
+  const Axis vocabulary{"vocabulary", s.V}, channel{"channel", s.C}, qkv{"qkv_channel", 3 * s.C},
+      heads{"attention_channel", s.C}, gate_up{"gate_up_channel", 2 * s.F}, mlp{"mlp_channel", s.F};
   int unit = 0;
-  add("embedding.weight", {s.V, s.C}, unit, 1.0);
+  add("embedding.weight", {vocabulary, channel}, unit, 1.0);
   for (int block = 0; block < s.L; ++block) {
     const std::string path = fmt::format("block.{:02}.", block);
     ++unit;
-    add(path + "attn.norm.gain", {s.C}, unit, 0);
-    add(path + "attn.qkv.weight", {3 * s.C, s.C}, unit, linear(s.C, s.C));
-    add(path + "attn.out.weight", {s.C, s.C}, unit, linear(s.C, s.C));
-    add(path + "mlp.norm.gain", {s.C}, unit, 0);
-    add(path + "mlp.gate_up.weight", {2 * s.F, s.C}, unit, linear(s.C, s.F));
-    add(path + "mlp.down.weight", {s.C, s.F}, unit, linear(s.F, s.C));
+    add(path + "attn.norm.gain", {channel}, unit, 0);
+    add(path + "attn.qkv.weight", {qkv, channel}, unit, linear(s.C, s.C));
+    add(path + "attn.out.weight", {channel, heads}, unit, linear(s.C, s.C));
+    add(path + "mlp.norm.gain", {channel}, unit, 0);
+    add(path + "mlp.gate_up.weight", {gate_up, channel}, unit, linear(s.C, s.F));
+    add(path + "mlp.down.weight", {channel, mlp}, unit, linear(s.F, s.C));
   }
   ++unit;
-  add("head.norm.gain", {s.C}, unit, 0);
-  add("head.weight", {s.V, s.C}, unit, linear(s.C, s.V));
+  add("head.norm.gain", {channel}, unit, 0);
+  add("head.weight", {vocabulary, channel}, unit, linear(s.C, s.V));
 
   for (const Param& param : params_) {
     if (param.unit == static_cast<int>(units_.size())) {
@@ -38,12 +40,18 @@ ParamTable::ParamTable(const Shape& s) {
   }
 }
 
-void ParamTable::add(std::string label, std::vector<std::int64_t> shape, int unit, double initial_std) {
+void ParamTable::add(std::string label, const std::vector<Axis>& axes, int unit, double initial_std) {
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> names;
   std::int64_t count = 1;
-  for (const std::int64_t extent : shape) count *= extent;
+  for (const Axis& axis : axes) {
+    shape.push_back(axis.extent);
+    names.emplace_back(axis.name);
+    count *= axis.extent;
+  }
   const bool has_decay = initial_std > 0;
-  params_.push_back({static_cast<int>(params_.size()), std::move(label), std::move(shape), unit, has_decay, initial_std,
-                     flat_count_, count});
+  params_.push_back({static_cast<int>(params_.size()), std::move(label), std::move(shape), std::move(names), unit,
+                     has_decay, initial_std, flat_count_, count});
   parameter_count_ += count;
   flat_count_ += kernels::round_up(count, kAlignment);
 }

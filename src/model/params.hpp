@@ -13,6 +13,9 @@
 ///               block.NN.mlp.down.weight     [C,F]      yes
 ///   head        head.norm.gain               [C]        no     1
 ///               head.weight                  [V,C]      yes
+///
+/// Axes have a word each, so that tensors name their shapes in files: V vocabulary, C channel, 3C qkv_channel, F
+/// mlp_channel, 2F gate_up_channel; the heads' side by side, the input of attn.out, attention_channel [C].
 #pragma once
 
 #include <cstdint>
@@ -37,6 +40,7 @@ struct Param {
   int number;  // place in ParamTable::params()
   std::string label;
   std::vector<std::int64_t> shape;
+  std::vector<std::string> axes;  // the word of each dimension
   int unit;
   bool has_decay;
   double initial_std;  // 0: constant 1 (gains)
@@ -64,7 +68,11 @@ class ParamTable {
   std::int64_t parameter_count() const { return parameter_count_; }
 
  private:
-  void add(std::string label, std::vector<std::int64_t> shape, int unit, double initial_std);
+  struct Axis {
+    const char* name;
+    std::int64_t extent;
+  };
+  void add(std::string label, const std::vector<Axis>& axes, int unit, double initial_std);
 
   std::vector<Param> params_;
   std::vector<UnitSpan> units_;

@@ -107,6 +107,7 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   phase("reduce", [&] { queue_->finish(); });
   marks.mark(exec_, marks.reduced());
   hooks_->set_phase("optimizer");
+  hooks_->tick(model::Timeline{plan_.shape.units()}.update());
   phase("optimizer", [&] { update_->enqueue(exec_); });
   Kokkos::deep_copy(exec_, host_scalars(slot), scalars_);
   marks.mark(exec_, marks.end());

@@ -224,10 +224,15 @@ def latest_step(directory):
         return 0
 
 
+def index_of(directory, step=None):
+    """The index of the newest (or the named) checkpoint, open."""
+    return h5py.File(directory / f"checkpoints/step_{step or latest_step(directory):08d}/index.h5", "r")
+
+
 def tensors(directory, step=None):
     """{path: array} of every tensor in the newest (or the named) checkpoint, read as any HDF5 program would."""
     found = {}
-    with h5py.File(directory / f"checkpoints/step_{step or latest_step(directory):08d}/index.h5", "r") as file:
+    with index_of(directory, step) as file:
         for group in ("params", "moments"):
             file[group].visititems(lambda name, item, group=group: found.__setitem__(f"{group}/{name}", item[()])
                                    if isinstance(item, h5py.Dataset) else None)

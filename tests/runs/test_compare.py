@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 import unittest
+import unittest.mock
 from argparse import Namespace
 
 from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import gpu, plots  # noqa: E402  (after the path to it)
+from compare import gpu, plots, steps  # noqa: E402  (after the path to it)
 
 
 class Compare(RunTest):
@@ -35,9 +36,74 @@ class Compare(RunTest):
         row = {**row, "peak_mib": row["planned_mib"]}  # which is not measured on a host
         report = self.report()
         gpu.promise_steps(report, Namespace(sizes="small"))
-        gpu.judge_size("small", {"graph": [row]}, {"torch.compile": [{"step": 2 * row["step_ms"], "peak_mib": 1e6, "taken_mib": 1e6}]}, report)
-        self.assertAlmostEqual(report.promises["step of small, x torch.compile"]["value"], 2)
+        theirs = self.their_rounds({"default": 2 * row["step_ms"]}, {"default": 3 * row["step_ms"]})
+        steps.judge_size("small", {"graph": [row], "graph, no clipping": [row]}, theirs, report)
+        self.assertAlmostEqual(report.promises["step of small, x torch.compile's fastest"]["value"], 2)
         self.assertNotIn(None, [promise["value"] for promise in report.promises.values()])
+
+    @staticmethod
+    def their_rounds(*rounds):
+        """{mode: answers of torch_worker.py, one per round} of rounds {mode: milliseconds}, the same without clipping."""
+        answer = lambda ms: {"step": ms, "forward_backward": ms, "forward": ms, "peak_mib": 1e6, "taken_mib": 1e6}
+        return {mode + suffix: [answer(each[mode]) for each in rounds] for mode in rounds[0] for suffix in steps.CLIPPING}
+
+    def test_a_step_is_held_against_the_fastest_mode_of_each_clipping(self):
+        row = {"forward_ms": 1.0, "forward_backward_ms": 3.0, "step_ms": 4.0, "peak_mib": 1.0, "planned_mib": 1.0}
+        theirs = self.their_rounds({"default": 8.0, "reduce-overhead": 5.0}, {"default": 4.0, "reduce-overhead": 6.0},
+                                   {"default": 9.0, "reduce-overhead": 6.0})
+        theirs["reduce-overhead, no clipping"] = []  # it failed
+        mine = {"graph": [row] * 3, "graph, no clipping": [{**row, "step_ms": 2.0}] * 3}
+        report = self.report()
+        gpu.promise_steps(report, Namespace(sizes="small"))
+        steps.judge_size("small", mine, theirs, report)
+        clipped, free = (report.promises[f"step of small{suffix}, x torch.compile's fastest"] for suffix in steps.CLIPPING)
+        self.assertEqual((clipped["value"], clipped["text"]), (1.5, "1.25-1.50, reduce-overhead"))
+        self.assertEqual((free["value"], free["text"]), (4.0, "2.00-4.50, default"))
+
+    def test_a_mode_that_fails_is_told_once_and_the_others_go_on(self):
+        asked = []
+
+        class Torch:
+            def ask(self, mode, clips, **_):
+                asked.append((mode, clips))
+                if mode == "reduce-overhead":
+                    raise gpu.Failed("out of memory")
+                return {"step": 1.0}
+
+        class Ours:
+            step_overrides = ()
+
+            def run(self, deck, *overrides):
+                return [{"is_clipped": "optimizer.clip_norm=0" not in overrides}]
+
+        size = steps.Size("small", Ours(), Torch(), repeats=1)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            for number in range(3):
+                size.round(number)
+        self.assertEqual(printed.getvalue(), "  small, reduce-overhead: out of memory\n")
+        self.assertEqual([row["is_clipped"] for row in size.mine["graph"] + size.mine["graph, no clipping"]], [True] * 3 + [False] * 3)
+        self.assertEqual({mode: len(rounds) for mode, rounds in size.theirs.items()}, {"default": 3, "default, no clipping": 3})
+        self.assertEqual(asked.count(("reduce-overhead", True)), 1)
+
+    def test_no_round_of_steps_begins_that_would_not_end_in_time(self):
+        clock = iter(range(0, 10_000, 60)).__next__  # each look at it finds a minute gone
+        rounds = []
+
+        class Size:
+            mine, theirs = {}, {}
+            __init__ = lambda self, *_, **__: None
+            round = lambda self, number: rounds.append(number)
+            vanilla = lambda self: rounds.append("vanilla")
+
+        with unittest.mock.patch.multiple(steps, Size=Size, compiled_side_by_side=lambda _: {}), \
+                unittest.mock.patch.object(steps.time, "perf_counter", clock), \
+                contextlib.redirect_stdout(io.StringIO()) as printed:
+            report = self.report()
+            gpu.promise_steps(report, Namespace(sizes="small,xl"))
+            gpu.steps(None, report, 3, False, ["small", "xl"], deadline=200)
+        self.assertEqual(rounds, [0, 1])  # at 0 and 120 s; at 240 s it is too late
+        self.assertIn("small: 2 of 3 rounds", printed.getvalue())
+        self.assertIn("xl: 0 of 3 rounds", printed.getvalue())
 
     def test_a_refusal_of_our_program_is_told_with_its_words(self):
         deck = self.deck('[job]\nkind = "bench.attention"\n')
@@ -128,13 +194,14 @@ class Compare(RunTest):
         report.data = {"attention": rows, "error": [{**case, "tensor": "out", "FLASH": 1e-3, "mma": 1e-3} for case in gpu.ERROR_CASES],
                        "kernels": [{"kernel": "rope", "dtype": "bf16", "of_copy": 0.9}],
                        "gpt2": [{"deck": "gpt2_124m", "llm_c_tokens_per_s": 530_000, **step}],
-                       "steps": {"small": {"ours": {"graph": [step]}, "torch": {}}}, "scaling": {1: 10.0, 2: 19.0},
+                       "steps": {"small": {"ours": {"graph": [step]}, "torch": {"reduce-overhead": [{"step": 6.0}]}}}, "scaling": {1: 10.0, 2: 19.0},
                        "parts": {"small": {"products": 2.0, "attention": 1.0, "bytes": 1.0, **step}}}
         self.assertEqual(list(report.data), list(gpu.PROMISES))
         with contextlib.redirect_stdout(io.StringIO()):
             plots.draw(report)
-        for section in gpu.PROMISES:
+        for section in (*gpu.PROMISES, "attention_page"):
             self.assertEqual((report.folder / f"{section}.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n", section)
+        self.assertLess((report.folder / "attention_page.png").stat().st_size, 60_000)  # part of the repository
 
     def test_a_profile_is_summed_by_kind(self):
         table = self.folder / "ncu.csv"

@@ -1,21 +1,47 @@
 #!/usr/bin/env python3
-"""run.h5 of a real run opens in h5py and xarray as it is, and scripts/plot_run draws it."""
+"""run.h5 and index.h5 of a real run open in h5py and xarray as they are; scripts/plot_run and plot_bench draw what is there."""
+import re
 import subprocess
+import sys
 import unittest
 
 import h5py
+import numpy as np
 import xarray
 
-from harness import FILES, SOURCE, RunTest
+from harness import FILES, SOURCE, TINY, USAGE, RunTest, index_of
+
+sys.path.insert(0, str(SOURCE / "scripts"))
+import plotting  # noqa: E402  (after the path to it)
+
+ATTENTION = """
+[job]
+kind = "bench.attention"
+[bench]
+lengths = [16, 64]
+head_widths = [8, 16]
+causal = [true, false]
+heads = 1
+warmup = 0
+repeats = 1
+"""
 
 
-class RunFile(RunTest):
-    def plot(self, *arguments, code, says=""):
-        answer = subprocess.run([SOURCE / "scripts/plot_run", *arguments], text=True, capture_output=True)
+class Plots(RunTest):
+    def plot(self, *arguments, code, says="", script="plot_run"):
+        answer = subprocess.run([SOURCE / "scripts" / script, *arguments], text=True, capture_output=True)
         self.assertEqual(answer.returncode, code, answer.stderr)
         self.assertIn(says, answer.stdout + answer.stderr)
         self.assertNotIn("Traceback", answer.stderr)
 
+    def words(self, *arguments, **more):
+        """Every text in the picture: an SVG file names each one in a comment."""
+        picture = self.folder / "words.svg"
+        self.plot(*arguments, "-o", picture, code=0, **more)
+        return [text.strip() for text in re.findall(r"<!--(.*?)-->", picture.read_text())]
+
+
+class RunFile(Plots):
     def test_opens_everywhere_and_plots(self):
         directory = self.train("run", ranks=2)
         groups, scales = ["/"], {}
@@ -50,6 +76,60 @@ class RunFile(RunTest):
         self.plot(directory, code=0, says="run.png")  # the run's folder
         self.assertGreater((directory / "run.png").stat().st_size, 20_000)
 
+        # Colours name what the layout writes, and nothing else.
+        with h5py.File(directory / "run.h5", "r") as file:
+            self.assertEqual({*file["memory/category"].asstr()[...]} - {"total"}, {*plotting.CATEGORIES})
+            memory, regions = file["memory/events"], file["events"]
+            is_update = regions["label"].asstr()[...] == "optimizer"
+            needed = (memory["label"].asstr()[...] == "norm2.partial") & (memory["begin"][...] == 1)
+            for step in {*memory["step"][...]}:
+                first, last = (regions[edge][is_update & (regions["step"][...] == step)][0] for edge in ("start", "end"))
+                begun = memory["time"][needed & (memory["step"][...] == step)][0]
+                self.assertTrue(begun <= first <= last, "what the update needs is live before the update, and not behind it")
+        words = self.words(directory)
+        self.assertIn("optimizer", words)
+        self.assertTrue(any(re.fullmatch(r"activations  [\d.]+ [KM]iB", word) for word in words), words)
+        self.assertTrue(any(re.fullmatch(r"backward  [\d.]+ [mµ]?s, \d+ %", word) for word in words), words)
+        self.assertIn("30", words)  # the last step
+        self.assertNotIn("resumed", words)
+
+    def test_a_category_without_a_colour_of_its_own_gets_one(self):
+        colours = plotting.colours_of(["parameters", "experts", "routers"], plotting.CATEGORIES)
+        self.assertEqual(colours["parameters"], plotting.CATEGORIES["parameters"])
+        self.assertEqual(len({*colours.values()} - {*plotting.CATEGORIES.values()}), 2)
+
+    def test_a_resume_is_marked(self):
+        directory = self.train("run", "train.steps=17", "checkpoint.every=10")
+        self.train("run", "train.steps=23", "--resume", "auto")
+        with h5py.File(directory / "run.h5", "r") as file:
+            self.assertEqual(file["steps/attempt"][...].tolist(), [0] * 17 + [1] * 6)
+        words = self.words(directory)
+        self.assertEqual(words.count("resumed"), 2)  # of losses and of times
+        self.assertIn("23", words)
+        self.assertEqual(self.words(directory, "--only", "loss").count("resumed"), 1)
+        with h5py.File(directory / "run.h5", "r+") as file:
+            del file["steps/attempt"]  # as older files are
+        self.assertNotIn("resumed", self.words(directory))
+
+    def test_tensors_of_a_checkpoint_have_named_axes_with_scales(self):
+        directory = self.train("run", ranks=2)
+        with index_of(directory) as file:
+            for group in ("params", "moments/m", "moments/v"):
+                for name, tensor in file[group].items():
+                    for axis in tensor.dims:
+                        self.assertEqual(len(axis), 1, name)
+                        self.assertEqual(axis.label, axis[0].name.lstrip("/"))
+                    self.assertEqual(tensor.shape, tuple(len(axis[0]) for axis in tensor.dims))
+            labels = lambda name: [axis.label for axis in file["params"][name].dims]
+            self.assertEqual(labels("embedding.weight"), ["vocabulary", "channel"])
+            self.assertEqual(labels("block.00.mlp.down.weight"), ["channel", "mlp_channel"])
+            path, weight = file.filename, file["params/block.01.attn.out.weight"][...]
+        with xarray.open_dataset(path, engine="h5netcdf", group="params") as params:
+            tensor = params["block.01.attn.out.weight"]
+            self.assertEqual(tensor.dims, ("channel", "attention_channel"))
+            np.testing.assert_array_equal(tensor.values, weight)
+            self.assertEqual(params["head.weight"].isel(vocabulary=0).dims, ("channel",))
+
     def test_plot_run_says_what_it_cannot_read(self):
         self.plot(self.folder / "nowhere.h5", code=FILES, says="nowhere.h5")
         self.plot(self.folder, code=FILES, says=f"there is no {self.folder / 'run.h5'}")
@@ -60,6 +140,76 @@ class RunFile(RunTest):
             file["something"] = 1
         self.plot(other, code=FILES, says="no run wrote this")
         self.assertFalse((self.folder / "other.png").exists())
+        self.plot(other, "--only", "nothing", code=USAGE, says="--only")
+
+
+class BenchFile(Plots):
+    def bench(self, text, *arguments):
+        result = self.folder / "bench.h5"
+        self.run_deck(self.deck(text), f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}", *arguments)
+        return result
+
+    def drawn(self, result):
+        return self.words(result, script="plot_bench")
+
+    def test_attention_has_a_panel_for_each_width(self):
+        result = self.bench(ATTENTION, 'bench.implementations=["standard", "flash2"]')
+        words = self.drawn(result)
+        for text in ("head width 8", "head width 16", "forward", "backward", "standard", "flash2, portable", "causal", "full", "tokens T"):
+            self.assertIn(text, words)
+        self.assertEqual(words.count("64"), 2)  # T, once below each column
+        self.assertNotIn("out of memory", words)
+        self.plot(result, code=0, says="bench.png", script="plot_bench")
+        self.assertGreater((self.folder / "bench.png").stat().st_size, 20_000)
+
+    def test_attention_of_one_implementation_mask_and_pass(self):
+        words = self.drawn(self.bench(ATTENTION, 'bench.implementations=["flash2"]', "bench.causal=[true]", 'bench.passes=["both"]',
+                                      "bench.lengths=[16]", "bench.head_widths=[8]"))
+        for text in ("forward + backward", "flash2, portable", "head width 8"):
+            self.assertIn(text, words)
+        for text in ("standard", "causal", "full", "forward"):
+            self.assertNotIn(text, words)
+
+    def test_attention_out_of_memory_is_marked(self):
+        limit = "bench.memory_limit_gib=2e-5"  # 21 KiB: less than the scores of T = 64, and more than all of T = 16
+        self.assertIn("out of memory", self.drawn(self.bench(ATTENTION, 'bench.implementations=["standard", "flash2"]', limit)))
+        words = self.drawn(self.bench(ATTENTION, "bench.memory_limit_gib=1e-6"))  # nothing fits
+        self.assertIn("out of memory", words)
+
+    def test_steps_and_kernels(self):
+        step = TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
+        result = self.bench(step)
+        words = self.drawn(result)
+        for text in ("custom, fused", "backward", "planned"):
+            self.assertIn(text, words)
+        self.assertEqual(sum("tokens/s" in word for word in words), 1)
+        with h5py.File(result, "r+") as file:  # as where the only row did not fit
+            file["outcome"][0] = "out of memory"
+            for name in file:
+                if name.endswith("_ms") or name.endswith("_per_s"):
+                    file[name][0] = np.nan
+        words = self.drawn(result)
+        self.assertIn("out of memory", words)
+        self.assertFalse(any("tokens/s" in word for word in words))
+        words = self.drawn(self.bench('[job]\nkind = "bench.kernels"\n[bench]\nrows = 16\nwidth = 64\nwarmup = 0\nrepeats = 1\n'))
+        self.assertIn("rmsnorm", words)
+        self.assertTrue(any("GB/s" in word for word in words))
+
+    def test_plot_bench_says_what_it_cannot_read(self):
+        plot = lambda *arguments, **more: self.plot(*arguments, script="plot_bench", **more)
+        plot(self.folder / "nowhere.h5", code=FILES, says="nowhere.h5")
+        other = self.folder / "other.h5"
+        other.write_text("text")
+        plot(other, code=FILES, says="other.h5")
+        with h5py.File(other, "w") as file:
+            file.create_group("steps")
+        plot(other, code=FILES, says="scripts/plot_run draws a run.h5")
+        with h5py.File(other, "w") as file:
+            file.attrs["format"] = "tessera-bench"
+            file["row"] = []
+        plot(other, code=FILES, says="its table is empty")
+        self.assertFalse((self.folder / "other.png").exists())
+        plot(code=USAGE, says="BENCH.h5")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::SizeIs;
 
 const Peers kAlone{};
 
@@ -103,6 +104,36 @@ TEST(Checkpoint, comes_back_on_any_number_of_ranks) {
       EXPECT_THAT(thrown, Each(IsEmpty())) << writers << " writers, " << readers << " readers";
     }
   }
+}
+
+// A scale lists what it measures in an attribute, which HDF5 limits to 64 KiB.
+TEST(Checkpoint, more_tensors_along_an_axis_than_its_scale_can_list) {
+  const ScratchFolder run;
+  const std::vector<float> value{1, 2};
+  std::vector<CheckpointTensor> tensors;
+  for (int i = 0; i < 4100; ++i) {
+    tensors.push_back({"params", "gain." + std::to_string(i), {2}, [&] { return std::span(value); }, {"channel"}});
+  }
+  write_checkpoint(run.path(), state_at(10), tensors, kAlone, 1);
+  const auto reader = open_checkpoint(run / "checkpoints/step_00000010", kAlone, "");
+  EXPECT_THAT(reader.labels("params"), SizeIs(4100));
+  const auto index = io::h5::File::open(run / "checkpoints/step_00000010/index.h5");
+  EXPECT_THAT(index.dataset("channel").values<std::int32_t>(), ElementsAre(0, 1));
+}
+
+TEST(Checkpoint, axis_of_two_extents_is_refused) {
+  const ScratchFolder run;
+  const std::vector<float> value(3);
+  const auto of = [&](const char* label, std::int64_t extent) {
+    return CheckpointTensor{"params",
+                            label,
+                            {extent},
+                            [&value, extent] { return std::span(value).first(static_cast<std::size_t>(extent)); },
+                            {"channel"}};
+  };
+  const std::vector<CheckpointTensor> tensors{of("a", 2), of("b", 3)};
+  EXPECT_THAT(failure_of([&] { write_checkpoint(run.path(), state_at(10), tensors, kAlone, 1); }),
+              AllOf(HasSubstr("params/b has 3 entries along channel"), HasSubstr("2")));
 }
 
 TEST(Checkpoint, state_comes_back) {

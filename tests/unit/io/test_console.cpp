@@ -159,6 +159,17 @@ std::size_t columns_of(const std::string& text) {
   return columns;
 }
 
+/// What was drawn between two carriage returns, without the lines that stay.
+std::vector<std::string> frames_of(const std::string& text) {
+  std::vector<std::string> frames;
+  std::istringstream stream(text);
+  for (std::string frame; std::getline(stream, frame, '\r');) {
+    if (frame.starts_with('\n')) frames.pop_back();
+    frames.push_back(frame);
+  }
+  return frames;
+}
+
 class ConsoleBar : public testing::Test {
  protected:
   void SetUp() override {
@@ -186,8 +197,7 @@ TEST_F(ConsoleBar, never_wraps) {
       console.begin(99'990, 100'000);
       console.step(record(100'000, 2.75));
     });
-    std::istringstream frames(text);
-    for (std::string frame; std::getline(frames, frame, '\r');)
+    for (const std::string& frame : frames_of(text))
       EXPECT_LT(columns_of(frame), columns + (columns == 1 ? 1u : 0u)) << frame;
   }
 }
@@ -201,6 +211,69 @@ TEST_F(ConsoleBar, note_stands_on_its_own_line_above_the_bar) {
   });
   EXPECT_THAT(text, HasSubstr("\r\033[Kcheckpoint written\r\n\r\033[K"));
   EXPECT_TRUE(text.ends_with("\r\033[K")) << "the bar is left behind";
+}
+
+TEST_F(ConsoleBar, validation_losses_stay_above_the_bar) {
+  const auto text = on_terminal(60, [](std::FILE* file) {
+    Console console(Console::Style::bar, 1, file);
+    console.begin(0, 400);
+    for (std::int64_t step = 1; step <= 150; ++step)
+      console.step(record(step, step % 50 == 0 ? 2 + static_cast<double>(step) / 1000 : io::kNotMeasured));
+  });
+  std::vector<std::string> stay;
+  for (const std::string& line : lines_of(text)) stay.push_back(line.substr(line.rfind('K') + 1));
+  stay.pop_back();  // the bar
+  EXPECT_THAT(stay, ElementsAre("step  50/400  loss 2.5000  val 2.0500\r", "step 100/400  loss 2.5000  val 2.1000\r",
+                                "step 150/400  loss 2.5000  val 2.1500\r"));
+  const auto frames = frames_of(text);
+  EXPECT_THAT(frames[frames.size() - 2], AllOf(HasSubstr("step 150/400 ["), HasSubstr("left"))) << "below its erasure";
+}
+
+/// Gives a terminal another width.
+void resize(int terminal, unsigned short columns) {
+  const winsize size{24, columns, 0, 0};
+  ASSERT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
+}
+
+TEST_F(ConsoleBar, follows_the_width_of_its_terminal) {
+  const auto frames = frames_of(on_terminal(100, [](std::FILE* file) {
+    Console console(Console::Style::bar, 10, file);
+    console.begin(0, 4);
+    resize(::fileno(file), 50);
+    console.step(record(4));
+  }));
+  ASSERT_THAT(frames, SizeIs(4));  // nothing, the first bar, the last, its erasure
+  EXPECT_GT(columns_of(frames[1]), 50u);
+  EXPECT_LT(columns_of(frames[2]), 50u);
+}
+
+// Below mpirun the stream has no size; the terminal that the process was started from has, and COLUMNS is what it was.
+TEST_F(ConsoleBar, follows_the_width_of_the_controlling_terminal_where_its_own_has_none) {
+  ::setenv("COLUMNS", "100", 1);
+  const auto frames = frames_of(on_terminal(0, [](std::FILE* file) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setsid();
+      const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+      if (::grantpt(master) != 0 || ::unlockpt(master) != 0) ::_exit(1);
+      const int controlling = ::open(::ptsname(master), O_RDWR);  // of the new session, which had none
+      resize(controlling, 70);
+      {
+        Console console(Console::Style::automatic, 10, file);
+        console.begin(0, 4);
+        resize(controlling, 40);
+        console.step(record(4));
+      }
+      ::_exit(0);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }));
+  ::unsetenv("COLUMNS");
+  ASSERT_THAT(frames, SizeIs(4));
+  EXPECT_THAT(columns_of(frames[1]), testing::AllOf(testing::Gt(40u), testing::Lt(70u)));
+  EXPECT_LT(columns_of(frames[2]), 40u);
 }
 
 TEST_F(ConsoleBar, end_leaves_the_last_numbers) {

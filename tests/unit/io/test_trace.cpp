@@ -165,6 +165,7 @@ TEST(Trace, resume_keeps_rows_up_to_the_step_and_cuts_the_later_ones) {
   trace.flush();
   EXPECT_THAT(integers(folder / "run.h5", "steps/step"), ElementsAre(1, 2, 3, 4, 5, 6, 7));
   EXPECT_EQ(column(folder / "run.h5", "steps/loss")[3], 5.0 / 4);
+  EXPECT_THAT(integers(folder / "run.h5", "steps/attempt"), ElementsAre(0, 0, 0, 0, 0, 0, 1));
   EXPECT_THAT(integers(folder / "run.h5", "events/attempt"), ElementsAre(0, 1));
   EXPECT_THAT(integers(folder / "run.h5", "events/step"), ElementsAre(11, 8)) << "the step in progress";
   EXPECT_THAT(integers(folder / "run.h5", "kernels/calls"), ElementsAre(16, 8));

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -35,10 +37,17 @@ TEST(ParamTable, lists_labels_shapes_units_and_decay_in_the_documented_order) {
 
   const ParamTable table(kShape);
   ASSERT_EQ(table.params().size(), expected.size());
+  std::map<std::string, std::int64_t> extents;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const Param& param = table.params()[i];
     EXPECT_EQ(param.label, expected[i].label);
     EXPECT_EQ(param.shape, expected[i].shape) << param.label;
+    ASSERT_EQ(param.axes.size(), param.shape.size()) << param.label;
+    for (std::size_t axis = 0; axis < param.axes.size(); ++axis) {
+      const std::int64_t extent = extents.emplace(param.axes[axis], param.shape[axis]).first->second;
+      EXPECT_EQ(param.shape[axis], extent) << param.label << ": a word has one extent, " << param.axes[axis];
+      EXPECT_EQ(std::count(param.axes.begin(), param.axes.end(), param.axes[axis]), 1) << param.label;
+    }
     EXPECT_EQ(param.unit, expected[i].unit) << param.label;
     EXPECT_EQ(param.has_decay, expected[i].has_decay) << param.label;
     EXPECT_EQ(param.initial_std == 0, !param.has_decay) << param.label;
@@ -111,6 +120,7 @@ TEST(ParamTable, block_numbers_of_deep_models_sort_as_text) {
 Param param_of(const std::string& label, double std) {
   return {.label = label,
           .shape = {1000, 1000},
+          .axes = {"row", "column"},
           .unit = 0,
           .has_decay = true,
           .initial_std = std,

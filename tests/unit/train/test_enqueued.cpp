@@ -133,7 +133,7 @@ TEST(EnqueuedStep, the_first_is_cold_and_with_a_graph_those_that_run_before_it_o
   Training graph(with_graph({"plain", small_settings(), Dtype::fp32}).settings);
   for (int step = 0; step < 7; ++step) {
     graph.start(step == 5);  // launch by launch, as a profiled step is
-    EXPECT_EQ(graph.collect().was_cold, step < 2 * train::Trainer::kMostStarted) << "step " << step;
+    EXPECT_EQ(graph.collect().was_cold, step < 2 * train::Trainer::kMaxStarted) << "step " << step;
   }
 }
 

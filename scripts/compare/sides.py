@@ -1,0 +1,175 @@
+"""Both sides of a comparison on a GPU, and the report of what was found: what every section of gpu.py stands on."""
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
+ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
+
+
+class Failed(Exception):
+    """One side could not do what it was asked; the text says why."""
+
+
+class Torch:
+    """PyTorch's side (torch_worker.py), started when it is first asked."""
+
+    def __init__(self):
+        self.process = None
+
+    def send(self, **request):
+        if self.process is None:
+            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                            env=ON_ONE_GPU)
+        try:
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            self.give_up()
+
+    def receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.give_up()
+        answer = json.loads(line)
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer["answer"]
+
+    def give_up(self):
+        """It died; whoever asks next starts another."""
+        process, self.process = self.process, None
+        raise Failed(f"PyTorch's process ended with {process.wait()}")
+
+    def ask(self, **request):
+        self.send(**request)
+        return self.receive()
+
+    def stop(self):
+        if self.process is not None:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass  # it has died, and nobody asked
+            self.process.wait()
+            self.process = None
+
+
+class Ours:
+    """Our program: one process per call, started through scripts/run where there are several ranks."""
+
+    def __init__(self, program, step_overrides=()):
+        self.program, self.step_overrides = program, list(step_overrides)
+
+    def run(self, deck, *overrides, ranks=1, timeout=300):
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.h5"
+            launcher = [] if ranks == 1 else [ROOT / "scripts/run", "--quiet", "-n", ranks]
+            command = [*launcher, self.program, deck, f"job.directory={folder}/run", *overrides]
+            if not any(str(o).startswith("job.output=") for o in overrides):
+                command.append(f"job.output={result}")
+            try:
+                answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout,
+                                        env=ON_ONE_GPU if ranks == 1 else None)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"our program took longer than {timeout} s") from None
+            if answer.returncode != 0:
+                said = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
+                raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:])
+            return rows_of(result) if result.exists() else None
+
+
+def rows_of(path):
+    """The table of a bench result: one {column: value} per row."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
+                   for name, item in file.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
+    return [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
+
+
+def deck(name):
+    return ROOT / "input/bench" / name
+
+
+def words(*items):
+    return "[" + ", ".join(f'"{item}"' for item in items) + "]"
+
+
+def numbers(items):
+    return "[" + ", ".join(str(item).lower() for item in items) + "]"
+
+
+class Report:
+    """Gathers what was found: the table of promises, everything as JSON.
+
+    Promises are made before anything is measured, so that one whose section fails, or never begins, is in the table.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.promises, self.data = {}, {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def promise(self, what, least, aim):
+        """Larger is better: times and errors are negated, here and in found(). None: nothing is asked at least."""
+        self.promises[what] = {"value": None, "least": least, "aim": aim, "text": None}
+
+    def found(self, what, value, text=None):
+        """What was measured; NaN is as good as nothing."""
+        self.promises[what].update(value=None if math.isnan(value) else value, text=text)
+
+    def keep(self, section, value):
+        self.data[section] = value
+        text = json.dumps(without_nan({"data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
+        (self.folder / "compare.json").write_text(text)
+
+    def table(self):
+        show = lambda x: "-" if x is None else f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"
+        lines = [f"\n{'promise':<58}{'found':>12}{'at least':>12}{'aim':>10}"]
+        for what, p in self.promises.items():
+            value, least, aim = p["value"], p["least"], p["aim"]
+            if value is None:
+                verdict = "NOT MEASURED"
+            elif value >= aim:
+                verdict = "aim reached"
+            else:
+                verdict = "below the aim" if least is None else "reached" if value >= least else "MISSED"
+            lines.append(f"{what:<58}{show(value):>12}{show(least):>12}{show(aim):>10}  {verdict}"
+                         + (f"  {p['text']}" if p["text"] else ""))
+        return "\n".join(lines)
+
+
+def without_nan(value):
+    """The same with None for every NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lowest(values):
+    """The least of them; NaN where there are none or one is not known."""
+    values = list(values)
+    return min(values) if values and not any(math.isnan(value) for value in values) else math.nan
+
+
+def median(values):
+    return statistics.median(values) if values else math.nan
+
+
+def spread(values):
+    return statistics.median(values), min(values), max(values)
+
+
+def ratio_text(ratios):
+    middle, low, high = spread(ratios)
+    return f"{middle:5.2f} ({low:.2f}-{high:.2f})"

@@ -1,0 +1,149 @@
+"""What plot_run, plot_bench and compare_torch share: one look, units, and how a file becomes a picture.
+
+Imports nothing but the standard library by itself, so that --help wants nothing installed.
+"""
+import argparse
+import os
+import sys
+
+# Okabe & Ito's colours: told apart by colour-blind readers and in print.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#9A9A9A")
+SPARE = ("#8C6BB1", "#A6761D", "#66A61E", "#7570B3", "#E7298A", YELLOW)  # for what has no colour of its own
+INK, FAINT, PALE = "#2B2B2B", "#707070", "#C8C8C8"                       # text, small text, what is left over
+
+CATEGORIES = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "activations": SKY, "workspace": GREY,
+              "data": PURPLE}  # of tensors, as the layout names them
+PHASES = {"forward": SKY, "backward": BLUE, "exposed": VERMILION, "optimizer": GREEN}  # of a step
+
+STYLE = {
+    "figure.facecolor": "white", "axes.facecolor": "white", "axes.edgecolor": "#B0B0B0", "axes.labelcolor": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.8, "axes.axisbelow": True, "xtick.color": INK, "ytick.color": INK, "text.color": INK,
+    "font.size": 9.5, "axes.titlesize": 11.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "legend.frameon": False, "legend.fontsize": 8.5, "figure.dpi": 160, "savefig.dpi": "figure",
+}
+
+
+# --- units
+
+def scaled(largest, units):
+    """The unit that keeps `largest` readable: (factor, name)."""
+    best = units[0]
+    for factor, name in units:
+        if largest >= factor:
+            best = (factor, name)
+    return best
+
+
+def byte_unit(largest):
+    return scaled(largest, [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")])
+
+
+def time_unit(largest):
+    return scaled(largest, [(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")])
+
+
+def rate_unit(largest):
+    """Of flop per second."""
+    return scaled(largest, [(1e9, "GFLOP/s"), (1e12, "TFLOP/s")])
+
+
+def short_count(value, _=None):
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def length_text(tokens):
+    """512, 4k, 16k: lengths of sequences, which are mostly powers of two."""
+    return f"{tokens // 1024}k" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)
+
+
+# --- parts of a picture
+
+def colours_of(names, own):
+    """{name: colour}: its own where it has one, else one that no other name has, as long as they last."""
+    spare = iter(SPARE * (1 + len(names) // len(SPARE)))
+    return {name: own.get(name) or next(spare) for name in names}
+
+
+def nothing(axes, why):
+    """An empty panel that says why."""
+    axes.grid(False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.text(0.5, 0.5, why, ha="center", va="center", color="#808080", transform=axes.transAxes, linespacing=1.7)
+
+
+def aside(axes, text, size=9):
+    """Small print at the right of a panel's title."""
+    axes.set_title(text, loc="right", fontsize=size, fontweight="normal", color=FAINT)
+
+
+def heading(figure, words):
+    """What ran, when and where, above all panels; empty words are left out."""
+    figure.suptitle("   ·   ".join(word for word in words if word), x=0.012, ha="left", fontsize=9.5, color="#606060")
+
+
+# --- a file becomes a picture
+
+def columns(group):
+    """The datasets of a group of an HDF5 file as arrays, text as str."""
+    import h5py
+
+    return {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
+            for name, item in group.items() if isinstance(item, h5py.Dataset)}
+
+
+def command_line(program, description, file, what):
+    parser = argparse.ArgumentParser(prog=program, description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", metavar=file, help=what)
+    parser.add_argument("-o", "--output", metavar="OUT.png", help="default: .png beside the file; also .pdf and .svg")
+    return parser
+
+
+def require_modules(program):
+    """Goes on where h5py, numpy and matplotlib are, once more with the distribution's Python, or ends with code 3."""
+    try:
+        import h5py, matplotlib, numpy  # noqa: E401, F401
+    except ImportError as missing:
+        # The first python3 on PATH may not see the distribution's packages; the distribution's own python3 does.
+        system = "/usr/bin/python3"
+        if os.path.exists(system) and not os.environ.get("TESSERA_PLOT_RETRIED"):
+            os.environ["TESSERA_PLOT_RETRIED"] = "1"
+            os.execv(system, [system, os.path.abspath(sys.argv[0]), *sys.argv[1:]])
+        print(f"{program}: {sys.executable} and {system} lack h5py, numpy or matplotlib ({missing}).\n"
+              "Debian, Ubuntu: apt-get install python3-h5py python3-numpy python3-matplotlib\n"
+              "elsewhere: activate an environment that has them.", file=sys.stderr)
+        sys.exit(3)
+    matplotlib.use("Agg")
+
+
+def draw_file(program, path, output, draw, wanted):
+    """Writes draw(file), a figure, to `output`, or beside `path`; the exit code. `wanted`: what `path` should be."""
+    import h5py
+    import matplotlib.pyplot as plt
+
+    output = output or os.path.splitext(path)[0] + ".png"
+    if not os.path.isfile(path):
+        print(f"{program}: there is no {path}. Give {wanted}.", file=sys.stderr)
+        return 6
+    try:
+        with h5py.File(path, "r") as file, plt.rc_context(STYLE):
+            figure = draw(file)
+            try:
+                figure.savefig(output)
+            except ValueError as fault:  # a format that matplotlib does not know
+                print(f"{program}: {output}: {fault}. Name a .png, .pdf or .svg file with -o.", file=sys.stderr)
+                return 2
+    except (OSError, KeyError) as fault:
+        print(f"{program}: {path} -> {output}: {fault}. Give {wanted} and a place that can be written to.",
+              file=sys.stderr)
+        return 6
+    print(f"{program}: wrote {output}")
+    return 0
