@@ -6,10 +6,10 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+  #include "kernels/attention/flash2/ampere/backward.hpp"
+  #include "kernels/attention/flash2/ampere/forward.hpp"
+  #include "kernels/attention/flash2/hopper/backward.hpp"
+  #include "kernels/attention/flash2/hopper/forward.hpp"
   #include "kernels/cuda/device.hpp"
 #endif
 

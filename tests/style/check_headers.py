@@ -89,7 +89,8 @@ def check(build, headers):
 
 def is_of_device_code(header):
     """Headers of device code: only a CUDA compiler can read them, and only with CUDA's Kokkos."""
-    return "kernels/cuda" in header.parent.as_posix() or header.name.startswith(("tuned_cuda", "cublaslt"))
+    homes = ("kernels/cuda", "kernels/attention/flash2/ampere", "kernels/attention/flash2/hopper")
+    return header.parent.as_posix().endswith(homes) or header.name.startswith("cublaslt")
 
 
 def all_headers():

@@ -14,10 +14,10 @@
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+  #include "kernels/attention/flash2/ampere/backward.hpp"
+  #include "kernels/attention/flash2/ampere/forward.hpp"
+  #include "kernels/attention/flash2/hopper/backward.hpp"
+  #include "kernels/attention/flash2/hopper/forward.hpp"
 #endif
 
 namespace tessera::test {

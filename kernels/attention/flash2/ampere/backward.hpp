@@ -31,7 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention/flash2/tuned_cuda_dq_order.hpp"
+#include "kernels/attention/flash2/dq_order.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {

@@ -1,8 +1,8 @@
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"  // the contract is there; here is the choice of a width
+#include "kernels/attention/flash2/ampere/backward.hpp"  // the contract is there; here is the choice of a width
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward_team.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_widths.hpp"
+#include "kernels/attention/flash2/ampere/backward_team.hpp"
+#include "kernels/attention/flash2/ampere/widths.hpp"
 
 namespace tessera::kernels {
 

@@ -1,7 +1,7 @@
-#include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"  // the contract is there; here is the choice of a width
+#include "kernels/attention/flash2/ampere/forward.hpp"  // the contract is there; here is the choice of a width
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_widths.hpp"
+#include "kernels/attention/flash2/ampere/widths.hpp"
 
 namespace tessera::kernels {
 

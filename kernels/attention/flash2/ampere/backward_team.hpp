@@ -5,8 +5,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/attention/flash2/ampere/backward.hpp"
+#include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"

@@ -1,8 +1,8 @@
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"  // the contract is there; here is how
+#include "kernels/attention/flash2/hopper/backward.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_team.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_wide_team.hpp"
+#include "kernels/attention/flash2/hopper/backward_team.hpp"
+#include "kernels/attention/flash2/hopper/backward_wide_team.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"

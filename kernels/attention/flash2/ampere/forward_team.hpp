@@ -1,8 +1,8 @@
 /// The body of AmpereForward for one width of rows: what a team does, and the sizes of its tiles.
 #pragma once
 
-#include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/attention/flash2/ampere/forward.hpp"
+#include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"

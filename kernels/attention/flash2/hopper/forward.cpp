@@ -1,7 +1,7 @@
-#include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"  // the contract is there; here is how
+#include "kernels/attention/flash2/hopper/forward.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_forward_rows.hpp"
+#include "kernels/attention/flash2/hopper/forward_rows.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/barrier.hpp"
