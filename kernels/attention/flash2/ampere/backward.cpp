@@ -24,7 +24,8 @@ std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D
 
 template <class Scalar>
 void AmpereBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_backward_tensors("ampere attention backward", *this, 256);
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, scale, causal] = task;
+  detail::require_backward_tensors("ampere attention backward", task, 256);
   TESSERA_REQUIRE(supports(q.extent_int(3)),
                   "ampere attention backward: D must be a multiple of 8 up to 256 (less on chips with less scratch)",
                   q.extent(3));

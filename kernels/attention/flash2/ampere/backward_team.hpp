@@ -53,18 +53,20 @@ constexpr int lanes_of_row(int width) {
 /// kRowLanes lanes share a row; a team has kPadding rows.
 template <class Scalar, int kRowLanes>
 struct BackwardRowsTeam {
-  AmpereBackward<Scalar> task;
+  BackwardTask<Kokkos::Cuda, Scalar> task;
+  DqOrder order;
   BackwardRows rows;
 
   static constexpr int kWarps = 8, kTeamRows = BackwardRows::kPadding;
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * cuda::kWarpLanes>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+  static void launch(const Kokkos::Cuda& exec, const BackwardTask<Kokkos::Cuda, Scalar>& task, DqOrder order,
+                     const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::rows",
                          Policy(exec, heads * (rows.rows / kTeamRows), kWarps, cuda::kWarpLanes),
-                         BackwardRowsTeam{task, rows});
+                         BackwardRowsTeam{task, order, rows});
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
@@ -76,7 +78,7 @@ struct BackwardRowsTeam {
     const int tiles = rows.rows / kTeamRows, head = team.league_rank() / tiles, b = head / H, h = head % H;
     const int thread = threadIdx.y * cuda::kWarpLanes + threadIdx.x, lane = thread % kRowLanes;
     const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kTeamRows;  // of all rows of all heads
-    if (task.order == DqOrder::any) {
+    if (order == DqOrder::any) {
       float4* sums = reinterpret_cast<float4*>(rows.d_q + first * rows.width);
       for (int i = thread; i < kTeamRows * rows.width / 4; i += kWarps * cuda::kWarpLanes) sums[i] = float4{0, 0, 0, 0};
     } else if (thread < BackwardRows::kTurns) {
@@ -239,7 +241,8 @@ struct QueryPiece {
 /// passed on in the step after the adding, when that has long been done and passing costs least.
 template <class Scalar, int kWidth, class Cut>
 struct BackwardKeysTeam {
-  AmpereBackward<Scalar> task;
+  BackwardTask<Kokkos::Cuda, Scalar> task;
+  DqOrder order;
   BackwardRows rows;
   int heads_of_group;
 
@@ -264,7 +267,8 @@ struct BackwardKeysTeam {
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+  static void launch(const Kokkos::Cuda& exec, const BackwardTask<Kokkos::Cuda, Scalar>& task, DqOrder order,
+                     const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.k.extent_int(2), kKeyTile);
     if (heads * tiles == 0) return;
@@ -282,13 +286,13 @@ struct BackwardKeysTeam {
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::keys",
                          Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
                              .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
-                         BackwardKeysTeam{task, rows, group});
+                         BackwardKeysTeam{task, order, rows, group});
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
  private:
-  TESSERA_DEVICE bool in_order() const { return task.order == DqOrder::fixed; }
+  TESSERA_DEVICE bool in_order() const { return order == DqOrder::fixed; }
 
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
@@ -651,7 +655,7 @@ struct BackwardKeysTeam {
 /// d_q from the sums that BackwardKeysTeam left in the workspace: a team per tile of queries.
 template <class Scalar, int kWidth, class Cut>
 struct BackwardSumsTeam {
-  AmpereBackward<Scalar> task;
+  BackwardTask<Kokkos::Cuda, Scalar> task;
   BackwardRows rows;
 
   using Piece = QueryPiece<kWidth, Cut>;
@@ -661,7 +665,8 @@ struct BackwardSumsTeam {
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+  static void launch(const Kokkos::Cuda& exec, const BackwardTask<Kokkos::Cuda, Scalar>& task,
+                     const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.q.extent_int(2), Cut::kSumTile);
     if (heads * tiles == 0) return;

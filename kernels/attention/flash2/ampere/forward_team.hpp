@@ -41,7 +41,7 @@ struct ForwardCutOf<256> : ForwardCut<1, 4, 64, 1, 2, 4> {};
 
 template <class Scalar, int kWidth, class Cut>
 struct ForwardTeam {
-  AmpereForward<Scalar> task;
+  ForwardTask<Kokkos::Cuda, Scalar> task;
   int heads_of_group;  // heads whose keys and values share the L2 cache for a while
 
   static constexpr int kThreads = Cut::kWarps * cuda::kWarpLanes;
@@ -55,7 +55,7 @@ struct ForwardTeam {
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task) {
+  static void launch(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& task) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
     cuda::enable_large_scratch<ForwardTeam, Policy>();

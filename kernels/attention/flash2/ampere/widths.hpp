@@ -14,9 +14,9 @@ inline constexpr int kLeastForward = 16, kLeastBackward = TESSERA_AMPERE_LEAST_B
 
 /// Defined in width.cpp.in, once per width. The shapes have been checked and are not empty.
 template <class Scalar, int kWidth>
-void launch_forward(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task);
+void launch_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& task);
 template <class Scalar, int kWidth>
-void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task);
+void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& problem);
 
 /// Calls launch.operator()<kWidth>() for the narrowest width from kLeast on that holds D.
 template <int kLeast, class Launch>

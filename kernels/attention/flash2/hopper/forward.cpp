@@ -524,8 +524,8 @@ struct TileKernel {
 
 /// How teams share the tiles out. A full mask makes equal tiles, which a fixed stride serves best: teams then walk the
 /// same keys in step. Unequal ones are drawn on demand, longest first.
-template <class Kernel, class Attention>
-TileOrder tile_order(const Attention& a) {
+template <class Kernel, class Task>
+TileOrder tile_order(const Task& a) {
   const int query_tiles = ceil_div(a.q.extent_int(2), Kernel::kQueryTile);
   const int heads = a.q.extent_int(0) * a.q.extent_int(1);
   const bool has_unequal = a.causal || a.q.extent_int(2) % Kernel::kQueryTile != 0;
@@ -533,7 +533,8 @@ TileOrder tile_order(const Attention& a) {
 }
 
 template <class Kernel, int D, class Scalar>
-void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, const TileOrder& order) {
+void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& problem, const TileOrder& order) {
+  const auto& a = problem.task;
   const int Tq = a.q.extent_int(2), Tk = a.k.extent_int(2);
   constexpr int kUnbounded = 1 << 29;
   const Kernel kernel{.q_map = head_tensor_map<D>(a.q, Kernel::kQueryTile),
@@ -544,7 +545,7 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, con
                       .out_h = static_cast<long>(a.out.stride(1)),
                       .out_t = static_cast<long>(a.out.stride(2)),
                       .lse = a.lse.data(),
-                      .tile_counter = a.tile_counter.data(),
+                      .tile_counter = problem.tile_counter.data(),
                       .order = order,
                       .H = a.q.extent_int(1),
                       .Tq = Tq,
@@ -563,7 +564,7 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a, con
 
 /// No keys at all: the answer is known, and there is nothing that a tensor map could describe.
 template <class Scalar>
-void write_keyless(const Kokkos::Cuda& exec, const HopperForward<Scalar>& a) {
+void write_keyless(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& a) {
   const auto out = a.out;
   const auto lse = a.lse;
   Kokkos::parallel_for(
@@ -596,28 +597,30 @@ bool HopperForward<Scalar>::supports(int D) {
 
 template <class Scalar>
 bool HopperForward<Scalar>::accepts() const {
-  return cuda::is_copyable(q) && cuda::is_copyable(k) && cuda::is_copyable(v) && cuda::is_copyable(out);
+  return cuda::is_copyable(task.q) && cuda::is_copyable(task.k) && cuda::is_copyable(task.v) &&
+         cuda::is_copyable(task.out);
 }
 
 template <class Scalar>
 void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
-  detail::require_forward_tensors("hopper forward", *this, 256);
+  const auto& [q, k, v, out, lse, scale, causal] = task;
+  detail::require_forward_tensors("hopper forward", task, 256);
   TESSERA_REQUIRE(runs_on(exec), "hopper forward: the device, or the architecture this was built for, is another",
                   exec.cuda_device_prop().major, cuda::kBuiltForHopper);
   TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper forward: no kernel for this head width", q.extent(3));
   TESSERA_REQUIRE(scale > 0, "hopper forward: scale must be positive", scale);
   if (lse.size() == 0) return;
-  if (k.extent(2) == 0) return detail::hopper_forward::write_keyless(exec, *this);
+  if (k.extent(2) == 0) return detail::hopper_forward::write_keyless(exec, task);
   TESSERA_REQUIRE(accepts(), "hopper forward: addresses and strides must be multiples of 16 bytes", q.stride(2),
                   k.stride(2), v.stride(2), out.stride(2));
   TESSERA_REQUIRE(tile_counter.data() != nullptr, "hopper forward: tile_counter is missing");
 
   switch (q.extent_int(3)) {
-#define TESSERA_LAUNCH(D, ...)                                                                                  \
-  case D: {                                                                                                     \
-    using Kernel = detail::hopper_forward::TileKernel<Scalar, D, __VA_ARGS__>;                                  \
-    return detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this,                                        \
-                                                            detail::hopper_forward::tile_order<Kernel>(*this)); \
+#define TESSERA_LAUNCH(D, ...)                                                                                 \
+  case D: {                                                                                                    \
+    using Kernel = detail::hopper_forward::TileKernel<Scalar, D, __VA_ARGS__>;                                 \
+    return detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this,                                       \
+                                                            detail::hopper_forward::tile_order<Kernel>(task)); \
   }
     TESSERA_FOR_EACH_WIDTH(TESSERA_LAUNCH)
 #undef TESSERA_LAUNCH

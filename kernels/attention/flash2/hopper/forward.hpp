@@ -40,6 +40,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -49,13 +50,7 @@ template <class Scalar>
 struct HopperForward {
   using Exec = Kokkos::Cuda;
 
-  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
-  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
-  HeadRows<float, Exec> lse;         // [B,H,Tq]    out  row log-sum-exp (natural log)
-  float scale;                       // > 0, usually 1/sqrt(D)
-  bool causal;
+  ForwardTask<Exec, Scalar> task;
   /// Counts tiles handed out. 0 before the first launch; every launch leaves it 0. Launches that share one must not
   /// run at the same time.
   Value<std::int32_t, Exec> tile_counter;
