@@ -1,7 +1,8 @@
 #include "kernels/attention/flash2/ampere/backward.hpp"  // the contract is there; here is the choice of a width
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/ampere/backward_team.hpp"
+#include "kernels/attention/flash2/ampere/backward_cut.hpp"
+#include "kernels/attention/flash2/ampere/backward_rows.hpp"
 #include "kernels/attention/flash2/ampere/widths.hpp"
 
 namespace tessera::kernels {
