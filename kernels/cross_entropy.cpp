@@ -6,13 +6,14 @@
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
-#include "kernels/core/copy_ahead.hpp"
 #include "kernels/core/instantiate.hpp"
-#include "kernels/core/lanes.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/core/scratch.hpp"
+#include "kernels/cuda/copy_ahead.hpp"
+#include "kernels/cuda/lanes.hpp"
+#include "kernels/cuda/scratch.hpp"
+#include "kernels/cuda/shifted_exp.hpp"
 
 namespace tessera::kernels {
 namespace detail {

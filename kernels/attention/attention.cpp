@@ -1,17 +1,13 @@
 #include "kernels/attention/attention.hpp"
 
+#include "kernels/attention/flash2/ampere/engine.hpp"
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/attention/flash2/dq_order.hpp"
 #include "kernels/attention/flash2/forward.hpp"
+#include "kernels/attention/flash2/hopper/engine.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
-  #include "kernels/cuda/device.hpp"
-#endif
 
 namespace tessera::kernels {
 
@@ -27,23 +23,37 @@ namespace {
                               " kernel for this dtype and head width; ask has_forward and has_backward");
 }
 
-}  // namespace
-
-#ifdef KOKKOS_ENABLE_CUDA
-namespace {
-
-template <class Scalar>
-inline constexpr bool kHasTensorCores = sizeof(Scalar) == 2;
-
 bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
+
+/// What an engine's kernels say of themselves is the same for both 16-bit types.
+using Mma = AmpereEngine<Device, bfloat16>;
+using Wgmma = HopperEngine<Device, bfloat16>;
+
+template <class Kernels>
+bool supports_forward(Dtype dtype, int D) {
+  if constexpr (Kernels::kHasKernels) return is_16_bit(dtype) && Kernels::Forward::supports(D);
+  return false;
+}
+
+template <class Kernels>
+bool supports_backward(Dtype dtype, int D) {
+  if constexpr (Kernels::kHasKernels) return is_16_bit(dtype) && Kernels::Backward::supports(D);
+  return false;
+}
+
+template <class Kernels>
+std::int64_t workspace_bytes(int B, int H, int Tq, int D) {
+  if constexpr (Kernels::kHasKernels) return Kernels::Backward::workspace_bytes(B, H, Tq, D);
+  return 0;
+}
 
 }  // namespace
 
 bool has_forward(Engine engine, Dtype dtype, int D) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return is_16_bit(dtype) && AmpereForward<bfloat16>::supports(D);
-    case Engine::wgmma: return cuda::kBuiltForHopper && is_16_bit(dtype) && HopperForward<bfloat16>::supports(D);
+    case Engine::mma: return supports_forward<Mma>(dtype, D);
+    case Engine::wgmma: return supports_forward<Wgmma>(dtype, D);
   }
   return false;
 }
@@ -51,8 +61,8 @@ bool has_forward(Engine engine, Dtype dtype, int D) {
 bool has_backward(Engine engine, Dtype dtype, int D) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return is_16_bit(dtype) && AmpereBackward<bfloat16>::supports(D);
-    case Engine::wgmma: return cuda::kBuiltForHopper && is_16_bit(dtype) && HopperBackward<bfloat16>::supports(D);
+    case Engine::mma: return supports_backward<Mma>(dtype, D);
+    case Engine::wgmma: return supports_backward<Wgmma>(dtype, D);
   }
   return false;
 }
@@ -60,17 +70,12 @@ bool has_backward(Engine engine, Dtype dtype, int D) {
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
   if (choice.kind != AttentionKind::flash2) return 0;
   switch (choice.backward) {
-    case Engine::portable: break;
-    case Engine::mma: return AmpereBackward<bfloat16>::workspace_bytes(B, H, Tq, D);
-    case Engine::wgmma: return HopperBackward<bfloat16>::workspace_bytes(B, H, Tq, D);
+    case Engine::portable: return 0;
+    case Engine::mma: return workspace_bytes<Mma>(B, H, Tq, D);
+    case Engine::wgmma: return workspace_bytes<Wgmma>(B, H, Tq, D);
   }
   return 0;
 }
-#else
-bool has_forward(Engine engine, Dtype, int) { return engine == Engine::portable; }
-bool has_backward(Engine engine, Dtype, int) { return engine == Engine::portable; }
-std::int64_t attention_workspace_bytes(const AttentionChoice&, int, int, int, int) { return 0; }
-#endif
 
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
   AttentionChoice choice;
@@ -84,60 +89,31 @@ AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
 
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::forward(const Exec& exec) const {
-  if (choice.kind == AttentionKind::standard) {
-    return StandardForward<Exec, Scalar>{.q = q,
-                                         .k = k,
-                                         .v = v,
-                                         .out = out,
-                                         .lse = lse,
-                                         .probabilities = probabilities,
-                                         .scale = scale,
-                                         .causal = causal}
-        .launch(exec);
+  const ForwardTask<Exec, Scalar> task{
+      .q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal};
+  switch (choice.kind) {
+    case AttentionKind::standard: return StandardForward<Exec, Scalar>{task, probabilities}.launch(exec);
+    case AttentionKind::flash2: break;
   }
-  if (choice.forward == Engine::portable) {
-    return Flash2Forward<Exec, Scalar>{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal}
-        .launch(exec);
-  }
-#ifdef KOKKOS_ENABLE_CUDA
-  if constexpr (kHasTensorCores<Scalar>) {
-    if (choice.forward == Engine::mma) {
-      return AmpereForward<Scalar>{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal}
-          .launch(exec);
+  switch (choice.forward) {
+    case Engine::portable: return Flash2Forward<Exec, Scalar>{task}.launch(exec);
+    case Engine::mma: {
+      using Mma = AmpereEngine<Exec, Scalar>;
+      if constexpr (Mma::kHasKernels) return typename Mma::Forward{task}.launch(exec);
+      break;
     }
-    if (cuda::kBuiltForHopper) {
-      return HopperForward<Scalar>{.q = q,
-                                   .k = k,
-                                   .v = v,
-                                   .out = out,
-                                   .lse = lse,
-                                   .scale = scale,
-                                   .causal = causal,
-                                   .tile_counter = tile_counter}
-          .launch(exec);
+    case Engine::wgmma: {
+      using Wgmma = HopperEngine<Exec, Scalar>;
+      if constexpr (Wgmma::kHasKernels) return typename Wgmma::Forward{task, tile_counter}.launch(exec);
+      break;
     }
   }
-#endif
   refuse_engine(choice.forward);
 }
 
 template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) const {
-  if (choice.kind == AttentionKind::standard) {
-    return StandardBackward<Exec, Scalar>{.q = q,
-                                          .k = k,
-                                          .v = v,
-                                          .d_out = g.d_out,
-                                          .probabilities = probabilities,
-                                          .d_scores = g.d_scores,
-                                          .d_q = g.d_q,
-                                          .d_k = g.d_k,
-                                          .d_v = g.d_v,
-                                          .scale = scale}
-        .launch(exec);
-  }
-  if (choice.backward == Engine::portable) {
-    return Flash2Backward<Exec, Scalar>{.q = q,
+  const BackwardTask<Exec, Scalar> task{.q = q,
                                         .k = k,
                                         .v = v,
                                         .out = out,
@@ -147,46 +123,25 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
                                         .d_k = g.d_k,
                                         .d_v = g.d_v,
                                         .scale = scale,
-                                        .causal = causal}
-        .launch(exec);
+                                        .causal = causal};
+  switch (choice.kind) {
+    case AttentionKind::standard: return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores}.launch(exec);
+    case AttentionKind::flash2: break;
   }
-#ifdef KOKKOS_ENABLE_CUDA
-  if constexpr (kHasTensorCores<Scalar>) {
-    const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
-    if (choice.backward == Engine::mma) {
-      return AmpereBackward<Scalar>{.q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .out = out,
-                                    .lse = lse,
-                                    .d_out = g.d_out,
-                                    .d_q = g.d_q,
-                                    .d_k = g.d_k,
-                                    .d_v = g.d_v,
-                                    .scale = scale,
-                                    .causal = causal,
-                                    .order = order,
-                                    .workspace = g.workspace}
-          .launch(exec);
+  [[maybe_unused]] const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
+  switch (choice.backward) {
+    case Engine::portable: return Flash2Backward<Exec, Scalar>{task}.launch(exec);
+    case Engine::mma: {
+      using Mma = AmpereEngine<Exec, Scalar>;
+      if constexpr (Mma::kHasKernels) return typename Mma::Backward{task, order, g.workspace}.launch(exec);
+      break;
     }
-    if (cuda::kBuiltForHopper) {
-      return HopperBackward<Scalar>{.q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .out = out,
-                                    .lse = lse,
-                                    .d_out = g.d_out,
-                                    .d_q = g.d_q,
-                                    .d_k = g.d_k,
-                                    .d_v = g.d_v,
-                                    .scale = scale,
-                                    .causal = causal,
-                                    .order = order,
-                                    .workspace = g.workspace}
-          .launch(exec);
+    case Engine::wgmma: {
+      using Wgmma = HopperEngine<Exec, Scalar>;
+      if constexpr (Wgmma::kHasKernels) return typename Wgmma::Backward{task, order, g.workspace}.launch(exec);
+      break;
     }
   }
-#endif
   refuse_engine(choice.backward);
 }
 

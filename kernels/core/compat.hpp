@@ -17,6 +17,14 @@
   #define TESSERA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/// Statements for a device alone, before those for a host: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither that
+/// nor a device (Debian's).
+#if KOKKOS_VERSION >= 30600
+  #define TESSERA_ON_DEVICE(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
+#else
+  #define TESSERA_ON_DEVICE(...)
+#endif
+
 namespace tessera::kernels {
 
 /// a * b + c, rounded once.
@@ -50,7 +58,7 @@ inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
 inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
 
 /// Host memory that a device copies from and to without stopping the host; where there is no device, host memory.
-#if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
+#ifdef KOKKOS_HAS_SHARED_HOST_PINNED_SPACE
 using PinnedSpace = Kokkos::SharedHostPinnedSpace;
 #else
 using PinnedSpace = Kokkos::HostSpace;

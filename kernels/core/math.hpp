@@ -8,9 +8,6 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/scalar.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/cuda/registers.hpp"
-#endif
 
 namespace tessera::kernels {
 
@@ -24,9 +21,7 @@ inline constexpr float kLog2e = 1.4426950408889634f;  // 1 / ln 2: e^x is 2 to t
 /// ln2 is subtracted in two parts by fused multiply-adds, which the compiler may not reassociate.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
-#ifdef __CUDACC__
-  KOKKOS_IF_ON_DEVICE((return exp(x);))  // there the library uses an instruction for it and has no branch (2 ulp)
-#endif
+  TESSERA_ON_DEVICE(return exp(x);)  // there the library uses an instruction for it and has no branch (2 ulp)
   if constexpr (std::is_same_v<Real, double>) {
     return exp(x);
   } else {
@@ -49,30 +44,10 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
   }
 }
 
-/// e^(x - offset) for results that end in Scalar. Where that has 16 bits a GPU's own power of two will do, of one fused
-/// multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset. There
-/// |offset| is at most 2e38.
-template <class Scalar>
-struct ShiftedExp {
-  using Real = Accum<Scalar>;
-  Real offset;
-
-  KOKKOS_FORCEINLINE_FUNCTION Real operator()(Real x) const {
-#ifdef KOKKOS_ENABLE_CUDA
-    if constexpr (sizeof(Scalar) == 2) {
-      KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx(x * kLog2e - offset * kLog2e);))
-    }
-#endif
-    return fast_exp(x - offset);
-  }
-};
-
 /// The larger of two numbers; a NaN loses.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real larger(Real a, Real b) {
-#ifdef __CUDACC__
-  KOKKOS_IF_ON_DEVICE((return Kokkos::fmax(a, b);))  // one instruction
-#endif
+  TESSERA_ON_DEVICE(return Kokkos::fmax(a, b);)  // one instruction
   return b > a ? b : a;
 }
 

@@ -311,11 +311,13 @@ Plan& plan_of(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operan
 
 }  // namespace
 
-void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands) {
+template <class Exec>
+void multiply(const Exec& exec, const Kind& kind, const Operands& operands) {
   Plan& plan = plan_of(exec, kind, operands);
   const detail::ToolKernel watched(exec, kind.op_a, kind.op_b, "cublaslt");
   run(exec, kind, plan, operands);
 }
+template void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);
 
 void set_selection(GemmSelection wanted) { selection = wanted; }
 

@@ -18,6 +18,15 @@
 
 namespace tessera::kernels::cublaslt {
 
+/// Whether Exec's products may go to cuBLASLt. In builds without CUDA none may: what follows is declared there, so that
+/// callers need no guard, and defined nowhere.
+template <class Exec>
+inline constexpr bool kServes = false;
+#ifdef KOKKOS_ENABLE_CUDA
+template <>
+inline constexpr bool kServes<Kokkos::Cuda> = true;
+#endif
+
 /// A kind of product: what an algorithm is chosen for.
 struct Kind {
   Dtype in, out;
@@ -40,7 +49,8 @@ struct Operands {
   void* workspace;  // kWorkspaceBytes; for products of float and double in full precision none
 };
 
-void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);
+template <class Exec>
+void multiply(const Exec& exec, const Kind& kind, const Operands& operands);
 
 void set_selection(GemmSelection selection);
 std::vector<std::string> algorithms();

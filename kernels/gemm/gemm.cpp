@@ -9,10 +9,8 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/gemm/cublaslt.hpp"
 #include "kernels/gemm/tool_kernel.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/gemm/cublaslt.hpp"
-#endif
 
 namespace tessera::kernels {
 namespace {
@@ -61,10 +59,8 @@ void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::
   }
 }
 
-#ifdef KOKKOS_ENABLE_CUDA
-template <class In, class Out>
-void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Out>& x, std::int64_t m, std::int64_t n,
-                       std::int64_t k) {
+template <class Exec, class In, class Out>
+void multiply_cublaslt(const Exec& exec, const Gemm<Exec, In, Out>& x, std::int64_t m, std::int64_t n, std::int64_t k) {
   const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x.a.data()) |
                                    reinterpret_cast<std::uintptr_t>(x.b.data()) |
                                    reinterpret_cast<std::uintptr_t>(x.c.data()) | 16;
@@ -87,7 +83,6 @@ void multiply_cublaslt(const Kokkos::Cuda& exec, const Gemm<Kokkos::Cuda, In, Ou
                                     .workspace = reinterpret_cast<void*>(workspace)};
   cublaslt::multiply(exec, kind, operands);
 }
-#endif
 
 }  // namespace
 
@@ -109,8 +104,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     if (!accumulate) Kokkos::deep_copy(exec, c, static_cast<Out>(0.0f));
     return;
   }
-#ifdef KOKKOS_ENABLE_CUDA
-  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
+  if constexpr (cublaslt::kServes<Exec>) {
     // Kokkos Kernels multiplies a^T b with a small result by dot products that meet in atomic sums: in no fixed order.
     const bool is_summed_in_any_order = ta && !tb && m * n < 100;
     if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order) {
@@ -118,7 +112,6 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
       return;
     }
   }
-#endif
   if constexpr (sizeof(In) > 2) {
     multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate);
   } else if constexpr (kIsHost<Exec>) {
@@ -137,35 +130,29 @@ std::string gemm_library() {
     auto* config = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
     text = std::string(info.dli_fname) + " (" + (config != nullptr ? config() : "not OpenBLAS") + ")";
   }
-#ifdef KOKKOS_ENABLE_CUDA
-  text = cublaslt::versions() + "; on the host " + text;
-#endif
+  if constexpr (cublaslt::kServes<Device>) text = cublaslt::versions() + "; on the host " + text;
   return text;
 }
 
 void set_gemm_selection([[maybe_unused]] GemmSelection selection) {
-#ifdef KOKKOS_ENABLE_CUDA
-  cublaslt::set_selection(selection);
-#endif
+  if constexpr (cublaslt::kServes<Device>) cublaslt::set_selection(selection);
 }
 
 std::vector<std::string> gemm_algorithms() {
-#ifdef KOKKOS_ENABLE_CUDA
-  return cublaslt::algorithms();
-#else
-  return {};
-#endif
+  if constexpr (cublaslt::kServes<Device>) {
+    return cublaslt::algorithms();
+  } else {
+    return {};
+  }
 }
 
 void set_gemm_algorithms(const std::vector<std::string>& lines) {
-#ifdef KOKKOS_ENABLE_CUDA
-  cublaslt::set_algorithms(lines);
-#else
-  if (!lines.empty()) {
+  if constexpr (cublaslt::kServes<Device>) {
+    cublaslt::set_algorithms(lines);
+  } else if (!lines.empty()) {
     throw std::runtime_error("gemm: the algorithms were chosen with " + lines.front() +
                              ", and products on CPUs have none to choose: leave them out");
   }
-#endif
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemm<Exec, Scalar, Scalar>;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
@@ -57,8 +59,13 @@ kernels::GemmMath math_of(config::Precision precision) {
 }
 
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
-  return implementation == config::AttentionImplementation::standard ? kernels::AttentionKind::standard
-                                                                     : kernels::AttentionKind::flash2;
+  switch (implementation) {
+    case config::AttentionImplementation::standard: return kernels::AttentionKind::standard;
+    case config::AttentionImplementation::automatic:
+    case config::AttentionImplementation::flash2: return kernels::AttentionKind::flash2;
+    case config::AttentionImplementation::flash1: break;
+  }
+  throw std::logic_error("attention.implementation: the deck's check has let one through that has no kernel");
 }
 
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width) {

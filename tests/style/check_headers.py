@@ -100,8 +100,10 @@ def check(build, headers):
 
 
 def is_of_device_code(header):
-    """Headers of device code: only a CUDA compiler can read them, and only with CUDA's Kokkos."""
-    return "kernels/cuda" in header.parent.as_posix() or header.name.startswith(("tuned_cuda", "cublaslt"))
+    """Headers of device code: only a CUDA compiler can read them, and only with CUDA's Kokkos. One in their folders that
+    looks for CUDA itself is for every build."""
+    homes = ("kernels/cuda", "kernels/attention/flash2/ampere", "kernels/attention/flash2/hopper")
+    return header.parent.as_posix().endswith(homes) and "#ifdef KOKKOS_ENABLE_CUDA" not in header.read_text()
 
 
 def all_headers():

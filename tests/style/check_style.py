@@ -31,10 +31,14 @@ ROOMS = {
     "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", *LEAVES],
     "src/jobs": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", *LEAVES, "build_info.hpp"],
     "src/main.cpp": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
-    "kernels/core": ["kernels/cuda"],
+    "kernels/core": [],
+    "kernels/cuda": ["kernels/core"],
     "kernels": [],
     "parallel": ["kernels/core", "kernels/cuda"],
 }
+
+CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
+              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "src/train/graph."]
 
 # (what, pattern, homes): the word stands nowhere in C++ code but under these paths.
 VENDORS = [
@@ -44,8 +48,10 @@ VENDORS = [
     ("toml++", r"#include\s*<toml\+\+/", ["src/config/"]),
     ("CLI11", r"#include\s*<CLI/", ["src/config/"]),
     ("KOKKOS_VERSION", r"\bKOKKOS_VERSION\b", ["kernels/core/compat.hpp"]),
-    ("CUDA", r"#include\s*<(cuda|cublas)\w*\.h|\b(cuda|cublas)[A-Z]\w+\(|__(global|shared)__|\b__(syncthreads|nv_bfloat16)\b",
-     ["kernels/cuda/", "kernels/gemm/cublaslt.", "parallel/nccl.", "parallel/copy_engine.", "parallel/device.", "src/train/graph.", "tests/unit/parallel/test_copy_engine.", "tests/unit/parallel/test_nccl.", "tuned_cuda."]),
+    ("CUDA", r"#include\s*<(cuda|cublas)\w*\.h|\b(cuda|cublas)[A-Z]\w+(\(|_t\b)|__(global|shared)__|\b__(syncthreads|nv_bfloat16)\b",
+     [*CUDA_HOMES, "tests/unit/parallel/test_copy_engine.", "tests/unit/parallel/test_nccl."]),
+    ("a guard for CUDA", r"\b(KOKKOS_ENABLE_CUDA|TESSERA_CUDA_ARCH|__CUDA_ARCH\w*)\b|\bKokkos::Cuda\w*", [*CUDA_HOMES, "tests/"]),
+    ("a guard for nvcc", r"\b__(CUDACC|NVCC)\w*", [*CUDA_HOMES, "kernels/core/compat.hpp", "kernels/core/scalar.hpp"]),
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
 ]
 
@@ -97,7 +103,7 @@ def check_vendors(name, text):
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         for what, pattern, homes in VENDORS:
             word = re.search(pattern, line)
-            if word and not any(name.startswith(h) or (h[0] in ".t" and h in name) for h in homes):
+            if word and not any(name.endswith(h) if h[0] == "." else name.startswith(h) for h in homes):
                 yield number, f"{what}: '{word.group(0)}' belongs in {', '.join(homes)}"
 
 
@@ -156,7 +162,7 @@ PLANTED = [
     ("parallel/good.cpp", "// What.\n#include <mpi.h>\nint x = MPI_COMM_WORLD;\n", ""),
     ("kernels/good.cpp", '#include "kernels/good.hpp"\n', ""),
     ("kernels/good/forward.cpp", '#include "kernels/good.hpp"  // the contract is there\n', ""),
-    ("kernels/attention/tuned_cuda.cpp", "// What.\n__global__ void f();\n", ""),
+    ("kernels/attention/flash2/hopper/good.cpp", "// What.\n__global__ void f();\n", ""),
     ("scripts/good", "#!/usr/bin/env bash\n# What.\necho a\n", ""),
     ("kernels/up.hpp", HPP + '#include "model/params.hpp"\n', "kernels must not include"),
     ("kernels/core/up.hpp", HPP + '#include "kernels/rope.hpp"\n', "kernels/core must not include"),
@@ -170,7 +176,20 @@ PLANTED = [
     ("src/data/h5.cpp", "// What.\n#include <hdf5.h>\n", "HDF5"),
     ("src/data/word.cpp", "// What.\nauto f = H5Fopen(1);\n", "HDF5"),
     ("parallel/mpi.cpp", "// What.\n#include <nccl.h>\n", "NCCL"),
+    ("kernels/core/device.hpp", HPP + '#include "kernels/cuda/device.hpp"\n', "kernels/core must not include"),
+    ("kernels/cuda/up.hpp", HPP + '#include "kernels/rope.hpp"\n', "kernels/cuda must not include"),
+    ("kernels/cuda/good.hpp", HPP + '#include "kernels/core/team.hpp"\n#ifdef KOKKOS_ENABLE_CUDA\n#endif\n', ""),
+    ("kernels/core/compat.hpp", HPP + "#ifdef __CUDACC__\n#endif\n", ""),
+    ("parallel/device.cpp", "// What.\n#if defined(KOKKOS_ENABLE_CUDA)\nKokkos::Cuda exec;\n#endif\n", ""),
+    ("tests/support/good.hpp", HPP + "#ifdef KOKKOS_ENABLE_CUDA\n#endif\n", ""),
     ("kernels/rope.cpp", "// What.\n__global__ void f();\n", "CUDA"),
+    ("kernels/swiglu.cpp", "// What.\ncudaStream_t stream;\n", "CUDA"),
+    ("kernels/norm2.cpp", "// What.\n#ifdef KOKKOS_ENABLE_CUDA\n#endif\n", "a guard for CUDA"),
+    ("kernels/core/compat.cpp", "// What.\n#if __CUDA_ARCH__ >= 900\n#endif\n", "a guard for CUDA"),
+    ("kernels/adamw.cpp", "// What.\n#ifdef __CUDACC__\n#endif\n", "a guard for nvcc"),
+    ("parallel/space.cpp", "// What.\nusing Space = Kokkos::CudaSpace;\n", "a guard for CUDA"),
+    ("src/train/space.cpp", "// What.\nvoid run(const Kokkos::Cuda& exec);\n", "a guard for CUDA"),
+    ("kernels/attention/flash2/hopper.cpp", "// What.\n__global__ void f();\n", "CUDA"),
     ("kernels/version.hpp", HPP + "#if KOKKOS_VERSION > 1\n#endif\n", "KOKKOS_VERSION"),
     ("src/io/toml.cpp", "// What.\n#include <toml++/toml.h>\n", "toml++"),
     ("src/io/fmt.hpp", HPP + "#include <fmt/core.h>\n", "fmt in a header"),

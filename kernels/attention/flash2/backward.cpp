@@ -5,20 +5,20 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/core/scratch.hpp"
+#include "kernels/cuda/scratch.hpp"
 
 namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_backward_tensors("flash2 backward", *this, kMaxHead);
-  const int teams = q.extent_int(0) * q.extent_int(1);
-  if (teams == 0 || (q.extent(2) == 0 && k.extent(2) == 0)) return;
+  detail::require_backward_tensors("flash2 backward", task, kMaxHead);
+  const int teams = task.q.extent_int(0) * task.q.extent_int(1);
+  if (teams == 0 || (task.q.extent(2) == 0 && task.k.extent(2) == 0)) return;
 
-  const int D = q.extent_int(3);
-  const std::size_t head_reals = 2 * k.extent(2) * width(D);
+  const int D = task.q.extent_int(3);
+  const std::size_t head_reals = 2 * task.k.extent(2) * width(D);
   TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
-                  "flash2 backward: keys of one head need 2 GiB of scratch or more", k.extent(2), D);
+                  "flash2 backward: keys of one head need 2 GiB of scratch or more", task.k.extent(2), D);
   allow_large_scratch<Flash2Backward, Policy>();
   Kokkos::parallel_for("tessera::attention::flash2::backward",
                        Policy(exec, teams, Kokkos::AUTO)
@@ -30,9 +30,9 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team) const {
   constexpr int kLanes = Product::kLaneBlock;
-  const int Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3), W = width(D);
-  const int h = team.league_rank() % q.extent_int(1);
-  const int b = team.league_rank() / q.extent_int(1);
+  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3), W = width(D);
+  const int h = team.league_rank() % task.q.extent_int(1);
+  const int b = team.league_rank() / task.q.extent_int(1);
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
 
   Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * tile_pad_reals(D)));
@@ -57,26 +57,28 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
     const int lanes = round_up(queries, kLanes);
     const int last_key = first_query + queries - 1 + diagonal;
-    const int keys_seen = !causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+    const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
 
     // 2. stage this tile of queries both ways round, and delta_i = d_out_i . out_i
     team.team_barrier();  // the previous tile has been written
-    detail::stage_rows(team, &q(b, h, first_query, 0), q.stride(2), queries, D, W, scale, q_pad);
-    detail::stage_rows(team, &d_out(b, h, first_query, 0), d_out.stride(2), queries, D, W, Real(1), d_out_pad);
-    detail::stage_transposed(team, &q(b, h, first_query, 0), q.stride(2), queries, D, lanes, scale, q_t);
-    detail::stage_transposed(team, &d_out(b, h, first_query, 0), d_out.stride(2), queries, D, lanes, Real(1), d_out_t);
+    detail::stage_rows(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, W, task.scale, q_pad);
+    detail::stage_rows(team, &task.d_out(b, h, first_query, 0), task.d_out.stride(2), queries, D, W, Real(1),
+                       d_out_pad);
+    detail::stage_transposed(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, lanes, task.scale, q_t);
+    detail::stage_transposed(team, &task.d_out(b, h, first_query, 0), task.d_out.stride(2), queries, D, lanes, Real(1),
+                             d_out_t);
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, lanes), [&](int i) {
       Real dot = 0;
       if (i < queries) {
-        const Scalar* out_row = &out(b, h, first_query + i, 0);
-        const Scalar* d_out_row = &d_out(b, h, first_query + i, 0);
+        const Scalar* out_row = &task.out(b, h, first_query + i, 0);
+        const Scalar* d_out_row = &task.d_out(b, h, first_query + i, 0);
         Kokkos::parallel_reduce(
             Kokkos::ThreadVectorRange(team, D),
             [&](int d, Real& sum) { sum += static_cast<Real>(out_row[d]) * static_cast<Real>(d_out_row[d]); }, dot);
       }
       Kokkos::single(Kokkos::PerThread(team), [&] {
         delta[i] = dot;
-        const Real row_lse = i < queries ? lse(b, h, first_query + i) : Real(-HUGE_VAL);
+        const Real row_lse = i < queries ? task.lse(b, h, first_query + i) : Real(-HUGE_VAL);
         top[i] = row_lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : row_lse;
       });
     });
@@ -87,8 +89,8 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
 
       // 3. stage keys and values
       team.team_barrier();  // the previous tile has been read
-      detail::stage_rows(team, &k(b, h, first_key, 0), k.stride(2), keys, D, W, Real(1), k_pad);
-      detail::stage_rows(team, &v(b, h, first_key, 0), v.stride(2), keys, D, W, Real(1), v_pad);
+      detail::stage_rows(team, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, W, Real(1), k_pad);
+      detail::stage_rows(team, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, W, Real(1), v_pad);
       team.team_barrier();  // tiles are complete
 
       // 4. scores and d_p, both transposed: [j,i]
@@ -97,7 +99,7 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
       team.team_barrier();  // scores and d_p are complete
 
       // 5. p = exp(s - lse), ds = p (d_p - delta), lane-wise
-      const bool on_diagonal = causal && first_key + keys - 1 > first_query + diagonal;
+      const bool on_diagonal = task.causal && first_key + keys - 1 > first_query + diagonal;
       Kokkos::parallel_for(Kokkos::TeamVectorRange(team, keys * (lanes / kLanes)), [&](int block) {
         const int j = block / (lanes / kLanes), lane = block % (lanes / kLanes) * kLanes;
         Real* p = p_t + j * lanes + lane;
@@ -123,7 +125,7 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     // 7. write d_q
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
       Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
-        d_q(b, h, first_query + i, d) = static_cast<Scalar>(scale * d_q_pad[i * W + d]);
+        task.d_q(b, h, first_query + i, d) = static_cast<Scalar>(task.scale * d_q_pad[i * W + d]);
       });
     });
   }
@@ -132,8 +134,8 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
   // 8. write d_k and d_v
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Tk), [&](int j) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
-      d_k(b, h, j, d) = static_cast<Scalar>(d_k_head[static_cast<long>(j) * W + d]);
-      d_v(b, h, j, d) = static_cast<Scalar>(d_v_head[static_cast<long>(j) * W + d]);
+      task.d_k(b, h, j, d) = static_cast<Scalar>(d_k_head[static_cast<long>(j) * W + d]);
+      task.d_v(b, h, j, d) = static_cast<Scalar>(d_v_head[static_cast<long>(j) * W + d]);
     });
   });
 }

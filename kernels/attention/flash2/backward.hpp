@@ -23,6 +23,7 @@
 ///            room for fp64 pads only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
 #pragma once
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
@@ -33,17 +34,7 @@ template <class Exec, class Scalar>
 struct Flash2Backward {
   using Real = Accum<Scalar>;
 
-  HeadTensor<const Scalar, Exec> q;      // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> out;    // [B,H,Tq,D]  in   saved by the forward pass
-  HeadRows<const Real, Exec> lse;        // [B,H,Tq]    in   saved by the forward pass
-  HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]  in
-  HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]  out
-  HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]  out
-  HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
-  Real scale;
-  bool causal;
+  BackwardTask<Exec, Scalar> task;
 
   static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 8 : 16;
   static constexpr int kKeyTile = kQueryTile;

@@ -5,18 +5,18 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/core/scratch.hpp"
+#include "kernels/cuda/scratch.hpp"
 
 namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_forward_tensors("flash2 forward", *this, kMaxHead);
-  const int tiles = ceil_div(q.extent_int(2), kQueryTile);
-  const int teams = q.extent_int(0) * q.extent_int(1) * tiles;
+  detail::require_forward_tensors("flash2 forward", task, kMaxHead);
+  const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
+  const int teams = task.q.extent_int(0) * task.q.extent_int(1) * tiles;
   if (teams == 0) return;
 
-  const int D = q.extent_int(3);
+  const int D = task.q.extent_int(3);
   const std::size_t reals = pad_reals(D);
   allow_large_scratch<Flash2Forward, Policy>();
   Kokkos::parallel_for(
@@ -29,17 +29,17 @@ template <class Exec, class Scalar>
 KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team) const {
   using Product = TileProduct<Exec, Real>;
   constexpr int kLanes = Product::kLaneBlock;
-  const int Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3);
+  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
   const int tiles = ceil_div(Tq, kQueryTile);
   const int tile = tiles - 1 - team.league_rank() % tiles;  // longest rows first
-  const int h = team.league_rank() / tiles % q.extent_int(1);
-  const int b = team.league_rank() / tiles / q.extent_int(1);
+  const int h = team.league_rank() / tiles % task.q.extent_int(1);
+  const int b = team.league_rank() / tiles / task.q.extent_int(1);
   const int first_query = tile * kQueryTile;
   const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
   const int lanes = round_up(queries, kLanes);
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
   const int last_key = first_query + queries - 1 + diagonal;
-  const int keys_seen = !causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+  const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
 
   Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * pad_reals(D)));
   Real* q_t = pad;                            // [D, lanes]        scaled queries
@@ -52,7 +52,7 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
   Real* shrink = sum + kQueryTile;            // [lanes]           exp(old maximum - new maximum)
 
   // 1. stage the queries once; clear the running state
-  detail::stage_transposed(team, &q(b, h, first_query, 0), q.stride(2), queries, D, lanes, scale, q_t);
+  detail::stage_transposed(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, lanes, task.scale, q_t);
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, D * lanes), [&](int i) { out_t[i] = 0; });
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, lanes), [&](int i) {
     top[i] = -HUGE_VAL;
@@ -64,8 +64,8 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
 
     // 2. stage keys and values
     team.team_barrier();  // the previous tile has been read
-    detail::stage_rows(team, &k(b, h, first_key, 0), k.stride(2), keys, D, D, Real(1), k_pad);
-    detail::stage_rows(team, &v(b, h, first_key, 0), v.stride(2), keys, D, D, Real(1), v_pad);
+    detail::stage_rows(team, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, D, Real(1), k_pad);
+    detail::stage_rows(team, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, D, Real(1), v_pad);
     team.team_barrier();  // tiles and running state are complete
 
     // 3. scores, transposed: p_t[j,i] = k_j . q_i
@@ -73,7 +73,7 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
     team.team_barrier();  // scores are complete
 
     // 4. running softmax, lane-wise
-    const bool on_diagonal = causal && first_key + keys - 1 > first_query + diagonal;
+    const bool on_diagonal = task.causal && first_key + keys - 1 > first_query + diagonal;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, lanes / kLanes), [&](int block) {
       const int lane = block * kLanes;
       Real new_top[kLanes], safe_top[kLanes], new_sum[kLanes];
@@ -118,10 +118,10 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
     const Real inverse = sum[i] == 0 ? Real(0) : 1 / sum[i];  // 0: no key was seen; NaN stays NaN
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, D), [&](int d) {
-      out(b, h, first_query + i, d) = static_cast<Scalar>(out_t[d * lanes + i] * inverse);
+      task.out(b, h, first_query + i, d) = static_cast<Scalar>(out_t[d * lanes + i] * inverse);
     });
     Kokkos::single(Kokkos::PerThread(team),
-                   [&] { lse(b, h, first_query + i) = sum[i] == 0 ? Real(-HUGE_VAL) : top[i] + log(sum[i]); });
+                   [&] { task.lse(b, h, first_query + i) = sum[i] == 0 ? Real(-HUGE_VAL) : top[i] + log(sum[i]); });
   });
 }
 

@@ -24,6 +24,7 @@
 /// tiles fit there.
 #pragma once
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
 
@@ -33,13 +34,7 @@ template <class Exec, class Scalar>
 struct Flash2Forward {
   using Real = Accum<Scalar>;
 
-  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
-  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
-  HeadRows<Real, Exec> lse;          // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
-  Real scale;                        // usually 1/sqrt(D)
-  bool causal;
+  ForwardTask<Exec, Scalar> task;
 
   static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 16 : 32;  // of one team, along the lanes
   static constexpr int kKeyTile = kQueryTile;                                          // keys staged at a time

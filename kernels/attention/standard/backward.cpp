@@ -7,14 +7,16 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void StandardBackward<Exec, Scalar>::launch(const Exec& exec) const {
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, scale, causal] = task;
   detail::require_same_heads("standard backward: v must have k's shape", k, v);
   detail::require_same_heads("standard backward: d_out must have q's shape", q, d_out);
   detail::require_same_heads("standard backward: d_q must have q's shape", q, d_q);
   detail::require_same_heads("standard backward: d_k must have k's shape", k, d_k);
   detail::require_same_heads("standard backward: d_v must have k's shape", k, d_v);
   using Product = HeadProduct<Exec, Scalar>;
-  Product{"tessera::attention::standard::d_v", transposed(probabilities), d_out, d_v, Real(1)}.launch(exec);
-  Product{"tessera::attention::standard::d_probabilities", d_out, transposed(v), d_scores, Real(1)}.launch(exec);
+  Product{"tessera::attention::standard::d_v", transposed(probabilities), d_out, d_v, Accum<Scalar>(1)}.launch(exec);
+  Product{"tessera::attention::standard::d_probabilities", d_out, transposed(v), d_scores, Accum<Scalar>(1)}.launch(
+      exec);
   SoftmaxRowsBackward<Exec, Scalar>{probabilities, d_scores}.launch(exec);
   Product{"tessera::attention::standard::d_q", d_scores, k, d_q, scale}.launch(exec);
   Product{"tessera::attention::standard::d_k", transposed(HeadTensor<const Scalar, Exec>(d_scores)), q, d_k, scale}

@@ -8,13 +8,14 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void StandardForward<Exec, Scalar>::launch(const Exec& exec) const {
+  const auto& [q, k, v, out, lse, scale, causal] = task;
   detail::require_same_heads("standard forward: v must have k's shape", k, v);
   detail::require_same_heads("standard forward: out must have q's shape", q, out);
   detail::require_head_rows("standard forward: lse must be [B,H,Tq]", q, lse);
   HeadProduct<Exec, Scalar>{"tessera::attention::standard::scores", q, transposed(k), probabilities, scale}.launch(
       exec);
   SoftmaxRows<Exec, Scalar>{probabilities, lse, causal}.launch(exec);
-  HeadProduct<Exec, Scalar>{"tessera::attention::standard::out", probabilities, v, out, Real(1)}.launch(exec);
+  HeadProduct<Exec, Scalar>{"tessera::attention::standard::out", probabilities, v, out, Accum<Scalar>(1)}.launch(exec);
 }
 
 template <class Exec, class Scalar>

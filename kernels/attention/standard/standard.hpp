@@ -16,40 +16,24 @@
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 struct StandardForward {
-  using Real = Accum<Scalar>;
-
-  HeadTensor<const Scalar, Exec> q;        // [B,H,Tq,D]   in
-  HeadTensor<const Scalar, Exec> k;        // [B,H,Tk,D]   in
-  HeadTensor<const Scalar, Exec> v;        // [B,H,Tk,D]   in
-  HeadTensor<Scalar, Exec> out;            // [B,H,Tq,D]   out
-  HeadRows<Real, Exec> lse;                // [B,H,Tq]     out
+  ForwardTask<Exec, Scalar> task;
   HeadTensor<Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  out, kept for backward
-  Real scale;
-  bool causal;
 
   void launch(const Exec& exec) const;
 };
 
 template <class Exec, class Scalar>
 struct StandardBackward {
-  using Real = Accum<Scalar>;
-
-  HeadTensor<const Scalar, Exec> q;              // [B,H,Tq,D]   in
-  HeadTensor<const Scalar, Exec> k;              // [B,H,Tk,D]   in
-  HeadTensor<const Scalar, Exec> v;              // [B,H,Tk,D]   in
-  HeadTensor<const Scalar, Exec> d_out;          // [B,H,Tq,D]   in
+  BackwardTask<Exec, Scalar> task;               // out, lse and causal are not looked at: they are in the probabilities
   HeadTensor<const Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  in, saved by the forward pass
   HeadTensor<Scalar, Exec> d_scores;             // [B,H,Tq,Tk]  workspace
-  HeadTensor<Scalar, Exec> d_q;                  // [B,H,Tq,D]   out
-  HeadTensor<Scalar, Exec> d_k;                  // [B,H,Tk,D]   out
-  HeadTensor<Scalar, Exec> d_v;                  // [B,H,Tk,D]   out
-  Real scale;
 
   void launch(const Exec& exec) const;
 };

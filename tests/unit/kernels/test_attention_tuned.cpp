@@ -14,10 +14,10 @@
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"
-  #include "kernels/attention/flash2/tuned_cuda_hopper_forward.hpp"
+  #include "kernels/attention/flash2/ampere/backward.hpp"
+  #include "kernels/attention/flash2/ampere/forward.hpp"
+  #include "kernels/attention/flash2/hopper/backward.hpp"
+  #include "kernels/attention/flash2/hopper/forward.hpp"
 #endif
 
 namespace tessera::test {
@@ -59,7 +59,7 @@ struct Hopper {
   static bool runs_here() { return kernels::HopperForward<S>::runs_on(instance()); }
   static void forward(const Forward<S>& f) {
     const auto counter = Buffer<std::int32_t>::zeros(1);
-    kernels::HopperForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal, counter.value()}.launch(instance());
+    kernels::HopperForward<S>{{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}, counter.value()}.launch(instance());
     EXPECT_EQ(counter.elements()[0], 0) << "the counter of tiles must be left as it was found";
   }
 };
@@ -71,17 +71,7 @@ void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order, std:
   const auto bytes =
       Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
   const auto workspace = Buffer<float>::unwritten((bytes + offset) / sizeof(float));  // what it forgets to clear is NaN
-  Kernel{.q = f.q,
-         .k = f.k,
-         .v = f.v,
-         .out = f.out,
-         .lse = f.lse,
-         .d_out = b.d_out,
-         .d_q = b.d_q,
-         .d_k = b.d_k,
-         .d_v = b.d_v,
-         .scale = f.scale,
-         .causal = f.causal,
+  Kernel{.task = {f.q, f.k, f.v, f.out, f.lse, b.d_out, b.d_q, b.d_k, b.d_v, f.scale, f.causal},
          .order = order,
          .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
                                                          bytes - missing)}
@@ -112,7 +102,7 @@ struct Ampere {
   }
   static bool runs_here() { return true; }  // the build is for this device, and for sm_80 or later
   static void forward(const Forward<S>& f) {
-    kernels::AmpereForward<S>{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}.launch(instance());
+    kernels::AmpereForward<S>{{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}}.launch(instance());
   }
   static void backward(const Forward<S>& f, const Backward<S>& b) {
     run_backward<kernels::AmpereBackward<S>>(f, b, kOrder);

@@ -9,8 +9,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_fragments.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_tiles.hpp"
+#include "kernels/attention/flash2/hopper/backward_fragments.hpp"
+#include "kernels/attention/flash2/hopper/backward_tiles.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/barrier.hpp"
 #include "kernels/cuda/registers.hpp"

@@ -1,236 +1,17 @@
-/// The bodies of AmpereBackward for one width of rows: what the teams of its kernels do, and the sizes of their tiles.
+/// The main kernel of AmpereBackward for one width of rows: what a team does that owns a tile of keys.
 #pragma once
 
 #include <algorithm>
-#include <string_view>
-#include <type_traits>
 
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/attention/flash2/ampere/backward_cut.hpp"
+#include "kernels/attention/flash2/ampere/backward_rows.hpp"
+#include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/ticket.hpp"
 
 namespace tessera::kernels::ampere {
-
-/// What the backward kernels share beside the tensors, laid out in the workspace. Rows of queries are padded to whole
-/// tiles, so that tiles of them are copied without a look at Tq.
-struct BackwardRows {
-  static constexpr int kPadding = 128;  // rows of a head are a multiple of this
-  static constexpr int kTurns = 4;      // most tiles that so many rows make
-
-  float* log_sum;       // [B*H, rows]  lse in powers of two; +inf past Tq and where no key is seen, so that p = 0
-  float* delta;         // [B*H, rows]  sum_d d_out out; 0 past Tq
-  float* d_q;           // [B*H, rows, width]  sums of d_q / scale, each tile in the order of its warps' accumulators
-  std::int32_t* turns;  // [B*H, tiles of rows]  tiles of keys that have added their share to a tile of d_q
-  int rows, width;
-
-  static std::int64_t rows_of(int Tq) { return round_up(std::int64_t{Tq}, std::int64_t{kPadding}); }
-  static std::int64_t bytes(int B, int H, int Tq, int width) {
-    return rows_of(Tq) * B * H * (2 + width) * 4 + rows_of(Tq) / kPadding * B * H * kTurns * 4;
-  }
-  static BackwardRows in(std::byte* workspace, int B, int H, int Tq, int width) {
-    const std::int64_t rows = rows_of(Tq), all = rows * B * H;
-    float* first = reinterpret_cast<float*>(workspace);
-    return {first,
-            first + all,
-            first + 2 * all,
-            reinterpret_cast<std::int32_t*>(first + (2 + width) * all),
-            static_cast<int>(rows),
-            width};
-  }
-};
-
-/// Lanes that share a row of `width` elements, 8 each at a time.
-constexpr int lanes_of_row(int width) {
-  int lanes = 2;
-  while (lanes * 8 < width) lanes *= 2;
-  return lanes;
-}
-
-/// Fills BackwardRows: log_sum and delta, and zeroes what the choice of order needs: turns, or the sums of d_q.
-/// kRowLanes lanes share a row; a team has kPadding rows.
-template <class Scalar, int kRowLanes>
-struct BackwardRowsTeam {
-  AmpereBackward<Scalar> task;
-  BackwardRows rows;
-
-  static constexpr int kWarps = 8, kTeamRows = BackwardRows::kPadding;
-  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kWarps * cuda::kWarpLanes>>;
-  using Member = typename Policy::member_type;
-
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
-    const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::rows",
-                         Policy(exec, heads * (rows.rows / kTeamRows), kWarps, cuda::kWarpLanes),
-                         BackwardRowsTeam{task, rows});
-  }
-
-  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
-
- private:
-  TESSERA_DEVICE void run(const Member& team) const {
-    constexpr int kAtATime = kWarps * cuda::kWarpLanes / kRowLanes;
-    const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), D = task.q.extent_int(3);
-    const int tiles = rows.rows / kTeamRows, head = team.league_rank() / tiles, b = head / H, h = head % H;
-    const int thread = threadIdx.y * cuda::kWarpLanes + threadIdx.x, lane = thread % kRowLanes;
-    const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kTeamRows;  // of all rows of all heads
-    if (task.order == DqOrder::any) {
-      float4* sums = reinterpret_cast<float4*>(rows.d_q + first * rows.width);
-      for (int i = thread; i < kTeamRows * rows.width / 4; i += kWarps * cuda::kWarpLanes) sums[i] = float4{0, 0, 0, 0};
-    } else if (thread < BackwardRows::kTurns) {
-      rows.turns[team.league_rank() * BackwardRows::kTurns + thread] = 0;
-    }
-    for (int row = thread / kRowLanes; row < kTeamRows; row += kAtATime) {
-      const int query = team.league_rank() % tiles * kTeamRows + row;
-      float sum = 0;
-      if (query < Tq) {
-        const auto* out = row_of(task.out, b, h, query);
-        const auto* d_out = row_of(task.d_out, b, h, query);
-        for (int d = lane * 8; d < D; d += kRowLanes * 8) {
-          const uint4 x = *reinterpret_cast<const uint4*>(out + d), y = *reinterpret_cast<const uint4*>(d_out + d);
-          sum += dot(x.x, y.x) + dot(x.y, y.y) + dot(x.z, y.z) + dot(x.w, y.w);
-        }
-      }
-      TESSERA_UNROLL
-      for (int step = kRowLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-      if (lane == 0) {
-        const float lse = query < Tq ? task.lse(b, h, query) : -HUGE_VALF;
-        const std::int64_t at = first + row;
-        rows.log_sum[at] = lse == -HUGE_VALF ? HUGE_VALF : lse * kLog2e;
-        rows.delta[at] = sum;
-      }
-    }
-  }
-
-  static TESSERA_DEVICE float dot(std::uint32_t x, std::uint32_t y) {
-    const float2 a = cuda::unpack<Scalar>(x), b = cuda::unpack<Scalar>(y);
-    return a.x * b.x + a.y * b.y;
-  }
-};
-
-/// How d_k and d_v are cut. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that share 32
-/// keys each compute the probabilities of their part of the queries, and then their part of the columns of d_k and d_v.
-/// For the tile's share of d_q the warps are cut the other way: kQueryWarps groups share the queries, the warps of a
-/// group the columns; one kPasses-th of the tile after the other.
-///
-/// kStages tiles of queries are in scratch: of two, one is on its way while the other is in use; a single one is
-/// replaced tensor by tensor as soon as its last product is done. kKept is what else a warp keeps in registers.
-template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_, int kStages_ = 2,
-          unsigned kKept_ = 0, int kPasses_ = 1>
-struct KeysCut {
-  static constexpr int kKeyWarps = kKeyWarps_, kParts = kParts_, kQueryTile = kQueryTile_, kQueryWarps = kQueryWarps_,
-                       kTeams = kTeams_, kStages = kStages_, kPasses = kPasses_, kSumTile = kQueryTile / kPasses;
-  static constexpr unsigned kKept = kKept_;
-  static_assert(kStages == 1 || kStages == 2);
-};
-
-/// What a warp may keep in registers instead of loading it again: its keys and values over the width; its own part's
-/// probabilities and score gradients.
-inline constexpr unsigned kKeepKeys = 1, kKeepP = 2, kKeepDs = 4;
-
-/// Bytes of scratch of a team under such a cut: k, v; the stages of q and d_out; p, ds; log_sum, delta.
-template <int kWidth, class Cut>
-constexpr int keys_scratch_bytes() {
-  constexpr int kKeys = 32 * Cut::kKeyWarps, kQueries = Cut::kQueryTile;
-  return TileLayout<kWidth>::bytes(2 * kKeys + 2 * Cut::kStages * kQueries) + TileLayout<kQueries>::bytes(2 * kKeys) +
-         2 * kQueries * static_cast<int>(sizeof(float));
-}
-
-/// Best: what measured best on an H200 (B*T = 16,384, T = 4096). Lean: for chips with less shared memory.
-template <int kWidth>
-struct KeysCuts;
-template <>
-struct KeysCuts<32> {
-  using Best = KeysCut<4, 2, 128, 4, 1, 2, kKeepKeys>;
-  using Lean = KeysCut<2, 2, 64, 2, 3>;
-};
-template <>
-struct KeysCuts<64> {
-  using Best = KeysCut<4, 2, 64, 2, 1, 2, kKeepKeys | kKeepDs>;
-  using Lean = KeysCut<2, 2, 64, 2, 2>;
-};
-template <>
-struct KeysCuts<80> {
-  using Best = KeysCut<4, 2, 64, 4, 1, 2, kKeepP | kKeepDs>;
-  using Lean = KeysCut<2, 2, 64, 2, 2>;
-};
-template <>
-struct KeysCuts<96> {
-  using Best = KeysCut<4, 2, 64, 4, 1>;
-  using Lean = KeysCut<2, 2, 64, 2, 2>;
-};
-template <>
-struct KeysCuts<128> {
-  using Best = KeysCut<4, 2, 64, 2, 1>;
-  using Lean = Best;
-};
-template <>
-struct KeysCuts<160> {
-  using Best = KeysCut<2, 4, 64, 2, 1>;
-  using Lean = Best;
-};
-template <>
-struct KeysCuts<192> {
-  using Best = KeysCut<2, 4, 64, 2, 1>;
-  using Lean = Best;
-};
-template <>
-struct KeysCuts<256> {
-  using Best = KeysCut<2, 4, 128, 2, 1, 1, 0, 2>;
-  using Lean = KeysCut<2, 4, 64, 2, 1, 1>;
-};
-
-/// Whether the architecture of this build has so much scratch (CUDA Programming Guide, technical specifications).
-constexpr bool fits(int bytes) {
-  constexpr std::string_view kArch = TESSERA_CUDA_ARCH;
-  constexpr bool kIsSmall = kArch == "86" || kArch == "89" || kArch.starts_with("12");
-  constexpr int kKiB = kArch == "80" || kArch == "87" ? 163 : kIsSmall ? 99 : 227;
-  return bytes + 512 <= kKiB * 1024;  // 512: alignment, and what Kokkos takes
-}
-
-template <int kWidth>
-using KeysCutOf = std::conditional_t<fits(keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>()),
-                                     typename KeysCuts<kWidth>::Best, typename KeysCuts<kWidth>::Lean>;
-template <int kWidth>
-inline constexpr bool kKeysFit = fits(keys_scratch_bytes<kWidth, KeysCutOf<kWidth>>());
-
-/// Where a warp's piece of d_q lies: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of
-/// 16 columns from `column` on; what is left over is shared out by halves of a block.
-template <int kWidth, class Cut>
-struct QueryPiece {
-  static constexpr int kWarps = Cut::kKeyWarps * Cut::kParts, kColumnWarps = kWarps / Cut::kQueryWarps;
-  static constexpr int kRowTiles = Cut::kSumTile / 16 / Cut::kQueryWarps;
-  static constexpr int kBlocks = kWidth / 16 / kColumnWarps;
-  static constexpr bool kHasHalf = kWidth / 16 % kColumnWarps != 0;
-  static constexpr int kColumns = kBlocks * 16 + (kHasHalf ? 8 : 0);
-  static constexpr int kFloats = kRowTiles * 16 * kColumns;
-  static_assert(kRowTiles > 0 && kFloats * kWarps == kWidth * Cut::kSumTile);
-  static_assert(BackwardRows::kPadding <= BackwardRows::kTurns * Cut::kSumTile);
-  using Sums = float[kRowTiles][kColumns / 8][4];
-
-  int group, column;
-
-  static TESSERA_DEVICE QueryPiece of_warp(int warp) { return {warp / kColumnWarps, warp % kColumnWarps}; }
-  TESSERA_DEVICE int chunk(int n) const {
-    return n < 2 * kBlocks ? (n / 2 * kColumnWarps + column) * 2 + n % 2 : kBlocks * kColumnWarps * 2 + column;
-  }
-  /// Offset of the accumulators of row tile m, column tile n in a warp's piece; lanes side by side, four floats each.
-  static TESSERA_DEVICE int offset(int m, int n) { return (n * kRowTiles + m) * cuda::kWarpLanes * 4; }
-  /// Offset of a warp's piece in the sums of a head, of whose kSumTile queries it is the `tile`-th.
-  static TESSERA_DEVICE std::int64_t offset_of(int tile, int warp) {
-    return (static_cast<std::int64_t>(tile) * kWarps + warp) * kFloats;
-  }
-  template <class Visit>
-  static TESSERA_DEVICE void for_each(const Visit& visit) {
-    TESSERA_UNROLL
-    for (int n = 0; n < kColumns / 8; ++n) {
-      TESSERA_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) visit(m, n);
-    }
-  }
-};
 
 /// d_k and d_v of a tile of keys, walking the tiles of queries that see them, last queries first; and the tile's share
 /// of d_q, added to the sums in the workspace. In the fixed order the key tiles of a head take turns at each
@@ -239,7 +20,8 @@ struct QueryPiece {
 /// passed on in the step after the adding, when that has long been done and passing costs least.
 template <class Scalar, int kWidth, class Cut>
 struct BackwardKeysTeam {
-  AmpereBackward<Scalar> task;
+  BackwardTask<Kokkos::Cuda, Scalar> task;
+  DqOrder order;
   BackwardRows rows;
   int heads_of_group;
 
@@ -264,7 +46,8 @@ struct BackwardKeysTeam {
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
+  static void launch(const Kokkos::Cuda& exec, const BackwardTask<Kokkos::Cuda, Scalar>& task, DqOrder order,
+                     const BackwardRows& rows) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.k.extent_int(2), kKeyTile);
     if (heads * tiles == 0) return;
@@ -282,13 +65,13 @@ struct BackwardKeysTeam {
     Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::keys",
                          Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
                              .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
-                         BackwardKeysTeam{task, rows, group});
+                         BackwardKeysTeam{task, order, rows, group});
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
  private:
-  TESSERA_DEVICE bool in_order() const { return task.order == DqOrder::fixed; }
+  TESSERA_DEVICE bool in_order() const { return order == DqOrder::fixed; }
 
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
@@ -645,63 +428,6 @@ struct BackwardKeysTeam {
         }
       }
     }
-  }
-};
-
-/// d_q from the sums that BackwardKeysTeam left in the workspace: a team per tile of queries.
-template <class Scalar, int kWidth, class Cut>
-struct BackwardSumsTeam {
-  AmpereBackward<Scalar> task;
-  BackwardRows rows;
-
-  using Piece = QueryPiece<kWidth, Cut>;
-  using Layout = TileLayout<kWidth>;
-  static constexpr int kWarps = Piece::kWarps, kThreads = kWarps * cuda::kWarpLanes;
-  static constexpr int kScratchBytes = Layout::bytes(Cut::kSumTile);
-  using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads>>;
-  using Member = typename Policy::member_type;
-
-  static void launch(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task, const BackwardRows& rows) {
-    const int heads = task.q.extent_int(0) * task.q.extent_int(1);
-    const int tiles = ceil_div(task.q.extent_int(2), Cut::kSumTile);
-    if (heads * tiles == 0) return;
-    cuda::enable_large_scratch<BackwardSumsTeam, Policy>();
-    Kokkos::parallel_for("tessera::attention::flash2::ampere_backward::sums",
-                         Policy(exec, heads * tiles, kWarps, cuda::kWarpLanes)
-                             .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
-                         BackwardSumsTeam{task, rows});
-  }
-
-  KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
-
- private:
-  TESSERA_DEVICE void run(const Member& team) const {
-    const int warp = cuda::warp_of_team(), lane = threadIdx.x;
-    const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int tiles = ceil_div(Tq, Cut::kSumTile);
-    const int head = team.league_rank() / tiles, tile = team.league_rank() % tiles, b = head / H, h = head % H;
-    const int first_query = tile * Cut::kSumTile, queries = min(Cut::kSumTile, Tq - first_query);
-    const bool is_seeing =
-        Tk > 0 && (!task.causal || first_query + queries - 1 + Tk - Tq >= 0);  // else nothing was added
-    const SharedAddress staging = cuda::shared_address(team.team_scratch(0).get_shmem_aligned(kScratchBytes + 0, 128));
-    const auto piece = Piece::of_warp(warp);
-    const float* sums = rows.d_q + static_cast<std::int64_t>(head) * rows.rows * kWidth + Piece::offset_of(tile, warp);
-    TESSERA_UNROLL
-    for (int n = 0; n < Piece::kColumns / 8; ++n) {
-      TESSERA_UNROLL
-      for (int m = 0; m < Piece::kRowTiles; ++m) {
-        float4 d_q = make_float4(0, 0, 0, 0);
-        if (is_seeing) d_q = *reinterpret_cast<const float4*>(sums + Piece::offset(m, n) + lane * 4);
-        const int row = (piece.group * Piece::kRowTiles + m) * 16 + lane / 4;
-        cuda::shared_store_word(staging + Layout::offset(row, piece.chunk(n)) + lane % 4 * 4,
-                                cuda::pack<Scalar>(task.scale * d_q.x, task.scale * d_q.y));
-        cuda::shared_store_word(staging + Layout::offset(row + 8, piece.chunk(n)) + lane % 4 * 4,
-                                cuda::pack<Scalar>(task.scale * d_q.z, task.scale * d_q.w));
-      }
-    }
-    team.team_barrier();  // all pieces are there
-    write_rows<Layout, kThreads>(staging, row_of(task.d_q, b, h, first_query), task.d_q.stride(2), queries, D,
-                                 warp * cuda::kWarpLanes + lane);
   }
 };
 

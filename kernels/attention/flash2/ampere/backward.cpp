@@ -1,8 +1,9 @@
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"  // the contract is there; here is the choice of a width
+#include "kernels/attention/flash2/ampere/backward.hpp"  // the contract is there; here is the choice of a width
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward_team.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_widths.hpp"
+#include "kernels/attention/flash2/ampere/backward_cut.hpp"
+#include "kernels/attention/flash2/ampere/backward_rows.hpp"
+#include "kernels/attention/flash2/ampere/widths.hpp"
 
 namespace tessera::kernels {
 
@@ -24,7 +25,8 @@ std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D
 
 template <class Scalar>
 void AmpereBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_backward_tensors("ampere attention backward", *this, 256);
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, scale, causal] = task;
+  detail::require_backward_tensors("ampere attention backward", task, 256);
   TESSERA_REQUIRE(supports(q.extent_int(3)),
                   "ampere attention backward: D must be a multiple of 8 up to 256 (less on chips with less scratch)",
                   q.extent(3));

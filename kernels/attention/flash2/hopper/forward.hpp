@@ -12,7 +12,7 @@
 /// D <= 160   A tile of keys is taken as two halves. While the weights of one are made, the tensor cores compute the
 ///            scores of the next and the output of the one before, so a consumer hardly waits for them. Weights are
 ///            made relative to the largest score of the first half; a row looks for a new one only where a sum of
-///            weights has grown beyond 2^10 (tuned_cuda_hopper_forward_rows.hpp): no maximum, no rescaling in between.
+///            weights has grown beyond 2^10 (forward_rows.hpp): no maximum, no rescaling in between.
 /// D > 160    Whole tiles and a running maximum. A consumer issues the scores of key tile j before the output of tile
 ///            j-1, and consumers take turns at the tensor cores: one's softmax runs beside another's products.
 ///
@@ -40,6 +40,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -49,13 +50,7 @@ template <class Scalar>
 struct HopperForward {
   using Exec = Kokkos::Cuda;
 
-  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
-  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
-  HeadRows<float, Exec> lse;         // [B,H,Tq]    out  row log-sum-exp (natural log)
-  float scale;                       // > 0, usually 1/sqrt(D)
-  bool causal;
+  ForwardTask<Exec, Scalar> task;
   /// Counts tiles handed out. 0 before the first launch; every launch leaves it 0. Launches that share one must not
   /// run at the same time.
   Value<std::int32_t, Exec> tile_counter;

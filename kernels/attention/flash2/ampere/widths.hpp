@@ -1,8 +1,8 @@
 /// The row widths that the sm_80 attention kernels are compiled for, each in a translation unit of its own.
 #pragma once
 
-#include "kernels/attention/flash2/tuned_cuda_ampere_backward.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
+#include "kernels/attention/flash2/ampere/backward.hpp"
+#include "kernels/attention/flash2/ampere/forward.hpp"
 #include "kernels/core/require.hpp"
 
 /// The narrowest width of backward; it serves narrower rows as well.
@@ -12,11 +12,11 @@ namespace tessera::kernels::ampere {
 
 inline constexpr int kLeastForward = 16, kLeastBackward = TESSERA_AMPERE_LEAST_BACKWARD;
 
-/// Defined in tuned_cuda_ampere_width.cpp.in, once per width. The shapes have been checked and are not empty.
+/// Defined in width.cpp.in, once per width. The shapes have been checked and are not empty.
 template <class Scalar, int kWidth>
-void launch_forward(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task);
+void launch_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& task);
 template <class Scalar, int kWidth>
-void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& task);
+void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& problem);
 
 /// Calls launch.operator()<kWidth>() for the narrowest width from kLeast on that holds D.
 template <int kLeast, class Launch>

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_tiles.hpp"
+#include "kernels/attention/flash2/hopper/backward_tiles.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/registers.hpp"
 #include "kernels/cuda/shared.hpp"

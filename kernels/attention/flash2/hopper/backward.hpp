@@ -54,7 +54,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention/flash2/tuned_cuda_dq_order.hpp"
+#include "kernels/attention/flash2/dq_order.hpp"
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -64,17 +65,7 @@ template <class Scalar>
 struct HopperBackward {
   using Exec = Kokkos::Cuda;
 
-  HeadTensor<const Scalar, Exec> q;      // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> out;    // [B,H,Tq,D]  in   saved by the forward pass
-  HeadRows<const float, Exec> lse;       // [B,H,Tq]    in   saved by the forward pass (natural log)
-  HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]  in
-  HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]  out
-  HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]  out
-  HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
-  float scale;                           // > 0, usually 1/sqrt(D)
-  bool causal;
+  BackwardTask<Exec, Scalar> task;
   DqOrder order;
   /// At least workspace_bytes(), on a multiple of 128 bytes; what it holds before does not matter. Launches that share
   /// one must not run at the same time.

@@ -1,8 +1,8 @@
 /// The body of AmpereForward for one width of rows: what a team does, and the sizes of its tiles.
 #pragma once
 
-#include "kernels/attention/flash2/tuned_cuda_ampere_forward.hpp"
-#include "kernels/attention/flash2/tuned_cuda_ampere_tile.hpp"
+#include "kernels/attention/flash2/ampere/forward.hpp"
+#include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
@@ -41,7 +41,7 @@ struct ForwardCutOf<256> : ForwardCut<1, 4, 64, 1, 2, 4> {};
 
 template <class Scalar, int kWidth, class Cut>
 struct ForwardTeam {
-  AmpereForward<Scalar> task;
+  ForwardTask<Kokkos::Cuda, Scalar> task;
   int heads_of_group;  // heads whose keys and values share the L2 cache for a while
 
   static constexpr int kThreads = Cut::kWarps * cuda::kWarpLanes;
@@ -55,7 +55,7 @@ struct ForwardTeam {
   using Policy = Kokkos::TeamPolicy<Kokkos::Cuda, Kokkos::LaunchBounds<kThreads, Cut::kTeams>>;
   using Member = typename Policy::member_type;
 
-  static void launch(const Kokkos::Cuda& exec, const AmpereForward<Scalar>& task) {
+  static void launch(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& task) {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
     cuda::enable_large_scratch<ForwardTeam, Policy>();

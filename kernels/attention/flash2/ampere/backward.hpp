@@ -31,7 +31,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention/flash2/tuned_cuda_dq_order.hpp"
+#include "kernels/attention/flash2/dq_order.hpp"
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -40,17 +41,7 @@ template <class Scalar>
 struct AmpereBackward {
   using Exec = Kokkos::Cuda;
 
-  HeadTensor<const Scalar, Exec> q;      // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;      // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> out;    // [B,H,Tq,D]  in   saved by the forward pass
-  HeadRows<const float, Exec> lse;       // [B,H,Tq]    in   saved by the forward pass
-  HeadTensor<const Scalar, Exec> d_out;  // [B,H,Tq,D]  in
-  HeadTensor<Scalar, Exec> d_q;          // [B,H,Tq,D]  out
-  HeadTensor<Scalar, Exec> d_k;          // [B,H,Tk,D]  out
-  HeadTensor<Scalar, Exec> d_v;          // [B,H,Tk,D]  out
-  float scale;                           // usually 1/sqrt(D); > 0
-  bool causal;                           // bottom-right: query i sees the keys j <= i + Tk - Tq
+  BackwardTask<Exec, Scalar> task;
   DqOrder order;
   /// At least workspace_bytes(), on a multiple of 16 bytes; what it holds before does not matter. Launches that share
   /// one must not run at the same time.

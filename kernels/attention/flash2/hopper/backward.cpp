@@ -1,8 +1,8 @@
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward.hpp"  // the contract is there; here is how
+#include "kernels/attention/flash2/hopper/backward.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_team.hpp"
-#include "kernels/attention/flash2/tuned_cuda_hopper_backward_wide_team.hpp"
+#include "kernels/attention/flash2/hopper/backward_team.hpp"
+#include "kernels/attention/flash2/hopper/backward_wide_team.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/registers.hpp"
@@ -172,8 +172,9 @@ constexpr int teams_for(std::int64_t items, int per_team) { return static_cast<i
 template <class Scalar, int D>
 void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& exec) {
   using Tiles = BackwardTiles<D>;
-  const int B = problem.q.extent_int(0), H = problem.q.extent_int(1);
-  const int Tq = problem.q.extent_int(2), Tk = problem.k.extent_int(2);
+  const auto& task = problem.task;
+  const int B = task.q.extent_int(0), H = task.q.extent_int(1);
+  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2);
   const bool in_order = problem.order == DqOrder::fixed;
   BackwardWorkspace<D> workspace(problem.workspace.data(), std::int64_t{B} * H, Tq);
 
@@ -182,19 +183,19 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.query_tiles = teams_for(Tq, Tiles::kQueries);
   shape.keys_of_tile = Tiles::kKeys;
   shape.key_tiles = teams_for(Tk, Tiles::kKeys);
-  shape.diagonal = problem.causal ? Tk - Tq : kEveryKey;
+  shape.diagonal = task.causal ? Tk - Tq : kEveryKey;
   // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
   // Without one all places of a head take the same time: a group is then what runs at once, so that the order of
   // tickets, in which a head's places stand one behind the other, carries over from one group to the next.
   const int processors = exec.cuda_device_prop().multiProcessorCount;
   const double bytes_of_head = 8.0 * Tq * D;
-  shape.heads_per_group = problem.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
-                                         : std::clamp(processors / shape.key_tiles, 1, shape.heads);
+  shape.heads_per_group = task.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
+                                      : std::clamp(processors / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
   // In any order and without a mask all places of a head walk the same tiles. The first one stores its shares, so that
   // nothing needs clearing; wide ones start apart instead, where adding to the same sums at the same time costs more.
-  shape.is_ring = !in_order && !problem.causal && Tiles::kIsWide;
-  workspace.sums.are_cleared = !in_order && (problem.causal || Tiles::kIsWide);
+  shape.is_ring = !in_order && !task.causal && Tiles::kIsWide;
+  workspace.sums.are_cleared = !in_order && (task.causal || Tiles::kIsWide);
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;
   TESSERA_REQUIRE(rows * std::max(D / 8, 8) < std::int64_t{1} << 32, "hopper backward: too many queries for one launch",
                   B, H, Tq, D);
@@ -203,7 +204,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
     using Prepare = BackwardPrepare<Scalar, D, kClearsDq>;
     Kokkos::parallel_for("tessera::attention::flash2::backward::prepare[hopper]",
                          typename Prepare::Policy(exec, teams_for(rows, Prepare::kRows), Prepare::kWarps, kWarpLanes),
-                         Prepare{problem.out, problem.d_out, problem.lse, shape, workspace.sums});
+                         Prepare{task.out, task.d_out, task.lse, shape, workspace.sums});
   };
   if (workspace.sums.are_cleared) {
     prepare.template operator()<true>();
@@ -215,15 +216,15 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   const int teams = Tiles::kIsWide ? places : std::min(processors, places);
   using Main = std::conditional_t<Tiles::kIsWide, BackwardWide<Scalar, D>, BackwardMain<Scalar, D>>;
   enable_large_scratch<Main, typename Main::Policy>();
-  const Main main{head_tensor_map<D>(problem.q, Tiles::kQueries),
-                  head_tensor_map<D>(problem.k, Tiles::kKeys),
-                  head_tensor_map<D>(problem.v, Tiles::kKeys),
-                  head_tensor_map<D>(problem.d_out, Tiles::kQueries),
-                  problem.d_k,
-                  problem.d_v,
+  const Main main{head_tensor_map<D>(task.q, Tiles::kQueries),
+                  head_tensor_map<D>(task.k, Tiles::kKeys),
+                  head_tensor_map<D>(task.v, Tiles::kKeys),
+                  head_tensor_map<D>(task.d_out, Tiles::kQueries),
+                  task.d_k,
+                  task.d_v,
                   shape,
                   workspace.sums,
-                  problem.scale,
+                  task.scale,
                   in_order};
   Kokkos::parallel_for("tessera::attention::flash2::backward::main[hopper]",
                        typename Main::Policy(exec, teams, Main::kWarps, kWarpLanes)
@@ -231,7 +232,7 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
                        main);
 
   using Finish = BackwardFinish<Scalar, D>;
-  const Finish finish{problem.d_q, shape, workspace.sums, problem.scale};
+  const Finish finish{task.d_q, shape, workspace.sums, task.scale};
   const std::int64_t threads = std::int64_t{shape.heads} * shape.query_tiles * Finish::kTileThreads;
   Kokkos::parallel_for(
       "tessera::attention::flash2::backward::finish[hopper]",
@@ -267,8 +268,9 @@ bool HopperBackward<Scalar>::supports(int D) {
 
 template <class Scalar>
 bool HopperBackward<Scalar>::accepts() const {
-  return cuda::is_copyable(q) && cuda::is_copyable(k) && cuda::is_copyable(v) && cuda::is_copyable(out) &&
-         cuda::is_copyable(d_out) && cuda::is_copyable(d_q) && cuda::is_copyable(d_k) && cuda::is_copyable(d_v);
+  return cuda::is_copyable(task.q) && cuda::is_copyable(task.k) && cuda::is_copyable(task.v) &&
+         cuda::is_copyable(task.out) && cuda::is_copyable(task.d_out) && cuda::is_copyable(task.d_q) &&
+         cuda::is_copyable(task.d_k) && cuda::is_copyable(task.d_v);
 }
 
 template <class Scalar>
@@ -283,7 +285,8 @@ std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D
 
 template <class Scalar>
 void HopperBackward<Scalar>::launch(const Exec& exec) const {
-  detail::require_backward_tensors("hopper backward", *this, 256);
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, scale, causal] = task;
+  detail::require_backward_tensors("hopper backward", task, 256);
   TESSERA_REQUIRE(runs_on(exec), "hopper backward: the device, or the architecture this was built for, is another",
                   exec.cuda_device_prop().major, cuda::kBuiltForHopper);
   TESSERA_REQUIRE(supports(q.extent_int(3)), "hopper backward: no kernel for this head width", q.extent(3));

@@ -29,6 +29,7 @@
 ///            v or out does not start at a multiple of 16 bytes.
 #pragma once
 
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -37,13 +38,7 @@ template <class Scalar>
 struct AmpereForward {
   using Exec = Kokkos::Cuda;
 
-  HeadTensor<const Scalar, Exec> q;  // [B,H,Tq,D]  in
-  HeadTensor<const Scalar, Exec> k;  // [B,H,Tk,D]  in
-  HeadTensor<const Scalar, Exec> v;  // [B,H,Tk,D]  in
-  HeadTensor<Scalar, Exec> out;      // [B,H,Tq,D]  out
-  HeadRows<float, Exec> lse;         // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
-  float scale;                       // usually 1/sqrt(D); > 0
-  bool causal;                       // bottom-right: query i sees the keys j <= i + Tk - Tq
+  ForwardTask<Exec, Scalar> task;
 
   /// Head widths: the multiples of 8 up to 256.
   static bool supports(int D) { return D >= 8 && D <= 256 && D % 8 == 0; }

@@ -7,8 +7,10 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/cuda/registers.hpp"
+#endif
 
 namespace tessera::kernels {
 

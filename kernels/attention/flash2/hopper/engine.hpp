@@ -1,0 +1,29 @@
+/// Engine::wgmma as attention.cpp sees it in every build: its kernels, or that there are none.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/core/scalar.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/attention/flash2/hopper/backward.hpp"
+  #include "kernels/attention/flash2/hopper/forward.hpp"
+  #include "kernels/cuda/device.hpp"
+#endif
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct HopperEngine {
+  static constexpr bool kHasKernels = false;
+};
+
+#ifdef KOKKOS_ENABLE_CUDA
+template <class Scalar>
+requires(sizeof(Scalar) == 2) struct HopperEngine<Kokkos::Cuda, Scalar> {
+  static constexpr bool kHasKernels = cuda::kBuiltForHopper;
+  using Forward = HopperForward<Scalar>;
+  using Backward = HopperBackward<Scalar>;
+};
+#endif
+
+}  // namespace tessera::kernels

@@ -1,0 +1,36 @@
+/// What every implementation of attention is given, forward and backward: the tensors, the scale and the mask.
+///
+/// An implementation's struct holds one of these, and beside it what only that implementation needs.
+#pragma once
+
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct ForwardTask {
+  HeadTensor<const Scalar, Exec> q;   // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;   // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;   // [B,H,Tk,D]  in
+  HeadTensor<Scalar, Exec> out;       // [B,H,Tq,D]  out
+  HeadRows<Accum<Scalar>, Exec> lse;  // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
+  Accum<Scalar> scale;                // usually 1/sqrt(D); the tuned kernels want it > 0
+  bool causal;                        // bottom-right: query i sees the keys j <= i + Tk - Tq
+};
+
+template <class Exec, class Scalar>
+struct BackwardTask {
+  HeadTensor<const Scalar, Exec> q;         // [B,H,Tq,D]  in
+  HeadTensor<const Scalar, Exec> k;         // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> v;         // [B,H,Tk,D]  in
+  HeadTensor<const Scalar, Exec> out;       // [B,H,Tq,D]  in   saved by the forward pass
+  HeadRows<const Accum<Scalar>, Exec> lse;  // [B,H,Tq]    in   saved by the forward pass
+  HeadTensor<const Scalar, Exec> d_out;     // [B,H,Tq,D]  in
+  HeadTensor<Scalar, Exec> d_q;             // [B,H,Tq,D]  out
+  HeadTensor<Scalar, Exec> d_k;             // [B,H,Tk,D]  out
+  HeadTensor<Scalar, Exec> d_v;             // [B,H,Tk,D]  out
+  Accum<Scalar> scale;                      // as in the forward pass
+  bool causal;                              // as in the forward pass
+};
+
+}  // namespace tessera::kernels

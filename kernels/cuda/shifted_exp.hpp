@@ -1,0 +1,30 @@
+/// An exponential for softmaxes whose results have 16 bits.
+#pragma once
+
+#include "kernels/core/math.hpp"
+#include "kernels/core/scalar.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/cuda/registers.hpp"
+#endif
+
+namespace tessera::kernels {
+
+/// e^(x - offset) for results that end in Scalar. Where that has 16 bits a GPU's own power of two will do, of one fused
+/// multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset. There
+/// |offset| is at most 2e38.
+template <class Scalar>
+struct ShiftedExp {
+  using Real = Accum<Scalar>;
+  Real offset;
+
+  KOKKOS_FORCEINLINE_FUNCTION Real operator()(Real x) const {
+#ifdef KOKKOS_ENABLE_CUDA
+    if constexpr (sizeof(Scalar) == 2) {
+      KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx(x * kLog2e - offset * kLog2e);))
+    }
+#endif
+    return fast_exp(x - offset);
+  }
+};
+
+}  // namespace tessera::kernels
