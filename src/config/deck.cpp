@@ -244,7 +244,7 @@ std::optional<Fault> Reader::word_fault(const Key& key, const std::string& text)
                nearest(text, words)};
 }
 
-// ---- result ------------------------------------------------------------------------------------------------------
+// --- result --------------------------------------------------------------------------------------------------------
 
 std::string Reader::resolved() const {
   const auto mark = [&](const Key& key) {

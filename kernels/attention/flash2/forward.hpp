@@ -18,10 +18,11 @@
 /// Memory     pad, level 0, Accum: (kQueryTile + 2*kKeyTile)*D + kKeyTile*kQueryTile + D*kQueryTile + 3*kQueryTile.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences; the first larger pad of a process makes Kokkos allocate
-/// scratch. Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not
-/// in 1..kMaxHead. Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64): smaller
-/// tiles fit there.
+/// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
+///            earlier one of the process.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+/// Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64), where tiles are smaller
+///            to fit.
 #pragma once
 
 #include "kernels/core/tensor.hpp"

@@ -5,7 +5,8 @@
 ///
 /// Numerics   sums in Accum<Scalar>, c rounded to Scalar once.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad, level 0, Accum: 3*kTile*kTile.      Cost  2*B*H*M*N*K flop.
+/// Memory     pad, level 0, Accum: 3*kTile*kTile.
+/// Cost       2*B*H*M*N*K flop.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once

@@ -146,7 +146,7 @@ TEST(Deck, long_lists_and_awkward_text_survive_the_resolved_deck) {
   EXPECT_TRUE(first.settings == second.settings);
 }
 
-// ---- decks from files
+// --- decks from files ----------------------------------------------------------------------------------------------
 
 class DeckFile : public testing::Test {
  protected:

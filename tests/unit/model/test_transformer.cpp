@@ -179,8 +179,7 @@ TYPED_TEST(Transformer, launches_nothing_under_another_name) {
   }
 }
 
-// --- in double: what the arithmetic must be
-// ---------------------------------------------------------------------------
+// --- in double: what the arithmetic must be ------------------------------------------------------------------------
 
 struct TransformerInDouble : ::testing::Test {
   Golden golden;

@@ -197,7 +197,7 @@ TEST(StepGraph, is_refused_by_name_where_there_are_none) {
   EXPECT_THROW(graph.record(kernels::Device(), [] {}), std::logic_error);
 }
 
-// --- tensor cores in training
+// --- tensor cores in training --------------------------------------------------------------------------------------
 
 struct Engine {
   std::string name;

@@ -19,8 +19,7 @@ namespace {
 
 using config::AttentionImplementation;
 
-// --- every way of sharing the work trains the same model
-// ----------------------------------------------------------------
+// --- every way of sharing the work trains the same model -----------------------------------------------------------
 
 struct Way {
   std::string name;
@@ -140,8 +139,7 @@ TEST(Training, learns) {
   EXPECT_LT(last, 0.8 * first);
 }
 
-// --- bits
-// -----------------------------------------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------------------------
 
 TEST(Training, all_ranks_hold_the_same_bits_after_every_step) {
   config::Settings deck = small_settings();
@@ -180,8 +178,7 @@ TEST(Training, initial_weights_are_those_of_rank_0) {
   EXPECT_EQ(training.trainer->weights_fingerprint(), of_13);
 }
 
-// --- state
-// ----------------------------------------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------------------------
 
 TEST(TrainingState, saved_and_loaded_continues_bit_for_bit) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
@@ -238,8 +235,7 @@ TEST(TrainingState, scalars_come_back) {
   EXPECT_EQ(s.loss_scale, 64);
 }
 
-// --- numbers that are not
-// -------------------------------------------------------------------------------------------------
+// --- numbers that are not ------------------------------------------------------------------------------------------
 
 TEST(Training, fp16_skips_while_the_loss_scale_is_too_large_and_then_learns) {
   config::Settings deck = small_settings();
@@ -280,8 +276,7 @@ TEST(Training, a_nan_weight_skips_the_update_on_every_rank_and_shows_in_the_loss
   EXPECT_EQ(training.trainer->weights_fingerprint(), before);
 }
 
-// --- what a step costs and tells
-// ------------------------------------------------------------------------------------------
+// --- what a step costs and tells -----------------------------------------------------------------------------------
 
 TEST(Training, a_step_allocates_nothing_after_two) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
@@ -449,8 +444,7 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   EXPECT_GT(starts_s[3], embedding_s.back());
 }
 
-// --- beside the step
-// ------------------------------------------------------------------------------------------------------
+// --- beside the step -----------------------------------------------------------------------------------------------
 
 TEST(Training, validation_is_the_mean_loss_over_its_windows_on_any_ranks_and_changes_nothing) {
   config::Settings deck = small_settings();
