@@ -35,7 +35,7 @@ void AdamwUpdate<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(m.extent(0) == n && v.extent(0) == n, "adamw: m and v must be [n] like master", m.extent(0),
                   v.extent(0), n);
   const bool param_fits = param.data() ? param.extent(0) == n : std::is_same_v<Scalar, Real>;
-  TESSERA_REQUIRE(param_fits, "adamw: param must be [n] like master; only where they have one type may it be empty",
+  TESSERA_REQUIRE(param_fits, "adamw: param must be [n] like master; it may be empty only if both have the same type",
                   param.extent(0), n);
   TESSERA_REQUIRE(scalars.data(), "adamw: scalars are missing");
   if (blocks.extent(0) == 0) return;
@@ -71,9 +71,9 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
   }
 }
 
-/// Elements i .. i + kWidth - 1, with every fused multiply-add written out: what a compiler may fuse as it likes
-/// differs from width to width, and a span's bits must not depend on how it was cut. All but their working copy where
-/// that is rounded afterwards.
+/// Updates elements i .. i + kWidth - 1. Every fused multiply-add is written out: a compiler's own contractions differ
+/// between widths, and the result must not depend bitwise on how a span was cut. With kRoundsAfterwards the working
+/// copy is left to the caller.
 template <class Exec, class Scalar, class Grad>
 template <int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, std::int64_t i) const {

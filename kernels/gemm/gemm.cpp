@@ -41,7 +41,7 @@ void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
   CastCopy<Exec, From, To>{Vector<const From, Exec>(from, count), Vector<To, Exec>(to, count)}.launch(exec);
 }
 
-/// The product of 16-bit operands where no library has one: by way of float panels in the workspace.
+/// The product of 16-bit operands without library support: widened to float panels in the workspace.
 template <class Exec, class In, class Out>
 void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::int64_t m, std::int64_t n,
                      std::int64_t k) {
@@ -111,7 +111,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
   }
 #ifdef KOKKOS_ENABLE_CUDA
   if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) {
-    // Kokkos Kernels multiplies a^T b with a small result by dot products that meet in atomic sums: in no fixed order.
+    // Kokkos Kernels computes a^T b with a small result by dot products and atomic additions: in no fixed order.
     const bool is_summed_in_any_order = ta && !tb && m * n < 100;
     if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order) {
       multiply_cublaslt(exec, *this, m, n, k);
@@ -129,7 +129,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
 }
 
 std::string gemm_library() {
-  // The dynamic linker decides which BLAS it is, so ask it.
+  // The dynamic linker chooses the BLAS, so ask it.
   void* sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
   Dl_info info{};
   std::string text = "unknown";
