@@ -1,7 +1,7 @@
 /// Products of one matrix per head: c[b,h] = factor * a[b,h] * b[b,h], any strides, so a transpose is a swap of two.
 ///
 /// One team owns a kTile x kTile tile of c of one (b,h) and walks the inner dimension tile by tile through the pad.
-/// The building block of the standard attention, whose whole point is to be the obvious comparison.
+/// The building block of standard attention, and simple on purpose: standard attention is the baseline.
 ///
 /// Numerics   sums in Accum<Scalar>, c rounded to Scalar once.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
