@@ -100,8 +100,8 @@ class Dataset : public Object {
   Shape shape() const;
   std::int64_t size() const;  // product of the extents
 
-  /// Reads the whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
-  /// integers read integers of any width; a value out of range or of the other kind is refused, not converted.
+  /// The whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
+  /// integers read integers of any width; a value out of range or the other kind is refused, not converted.
   template <class T>
   void read(std::span<T> out) const {
     read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size()));
@@ -119,7 +119,7 @@ class Dataset : public Object {
   std::vector<std::string> strings() const;
 
   void make_scale(const std::string& name);           // becomes the dimension scale `name`
-  void attach_scale(const Dataset& scale, int axis);  // `scale` becomes the dimension scale of `axis`
+  void attach_scale(const Dataset& scale, int axis);  // its axis `axis` is measured by `scale`
 
  private:
   friend class Group;
