@@ -81,9 +81,9 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
   }
 }
 
-/// Elements i .. i + kWidth - 1 of a block, with every fused multiply-add written out: what a compiler may fuse as it
-/// likes differs from width to width, and a span's bits must not depend on how it was cut. All but their working copy
-/// where that is rounded afterwards.
+/// Updates elements i .. i + kWidth - 1 of a block. Every fused multiply-add is written out: a compiler's own
+/// contractions differ between widths, and the result must not depend bitwise on how a span was cut. With
+/// kRoundsAfterwards the working copy is left to the caller.
 template <class Exec, class Scalar, class Grad>
 template <int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, const AdamwBlock& block,

@@ -6,20 +6,20 @@
 ///   p -= learning_rate / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),   bias_k = 1 - beta_k^step
 ///   param[i] = round(p)
 ///
-/// What changes from step to step (learning rate, bias corrections, clip factor, overflow flag) is read from the
-/// device, so a captured step can be replayed. One team per block of at most kAdamwBlock elements, which it walks in
-/// packets (kernels/core/packet.hpp) where the block begins on one.
+/// The values that change with the step (learning rate, bias corrections, clip factor, overflow flag) are read from
+/// device memory, so a captured step can be replayed. One team per block of at most kAdamwBlock elements, processed in
+/// packets (kernels/core/packet.hpp) if the block starts at a packet boundary.
 ///
 /// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
-/// Numerics   master weights, moments and arithmetic in Real = Accum<Scalar>; `param` is what the model reads of the
-///            weights, rounded to Scalar (bf16: the half of theirs that master_weights.hpp says).
-/// Error      E<Real>(1) a step, of weights of about 1 and of the moments themselves (kernels/core/scalar.hpp).
+/// Numerics   master weights, moments and arithmetic in Real = Accum<Scalar>; `param` is the working copy that the
+///            model reads, rounded to Scalar (bf16: the upper half of the master weight, see master_weights.hpp).
+/// Error      E<Real>(1) per step: absolute for weights of about 1, relative for the moments (kernels/core/scalar.hpp).
 /// Order      element-wise: bitwise repeatable, however the spans are cut.
-/// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients): the
-///            speed is that of memory.
+/// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients);
+///            memory-bound.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when extents of the state disagree.
-/// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks sees to the second).
+/// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks checks the latter).
 #pragma once
 
 #include <cstdint>
@@ -31,23 +31,23 @@
 
 namespace tessera::kernels {
 
-struct AdamwSpan {                  // what the caller has: a tensor, or the part of it that this rank owns
+struct AdamwSpan {                  // a tensor, or the part of it that this rank owns
   std::int64_t param, grad, state;  // first element: of the weights; of the gradients; of m, v and a separate master
   std::int64_t count;
   bool decay;
 };
 
-struct AdamwBlock {  // what a team gets
+struct AdamwBlock {  // the work of one team
   std::int64_t param, grad, state;
   std::int32_t count;
   bool decay;
 };
 
-struct AdamwScalars {  // lives on the device
+struct AdamwScalars {  // in device memory
   double learning_rate;
   double bias1, bias2;  // 1 - beta1^step, 1 - beta2^step; steps count from 1
   double grad_scale;    // clip factor / loss scale
-  int skip;             // non-zero: leave everything as it is (an fp16 overflow)
+  int skip;             // non-zero: change nothing (an fp16 overflow)
 };
 
 /// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
@@ -61,8 +61,8 @@ struct AdamwUpdate {
   using Real = Accum<Scalar>;
 
   Vector<const AdamwBlock, Exec> blocks;    // [blocks]  in
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  in and out (master_weights.hpp); [p] where it is the working copy
-  Vector<Scalar, Exec> param;               // [p]  out, in bf16 in and out: working copy; empty where master is it
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  in and out (master_weights.hpp); [p] if it is the working copy
+  Vector<Scalar, Exec> param;               // [p]  out (bf16: in and out): working copy; empty if it is the master
   Vector<const Grad, Exec> grad;            // [g]  in
   Vector<Real, Exec> m;                     // [n]  in and out
   Vector<Real, Exec> v;                     // [n]  in and out

@@ -18,8 +18,8 @@
 namespace tessera::kernels {
 namespace detail {
 
-// A float maximum does not vectorise while NaN keeps its meaning. The bits of a float, read as an integer with the
-// magnitude of negative numbers flipped, sort like the floats do, and an integer maximum does vectorise.
+// A float maximum that respects NaN does not vectorise. The bits of a float, read as an integer with the magnitude bits
+// of negative numbers flipped, sort in the order of the floats, and an integer maximum does vectorise.
 template <class Real>
 using OrderKey = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
 
@@ -74,8 +74,7 @@ struct RunningSum {
   KOKKOS_FORCEINLINE_FUNCTION Real loss(Real target_logit) const { return kernels::log(sum) - (target_logit - max); }
 };
 
-/// That of a whole team, from those of its lanes, for all of them. One barrier; `pad` as in join_lanes, but with two
-/// values per thread.
+/// All-reduces the lanes' states over the team. One barrier; `pad` as in join_lanes, but with two values per thread.
 template <class Scalar, class Member>
 KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, RunningSum<Scalar> mine,
                                                           Accum<Scalar>* pad) {
@@ -85,7 +84,7 @@ KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, Ru
   };
   join();
   if (team.team_size() == 1) {
-    team.team_barrier();  // callers count on one
+    team.team_barrier();  // callers rely on one
     return mine;
   }
   Kokkos::single(Kokkos::PerThread(team), [&] {
@@ -101,8 +100,8 @@ KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, Ru
   return mine;
 }
 
-/// A row of V numbers that may begin anywhere: whole packets, at addresses that are multiples of them, and before and
-/// behind these fewer than kWidth single numbers, at most one for a lane.
+/// A row of V numbers of any alignment: whole packets, at aligned addresses, and before and after them fewer than
+/// kWidth single numbers, at most one per lane.
 template <class Scalar, int kWidth>
 struct CutRow {
   Scalar* begin;
@@ -122,7 +121,7 @@ struct CutRow {
   }
 };
 
-/// numbers[place] -= what, where there is such a place.
+/// numbers[place] -= what, if `place` is in range.
 template <class Real, int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void subtract_at(int place, Real (&numbers)[kWidth], Real what) {
   if (place < 0 || place >= kWidth) return;
@@ -221,7 +220,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member
   Kokkos::single(Kokkos::PerTeam(team), [&] { row_loss(i) = kernels::log(row_sum) - (target_logit - row_max); });
   if (!write_gradient) return;
 
-  // 2. the gradient, in place; the barrier keeps it behind every lane's look at the target's logit
+  // 2. the gradient, in place; the barrier: every lane has read the target's logit
   team.team_barrier();
   const Real scale = grad_scale(), softmax_scale = scale / row_sum;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, V), [&](int v) {
@@ -233,12 +232,12 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member
 
 // --- on GPUs -------------------------------------------------------------------------------------------------------
 
-/// A row per team, of as few lanes as hold it.
+/// A row per team, the smallest that holds it.
 template <class Exec, class Scalar>
 template <int kWidth>
 void CrossEntropy<Exec, Scalar>::launch_held(const Exec& exec, const char* label, std::int64_t packets) const {
   using How = Held<kWidth>;
-  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMostLanes, 1024 / How::kMostLanes>>;
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMaxLanes, 1024 / How::kMaxLanes>>;
   Kokkos::parallel_for(label,
                        team_policy<Policy>(exec, logits.extent_int(0), How::lanes(packets))
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
@@ -255,7 +254,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const 
   Scalar* const first = row.begin + row.column(lane);  // of the lane's packets, `lanes` packets apart
   Pad<Real, Exec> pad(team.team_scratch(0), 2 * kJoinPad);
 
-  // 1. the row, read before anything waits for its target
+  // 1. issue the row's loads before the target is waited for
   Packet<Scalar, kWidth> logit[kSlots];
   TESSERA_UNROLL
   for (int slot = 0; slot < kSlots; ++slot) {
@@ -276,7 +275,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const 
   const ShiftedExp<Scalar> exp{of_lane.max};
   const Real single_exp = exp(single_logit);
   of_lane.sum = single_exp;
-  Real probability[kSlots][kWidth];  // after a common factor
+  Real probability[kSlots][kWidth];  // first relative to the lane's maximum; multiplied by `factor` below
   TESSERA_UNROLL
   for (int slot = 0; slot < kSlots; ++slot) {
     Real sum = 0;
@@ -292,7 +291,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const 
   if (lane == 0) row_loss(i) = of_row.loss(target_logit);
   if (!write_gradient) return;
 
-  // 3. the gradient, in place; the barrier above keeps it behind every lane's look at the target's logit
+  // 3. the gradient, in place; the barrier above: every lane has read the target's logit
   const Real factor = scale / of_row.sum * fast_exp(of_lane.max - of_row.max);
   if (single >= 0) {
     row.begin[single] = static_cast<Scalar>(factor * single_exp - (single == target ? scale : Real(0)));
@@ -309,8 +308,8 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const 
   clear(team, i, V());
 }
 
-/// Teams that fill the GPU once and take the rows in turn, each with as large a pad as leaves room for the others.
-/// False where such a pad does not hold a row, unless a team has the whole processor.
+/// As many teams as are resident at once, which take the rows in turn, each with the largest pad that leaves room for
+/// the others. False if such a pad does not hold a row, unless a team has the whole multiprocessor.
 template <class Exec, class Scalar>
 template <int kWidth, int kLanes>
 bool CrossEntropy<Exec, Scalar>::launch_streamed(const Exec& exec, const char* label, std::int64_t packets) const {
@@ -329,8 +328,8 @@ bool CrossEntropy<Exec, Scalar>::launch_streamed(const Exec& exec, const char* l
   return true;
 }
 
-/// Slot s of a lane is the row's packet lane + s kLanes. The copies of a row into its slots are closed in batches, so
-/// that the first can be worked on while the last are under way.
+/// Slot s of a lane is the row's packet lane + s kLanes. The copies of a row into its slots are committed in batches,
+/// so that the first can be processed while the last are in flight.
 template <class Exec, class Scalar>
 template <int kWidth, int kLanes>
 KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::operator()(const Member& team) const {
@@ -401,9 +400,9 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
       loss.row_loss(i) = of_row.loss(target_logit);
     }
 
-    // 2. the gradient, in place: first of what the pad does not hold, which was read last and may still be in the GPU's
-    //    cache; then slot by slot, and where one is done the next row's logits come in. The barrier above keeps it
-    //    behind every lane's look at the target's logit.
+    // 2. the gradient, in place: first the part beyond the pad, which was read last and may still be in the GPU's
+    //    cache; then slot by slot, loading the next row's logits into each slot that is done. The barrier above: every
+    //    lane has read the target's logit.
     const bool writes = loss.write_gradient && target >= 0;
     const Real factor = scale / of_row.sum;
     const ShiftedExp<Scalar> exp{of_row.max};

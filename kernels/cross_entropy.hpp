@@ -3,28 +3,28 @@
 ///   row_loss[i]  = log(sum_v exp(logits[i,v])) - logits[i, targets[i]]           (nats)
 ///   logits[i,v] <- grad_scale * (softmax_v(logits[i,:]) - [v == targets[i]])     when write_gradient
 ///
-/// One team per row at a time. On hosts the row is walked in tiles of kTile columns staged in the pad, with a running
-/// maximum and a running sum, so any vocabulary fits and no exponential overflows; a second walk writes the gradient
-/// over the logits. On GPUs every lane has a maximum and a sum of its own, joined once per row, and logits are read
-/// once: a row that suits Held stays in its team's registers, as exponentials; a longer one lies in the
-/// pad, and while its gradient is written the next row's logits come into the places that are done. Only what exceeds
-/// the pad is read twice. Rows may begin anywhere: all but a few numbers at either end move in packets.
+/// One team per row at a time. On hosts the row is processed in tiles of kTile columns staged in the pad, with a
+/// running maximum and a running sum, so any vocabulary fits and no exponential overflows; a second pass writes the
+/// gradient over the logits. On GPUs each lane keeps its own maximum and sum, reduced once per row, and logits are read
+/// once: a row that suits Held stays in its team's registers, as exponentials; a longer row is staged in the pad, and
+/// while its gradient is written, the next row's logits are loaded into the slots already freed. Only the part that
+/// exceeds the pad is read twice. Rows need no alignment: all but a few elements at either end move in packets.
 ///
-/// A target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they take no part in the loss and get
-/// gradient 0, so that products over the padded matrix stay right.
+/// A target of -1 is ignored: loss 0, gradient 0. Columns from V on are padding: they do not enter the loss and get
+/// gradient 0, so that products over the padded matrix stay correct.
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. On GPUs logits below
-///            -1.7e38 count as that.
-/// Error      E as in kernels/core/scalar.hpp: row_loss 20 E<Real>(1); a gradient E<Scalar>(V) + 12 eps<Real> of itself
-///            and E<Real>(V) of grad_scale.
-/// Order      fixed for given V and the place of a row's first logit in a packet: bitwise repeatable. No atomics.
+///            -1.7e38 are taken as -1.7e38.
+/// Error      E as in kernels/core/scalar.hpp: row_loss 20 E<Real>(1); a gradient E<Scalar>(V) + 12 eps<Real> relative,
+///            plus E<Real>(V) grad_scale.
+/// Order      fixed for given V and alignment of a row's first logit within a packet: bitwise repeatable. No atomics.
 /// Memory     pad: level 0, Real kTile; on GPUs two or four Real per thread and, for long rows, up to all the rest.
 /// Cost       hosts: reads the logits once for the loss; reads and writes them once more for the gradient. GPUs: reads
-///            and writes them once, but for the part of a row beyond the pad (208 KiB on Hopper).
+///            and writes them once, except for the part of a row beyond the pad (208 KiB on Hopper).
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, or grad_scale is missing where a gradient is wanted.
-/// Limits     targets are -1 or in [0,V): the data room refuses others; here only builds with assertions look.
+/// Limits     targets are -1 or in [0,V): src/data refuses others; here only builds with assertions check.
 #pragma once
 
 #include "kernels/core/math.hpp"
@@ -50,16 +50,17 @@ struct CrossEntropy {
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   struct Staged {};
-  /// A row in the registers of a team of as few lanes as hold it, kSlots packets per lane; 1024 lanes fill a processor.
+  /// A row in the registers of the smallest team that holds it, kSlots packets per lane; 1024 lanes fill a
+  /// multiprocessor.
   template <int kWidth>
   struct Held {
-    static constexpr int kSlots = 4, kMostLanes = 512;
+    static constexpr int kSlots = 4, kMaxLanes = 512;
     static std::int64_t lanes(std::int64_t packets) {
       return (packets + kSlots * kVectorLanes - 1) / (kSlots * kVectorLanes) * kVectorLanes;
     }
-    /// Whether the row fits, and teams of that size leave less than a quarter of a processor idle.
+    /// Whether the row fits, and teams of that size leave less than a quarter of a multiprocessor idle.
     static bool suits(std::int64_t packets) {
-      return lanes(packets) <= kMostLanes && 1024 / lanes(packets) * lanes(packets) > 768;
+      return lanes(packets) <= kMaxLanes && 1024 / lanes(packets) * lanes(packets) > 768;
     }
   };
   KOKKOS_FUNCTION void operator()(Staged, const Member& team) const;
@@ -90,7 +91,7 @@ struct CrossEntropy {
   KOKKOS_FUNCTION void ignore_row(const Member& team, int i) const;
 };
 
-/// total += sum_i row_loss[i], in double, by one team: fixed order, and the total stays on the device.
+/// total += sum_i row_loss[i], in double, by one team: in a fixed order; the total stays in device memory.
 template <class Exec, class Scalar>
 struct LossSum {
   using Real = Accum<Scalar>;

@@ -101,7 +101,7 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, co
   const int chunk = team.league_rank(), first = chunk * kChunk, all_chunks = team.league_size();
   const int count = N() - first < kChunk ? N() - first : kChunk;
   const int part_size = ceil_div(count, kParts);
-  Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);         // where a part's next position with a digit goes
+  Pad<int, Exec> next(team.team_scratch(0), kParts * kDigits);         // target of a part's next position, per digit
   Pad<int, Exec> all(team.team_scratch(0), kDigits + 0);               // positions with a digit, in all chunks
   Pad<int, Exec> digits(team.team_scratch(0), kParts * kVectorLanes);  // of a round, for each part
   const auto each_digit = [&](const auto& body) {
@@ -161,8 +161,8 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, co
   });
   team.team_barrier();  // `next` is complete
 
-  // 3. a part's positions in order, a round of them at a time: each looks how many before it share its digit. The lanes
-  //    of a thread go from loop to loop together.
+  // 3. a part's positions in order, one round at a time: each counts the positions before it with the same digit. The
+  //    lanes of a thread proceed from loop to loop in lockstep.
   constexpr int kRound = kIsHost<Exec> ? 1 : kVectorLanes;
   each_round(kRound, [&](int part, int begin, int size) {
     int* round_digits = &digits(part * kVectorLanes);
@@ -181,9 +181,8 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Place, co
   });
 }
 
-/// Where the sum of the run [first, last) of sorted positions in a window goes: null, that is to its row of d_weight
-/// (there it is added), when the run ends at both sides, else to one of the window's rows of `partial` (there it is
-/// stored).
+/// Destination of the sum of the run [first, last) of sorted positions in a window: null if the run is complete, whose
+/// sum is added to its row of d_weight; otherwise one of the window's rows of `partial`, in which the sum is stored.
 template <class Exec, class Scalar, class Grad>
 KOKKOS_FORCEINLINE_FUNCTION typename EmbeddingBackward<Exec, Scalar, Grad>::Real*
 EmbeddingBackward<Exec, Scalar, Grad>::partial_of_run(int window, int first, int last) const {
@@ -201,11 +200,11 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Sum<kWidt
   const int begin = w * window(N), end = begin + window(N) < N ? begin + window(N) : N;
   const int *n = positions(pass()), *token = sorted_tokens();
 
-  if constexpr (kIsHost<Exec>) {  // the sum grows where it belongs: a row is too long for a host's registers
+  if constexpr (kIsHost<Exec>) {  // sums are accumulated in memory: a row is too long for a host's registers
     for (int first = begin, last = begin; first < end; first = last) {
       while (last < end && token[last] == token[first]) ++last;
-      // A run of its own grows in its row, or, where that is too narrow, in the place of the last run of the window,
-      // which comes later.
+      // A complete run is accumulated in its row of d_weight or, if Grad is narrower than Real, in the row of `partial`
+      // of the window's last run, which is written later.
       Real* crossing = partial_of_run(w, first, last);
       Real* to = crossing ? crossing : grows_in_place() ? in_place(token[first]) : &partial(2 * w + 1, 0);
       if (crossing || !grows_in_place()) {

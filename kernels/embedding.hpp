@@ -3,26 +3,26 @@
 ///   forward    out[n,:] = weight[tokens[n],:]
 ///   backward   d_weight[v,:] += sum_{n: tokens[n]=v} d_out[n,:]
 ///
-/// Backward sorts the positions by token, so that equal tokens stand side by side, and adds up runs of them:
+/// Backward sorts the positions by token, so that equal tokens are adjacent, and sums each run:
 ///
 ///   count, place   a stable radix sort, kDigits buckets per pass; a team per chunk of kChunk positions counts its
-///                  digits (where there is more than one chunk), then places its positions behind those of smaller
-///                  digits and of earlier chunks; within a chunk each of kParts threads has a part of the positions
-///   sum            a team per window of the sorted positions: a run that lies inside is added to its row of d_weight,
-///                  the ends of runs that cross a border go to `partial`, at most two per window
-///   join           a team per window in which a crossing run begins: adds up its pieces, adds them to its row
+///                  digits (if there is more than one chunk), then places its positions after those of smaller digits
+///                  and of earlier chunks; within a chunk each of kParts threads handles a part of the positions
+///   sum            a team per window of the sorted positions: a run inside the window is added to its row of d_weight,
+///                  the pieces of runs that cross a window's border go to `partial`, at most two per window
+///   join           a team per window in which a crossing run begins: sums its pieces and adds them to its row
 ///
-/// A token that fills the batch is thus shared out over all teams, and no two teams add to one row.
+/// A token that fills the batch is thus distributed over all teams, and no two teams add to one row.
 ///
-/// Source     stable radix sort from the least digit on: Knuth, The Art of Computer Programming 3, 5.2.5.
+/// Source     least-significant-digit radix sort: Knuth, The Art of Computer Programming 3, 5.2.5.
 /// Numerics   forward copies; backward sums in Accum<Scalar>.
-/// Error      forward none; backward E<Real>(N) of the largest gradient (kernels/core/scalar.hpp), and a rounding.
+/// Error      forward none; backward E<Real>(N) times the largest gradient (kernels/core/scalar.hpp), plus a rounding.
 /// Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically.
-/// Memory     pad: level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. The caller's: `order` and `partial`.
+/// Memory     pad: level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. From the caller: `order` and `partial`.
 /// Cost       moves 2*N*C elements forward; backward N*C Scalar, at most 2*N*C Accum<Scalar> and some integers.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
-/// Limits     token ids are in [0,V): the data room refuses others; here only builds with assertions look.
+/// Limits     token ids are in [0,V): src/data refuses others; here only builds with assertions check.
 #pragma once
 
 #include "kernels/core/packet.hpp"
@@ -44,7 +44,8 @@ struct EmbeddingForward {
   KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 };
 
-/// Grad is the type that weight gradients are kept in: a row of d_weight is read and rounded once per run and border.
+/// Grad is the storage type of weight gradients: a row of d_weight is read and rounded once per run, and once more for
+/// a run that crosses a window's border.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 struct EmbeddingBackward {
   using Real = Accum<Scalar>;
@@ -56,19 +57,19 @@ struct EmbeddingBackward {
   Matrix<Real, Exec> partial;        // [partial_rows(N),C]  workspace
 
   static constexpr int kDigitBits = 9, kDigits = 1 << kDigitBits;  // buckets of a pass: two serve 262,144 words
-  static constexpr int kChunk = 4096;                              // positions per team that sorts
+  static constexpr int kChunk = 4096;                              // positions per sorting team
   static constexpr int kParts = kIsHost<Exec> ? 1 : 16;
   KOKKOS_FUNCTION static constexpr int chunks(int N) { return ceil_div(N, kChunk); }
-  static constexpr int kMostWindows = 4096, kMinWindow = 8;
-  /// Sorted positions per team that sums: enough teams to fill a GPU, and not fewer rows than are worth a team.
+  static constexpr int kMaxWindows = 4096, kMinWindow = 8;
+  /// Sorted positions per summing team: enough teams to fill a GPU, each with enough rows to be worth its launch.
   KOKKOS_FUNCTION static constexpr int window(int N) {
-    return N > kMinWindow * kMostWindows ? ceil_div(N, kMostWindows) : kMinWindow;
+    return N > kMinWindow * kMaxWindows ? ceil_div(N, kMaxWindows) : kMinWindow;
   }
   KOKKOS_FUNCTION static constexpr int windows(int N) { return ceil_div(N, window(N)); }
-  /// What the workspace must hold; what serves N positions serves fewer, too.
+  /// Sizes of the workspace. They do not decrease with N, so a workspace for N positions serves fewer.
   static constexpr std::int64_t order_size(int N) { return std::int64_t{3} * N + std::int64_t{chunks(N)} * kDigits; }
   static constexpr int partial_rows(int N) {
-    return 2 * (N > kMinWindow * kMostWindows ? kMostWindows : ceil_div(N, kMinWindow));
+    return 2 * (N > kMinWindow * kMaxWindows ? kMaxWindows : ceil_div(N, kMinWindow));
   }
 
   void launch(const Exec& exec) const;

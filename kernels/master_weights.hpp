@@ -1,12 +1,12 @@
-/// The weights that the optimizer updates, in fp32 (fp64) whatever the model computes in, beside the working copy that
-/// the model reads.
+/// Master weights: the weights that the optimizer updates, in fp32 (fp64) whatever the compute dtype, beside the
+/// working copy that the model reads.
 ///
 ///   compute dtype   working copy   master            together
 ///   fp32, fp64      the weights    -                 4, 8 bytes a weight
 ///   fp16            rounded        fp32              6
 ///   bf16            upper half     lower half        4: a bfloat16 is the upper half of a float
 ///
-/// A float is cut so that its upper half is the nearest bfloat16 (ties away from zero) and nothing is lost:
+/// A float is split so that its upper half is the nearest bfloat16 (ties away from zero) and no bit is lost:
 /// bits = upper * 2^16 + lower, the lower half as a signed number.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tessera::kernels {
 
-/// What lies beside the working copy; for bf16 its 16 bits are no bfloat16 but the lower half of a float.
+/// Storage type of the master; for bf16 its 16 bits are not a bfloat16 but the lower half of a float.
 template <class Scalar>
 using MasterWord = std::conditional_t<std::is_same_v<Scalar, bfloat16>, bfloat16, Accum<Scalar>>;
 
@@ -48,7 +48,7 @@ struct MasterWeights {
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
   Vector<Scalar, Exec> working;             // [n]
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same as working where they are one
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kAreOne
 
   KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {
     if constexpr (kAreHalves) {

@@ -1,13 +1,13 @@
-/// Square of the Euclidean norm of a long vector (all gradients), for clipping.
+/// Squared Euclidean norm of a long vector (all gradients), for clipping.
 ///
 ///   total = sum_i x[i]^2
 ///
 /// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device.
 ///
 /// Source     clipping by the norm of all gradients: Pascanu et al. 2013, arXiv:1211.5063, Alg. 1.
-/// Numerics   squares and sums in double; a NaN or an infinity in x comes out as NaN or infinity, which is how the
-///            step finds an overflow.
-/// Error      E<double>(n) of itself (kernels/core/scalar.hpp).
+/// Numerics   squares and sums in double; a NaN or an infinity in x makes the total NaN or infinite, which is how the
+///            step detects an overflow.
+/// Error      E<double>(n) relative (kernels/core/scalar.hpp).
 /// Order      fixed for a given length: bitwise repeatable. No atomics.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when `partial` is too short.
@@ -19,7 +19,7 @@
 
 namespace tessera::kernels {
 
-/// Scalar is the type that gradients are kept in.
+/// Scalar is the storage type of gradients.
 template <class Exec, class Scalar>
 struct SquareNorm {
   Vector<const Scalar, Exec> x;  // [n]  in

@@ -1,7 +1,7 @@
-/// out[i] = round(x[i] + delta[i]): the addition to the residual stream as a pass of its own, which the plain step
-/// takes (train.fused = false). RmsnormForward does the same on the way.
+/// out[i] = round(x[i] + delta[i]): the addition to the residual stream as a separate kernel, used by the plain step
+/// (train.fused = false). The fused step adds in RmsnormForward.
 ///
-/// Error   half an eps<Scalar> of itself.
+/// Error   half an eps<Scalar>, relative.
 /// Cost    moves 3 Scalar per element.
 /// Async   returns after enqueue on `exec`; never fences.
 /// Throws  std::invalid_argument when extents disagree.

@@ -44,28 +44,28 @@ template <class Exec, class Scalar>
 template <bool kAdds>
 void RmsnormForward<Exec, Scalar>::launch_in_registers(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
-  constexpr int kWidest = kPacketWidth<Exec, Scalar>, kMostSlots = 16;
+  constexpr int kWidest = kPacketWidth<Exec, Scalar>, kMaxSlots = 16;
   const bool fits = packets_fit(kWidest, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
   const int packets = fits ? C / kWidest : C, slots = ceil_div(packets, kVectorLanes);
 
-  // A row per thread. The bounds (lanes of a team, teams that a processor has room for) leave a lane the registers for
-  // its packets, and no more: every lane counts.
+  // A row per thread. The launch bounds (lanes of a team, resident teams of a multiprocessor) leave a lane just the
+  // registers for its packets, so that as many lanes as possible are resident.
   if (fits && slots <= 4) return launch_teams<Row<true, kWidest, 4, kAdds>, 256, (kAdds ? 4 : 5)>(exec, 256);
   constexpr int kLanes = kAdds ? 128 : 256;
   if (fits && slots <= 8) return launch_teams<Row<true, kWidest, 8, kAdds>, kLanes, (kAdds ? 5 : 4)>(exec, kLanes);
-  if (fits && slots <= kMostSlots) return launch_teams<Row<true, kWidest, kMostSlots, kAdds>, 128, 4>(exec, 128);
+  if (fits && slots <= kMaxSlots) return launch_teams<Row<true, kWidest, kMaxSlots, kAdds>, 128, 4>(exec, 128);
 
   // A row per team
-  const int lanes = ceil_div(packets, kMostSlots);
+  const int lanes = ceil_div(packets, kMaxSlots);
   TESSERA_REQUIRE(lanes <= 512, "rmsnorm forward: a row is too long for the registers of a team", C);
-  if (fits) return launch_teams<Row<false, kWidest, kMostSlots, kAdds>, 512, 1>(exec, lanes);
-  launch_teams<Row<false, 1, kMostSlots, kAdds>, 512, 1>(exec, lanes);
+  if (fits) return launch_teams<Row<false, kWidest, kMaxSlots, kAdds>, 512, 1>(exec, lanes);
+  launch_teams<Row<false, 1, kMaxSlots, kAdds>, 512, 1>(exec, lanes);
 }
 
 template <class Exec, class Scalar>
-template <class How, int kMostLanes, int kTeams>
+template <class How, int kMaxLanes, int kTeams>
 void RmsnormForward<Exec, Scalar>::launch_teams(const Exec& exec, int lanes) const {
-  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMaxLanes, kTeams>>;
   const int rows = How::kIsPerThread ? lanes / kVectorLanes : 1, teams = ceil_div(x.extent_int(0), rows);
   Kokkos::parallel_for(kForward,
                        team_policy<Policy>(exec, teams, lanes)
@@ -116,14 +116,14 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Row<kPerThread, kW
                                                               const Member& team) const {
   const int n = kPerThread ? team.league_rank() * team.team_size() + team.team_rank() : team.league_rank();
   const int C = x.extent_int(1);
-  if (n >= x.extent_int(0)) return;  // a thread without a row; no other waits for it
+  if (n >= x.extent_int(0)) return;  // a thread without a row; no barrier follows
   const auto share =
       kPerThread ? RowShare<kWidth, kSlots>(lane_of_thread(team), kVectorLanes, C) : RowShare<kWidth, kSlots>(team, C);
   const Scalar *x_row = &x(n, 0), *delta_row = kAdds ? &delta(n, 0) : nullptr;
   Scalar *residual_row = residual.data() ? &residual(n, 0) : nullptr, *y_row = &y(n, 0);
 
-  // 1. every load of x first, then the sum as it will be stored; delta, and the gain below, a few packets at a time,
-  //    since all of them take too many registers
+  // 1. issue every load of x, then form the sum as it will be stored; delta, and the gain below, a few packets at a
+  //    time, to save registers
   Packet<Scalar, kWidth> h[kSlots];
   share.load_row(x_row, h);
   if constexpr (kAdds) {
@@ -222,11 +222,11 @@ int RmsnormBackward<Exec, Scalar, Grad>::launch_in_registers(const Exec& exec) c
 }
 
 template <class Exec, class Scalar, class Grad>
-template <class How, int kMostLanes, int kTeams>
+template <class How, int kMaxLanes, int kTeams>
 int RmsnormBackward<Exec, Scalar, Grad>::launch_teams(const Exec& exec, int lanes) const {
-  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMostLanes, kTeams>>;
+  using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<kMaxLanes, kTeams>>;
   const int groups =
-      std::min({kPartials, ceil_div(x.extent_int(0), kMinGroupRows), teams_at_once(lanes, kTeams * kMostLanes)});
+      std::min({kPartials, ceil_div(x.extent_int(0), kMinGroupRows), teams_at_once(lanes, kTeams * kMaxLanes)});
   Kokkos::parallel_for(kBackward,
                        team_policy<Policy>(exec, groups, lanes)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
@@ -262,7 +262,8 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Staged, con
         sum_gz);
     const Real mean_gz = sum_gz / static_cast<Real>(C);
 
-    // 2. d_x, completed in the pad: d_x may be d_residual, and a loop that might overlap itself does not vectorise
+    // 2. d_x, completed in the pad: d_x may alias d_residual, and a loop whose output may alias its input does not
+    //    vectorise
     if (d_residual.data()) {
       Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C),
                            [&](int c) { g(c) = r * (g(c) - z(c) * mean_gz) + static_cast<Real>(d_residual(n, c)); });
@@ -297,7 +298,7 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Rows<kWidth
   share.load_row(&gain(0), gain_c);
   if constexpr (kReadsAhead) read(group, next);
   for (int n = group, turn = 0; n < N; n += groups, turn ^= 1) {
-    // 1. every load first, those of the next row too, then the sums
+    // 1. issue every load, those of the next row included, then sum
     if constexpr (kReadsAhead) {
       row = next;
     } else {

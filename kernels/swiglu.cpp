@@ -68,8 +68,8 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Memb
   const int n = team.league_rank(), F = d_out.extent_int(1);
   Pad<Real, Exec> d_gate(team.team_scratch(0), kTile), d_up(team.team_scratch(0), kTile);
 
-  // The pads stand between reading and writing. A column keeps its thread in all loops, so there is no barrier. A
-  // compiler gives up on loops with many outputs: hence so many loops.
+  // The pads separate reads from writes. A column keeps its thread in all loops, so no barrier is needed. Compilers do
+  // not vectorise loops with many outputs: hence so many loops.
   for (int first = 0; first < F; first += kTile) {
     const int columns = F - first < kTile ? F - first : kTile;
     const auto each = [&](const auto& body) { Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), body); };
@@ -91,7 +91,7 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Memb
     }
     differentiate(std::true_type{});
     each([&](int f) { d_gate_up(n, first + f) = static_cast<Scalar>(d_gate(f)); });
-    const auto& act = d_gate;  // whose pad is free again
+    const auto& act = d_gate;  // its pad is free again
     each([&](int f) { act(f) = d_up(f) * static_cast<Real>(gate_up(n, F + first + f)); });
     each([&](int f) { d_up(f) *= static_cast<Real>(d_out(n, first + f)); });
     each([&](int f) { out(n, first + f) = static_cast<Scalar>(act(f)); });

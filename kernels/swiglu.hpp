@@ -3,16 +3,17 @@
 ///   forward    out[n,f] = silu(gate[n,f]) * up[n,f]          silu(g) = g / (1 + exp(-g))
 ///   backward   d_gate[n,f] = d_out[n,f] * up[n,f] * silu'(gate[n,f]),   d_up[n,f] = d_out[n,f] * silu(gate[n,f])
 ///
-/// gate and up lie side by side in one matrix (the result of one GEMM): columns [0,F) and [F,2F).
-/// One team per row, which walks it in packets (kernels/core/packet.hpp). Backward recomputes silu, so it can also hand
-/// the forward result out again: the product that needs it may come after, and nothing but gate and up is kept.
-/// Backward has a body for hosts of its own, which walks the row in tiles of kTile columns: a loop that might overlap
-/// itself (d_gate_up may be gate_up) does not vectorise, while a GPU's lane reads its packets before it writes them.
+/// gate and up are the columns [0,F) and [F,2F) of one matrix, the result of one GEMM.
+/// One team per row, which it processes in packets (kernels/core/packet.hpp). Backward recomputes silu, so it can also
+/// return the forward result for a later product: only gate and up are saved between the passes.
+/// Backward has a separate body for hosts, which processes the row in tiles of kTile columns: a loop whose output may
+/// alias its input (d_gate_up may be gate_up) does not vectorise, while a lane of a GPU reads its packets before it
+/// writes them.
 ///
 /// Source     Shazeer 2020, arXiv:2002.05202.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; exp by fast_exp (2 ulp).
-/// Error      E<Scalar>(1) of itself (kernels/core/scalar.hpp); gradients also 8 E<Real>(1), where the terms of silu'
-///            cancel.
+/// Error      E<Scalar>(1) relative (kernels/core/scalar.hpp); for gradients plus 8 E<Real>(1), where the terms of
+///            silu' cancel.
 /// Order      element-wise: bitwise repeatable.
 /// Memory     backward on hosts: pad, level 0, Real 2*kTile.
 /// Cost       moves 3*N*F elements forward, 5*N*F backward (6 with out).
@@ -26,7 +27,7 @@
 
 namespace tessera::kernels {
 
-/// 1 / (1 + exp(-x)); 0 and 1 in the far tails, never NaN for a number.
+/// 1 / (1 + exp(-x)); 0 and 1 in the far tails, NaN only for NaN.
 template <class Real>
 KOKKOS_INLINE_FUNCTION Real sigmoid(Real x) {
   return Real(1) / (Real(1) + fast_exp(-x));
@@ -65,7 +66,7 @@ struct SwigluBackward {
   Matrix<const Scalar, Exec> gate_up;  // [N,2F]  in
   Matrix<const Scalar, Exec> d_out;    // [N,F]   in
   Matrix<Scalar, Exec> d_gate_up;      // [N,2F]  out; may be gate_up
-  Matrix<Scalar, Exec> out = {};       // [N,F]   out, optional: forward's result once more; may be d_out
+  Matrix<Scalar, Exec> out = {};       // [N,F]   out, optional: forward's result, recomputed; may be d_out
 
   static constexpr int kTile = 256;  // columns staged at a time
 

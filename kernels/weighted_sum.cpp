@@ -9,7 +9,7 @@
 namespace tessera::kernels {
 
 namespace detail {
-/// Where element i of packet p of a tile lies in the pad: lanes side by side use addresses side by side, and an address
+/// Offset in the pad of element i of packet p of a tile: neighbouring lanes use neighbouring addresses, and an address
 /// belongs to the same lane in every tile.
 template <int kWidth, int kColumns>
 KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int p, int i) {
@@ -100,13 +100,13 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
                            *this);
     });
   }
-  // With no rows d_w is a sum of nothing, which is zero.
+  // With no rows d_w is an empty sum: zero.
   ColumnSum<Exec, Real>{.partial = partial, .rows = tiles(N), .out = d_w, .accumulate = false}.launch(
       exec, "tessera::weighted_sum::backward::d_w");
 }
 
-// Here the lanes lie along the columns only: a place of the pad stays with one thread through all loops, rows and
-// tiles, so the sums there need neither barriers nor atomics.
+// Here the lanes run along the columns only: an address of the pad belongs to one thread in all loops, rows and tiles,
+// so the sums there need neither barriers nor atomics.
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
@@ -147,7 +147,7 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
       });
     }
 
-    // 3. hand over this team's share of d_w
+    // 3. write this team's share of d_w to its row of `partial`
     each_packet([&](int p) {
       Packet<Real, kWidth> dw_p;
       for (int i = 0; i < kWidth; ++i) dw_p.set(i, pad_dw(detail::place<kWidth, kColumns>(p, i)));

@@ -1,17 +1,17 @@
-/// Weighted sum of every row: the first kernel to read here. It does little, in the form that all others have.
+/// Weighted sum of every row: the kernel to read first. It does little, in the form that all the others share.
 ///
 ///   forward    y[n]   = sum_d w[d] x[n,d]
 ///   backward   d_x[n,d] = d_y[n] w[d],      d_w[d] = sum_n d_y[n] x[n,d]
 ///
-/// How to read a kernel of ours: the struct's fields are its contract (shape and direction beside each), `launch`
-/// checks them, sizes the pad and enqueues, `operator()` is what one team of threads does. A call names each field:
+/// How to read a kernel: the struct's fields are its contract (shape and direction beside each), `launch` checks them,
+/// sizes the pad and enqueues, `operator()` is what one team of threads does. A call names each field:
 ///
 ///   WeightedSumForward<Device, float>{.x = x, .w = w, .y = y}.launch(exec);
 ///
-/// Tiling. A team owns kRows rows and walks D in tiles of kColumns. w is needed by every row, so its tile is staged
-/// in the scratch pad (shared memory on a GPU, a cache-resident buffer on a CPU), converted once; x is needed once
-/// and is read where it lies. Backward walks the same tiles: the rows of a tile all add to the same piece of d_w, so
-/// each team collects its share in the pad and writes it to its own row of `partial`, which a second kernel adds up.
+/// Tiling. A team owns kRows rows and walks D in tiles of kColumns. Every row needs w, so its tile is staged in the
+/// scratch pad (shared memory on a GPU, a cache-resident buffer on a CPU), converted once; x is needed once and is read
+/// from global memory. Backward walks the same tiles: the rows of a tile all add to the same part of d_w, so each team
+/// accumulates its share in the pad and writes it to its own row of `partial`; a second kernel sums those rows.
 ///
 ///            D: kColumns at a time
 ///          +--------+--------+--
@@ -20,11 +20,11 @@
 ///
 /// Source     the example kernel of Stanford's CS336, assignment 2 (there in Triton).
 /// Numerics   products and sums in Real = Accum<Scalar>; results rounded once.
-/// Error      with x and w up to 1, E as in kernels/core/scalar.hpp: y and d_x eps<Scalar> of themselves, y also
+/// Error      with x and w up to 1, E as in kernels/core/scalar.hpp: y and d_x eps<Scalar> relative, for y plus
 ///            E<Real>(D) sqrt(D); d_w E<Real>(N) sqrt(N).
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad: level 0, Real kColumns + kRows (forward), Real 2*kColumns (backward).
-/// Cost       2*N*D flop forward; moves N*D elements forward, 2*N*D backward: the speed is that of memory.
+/// Cost       2*N*D flop forward; moves N*D elements forward, 2*N*D backward; memory-bound.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once

@@ -23,19 +23,19 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-/// Where an array is, for another process: its allocation and the place in it.
+/// The address of an array for another process: its allocation and the offset in it.
 struct Address {
   cudaIpcMemHandle_t allocation;
   std::int64_t offset;
 };
 
-/// Empty where its allocation cannot be handed to another process.
+/// Empty if the allocation cannot be shared with another process.
 std::string address_of(void* data) {
   CUdeviceptr begin = 0;
   Address address{};
   if (cuMemGetAddressRange(&begin, nullptr, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) return "";
   if (cudaIpcGetMemHandle(&address.allocation, reinterpret_cast<void*>(begin)) != cudaSuccess) {
-    cudaGetLastError();  // forgets it
+    cudaGetLastError();  // clears it
     return "";
   }
   address.offset = static_cast<std::int64_t>(reinterpret_cast<CUdeviceptr>(data) - begin);
@@ -44,12 +44,12 @@ std::string address_of(void* data) {
 
 constexpr int kMostRanks = kernels::SumParts<Device, float>::kMostParts;
 
-/// By other rank: its flag of this rank, and this rank's flag of it. Null for this rank itself.
+/// Per peer: its flag for this rank, and this rank's flag for it. Null for this rank itself.
 struct Flags {
   std::uint32_t *there[kMostRanks], *here[kMostRanks];
 };
 
-/// A lane for each other rank: tells it that this rank has come, waits until it has, and takes its word back.
+/// One lane per peer: signals this rank's arrival to it, waits for its arrival, and resets the flag.
 __global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
   const auto peer = threadIdx.x;
   if (!flags.here[peer]) return;
@@ -57,7 +57,7 @@ __global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
   __threadfence_system();
   *static_cast<volatile std::uint32_t*>(flags.there[peer]) = 1;
   for (unsigned polls = 1; *here == 0; ++polls) {
-    if (polls % 64 == 0 && *is_abandoned) break;  // on the host: far away
+    if (polls % 64 == 0 && *is_abandoned) break;  // in host memory: slow to read
   }
   *here = 0;
   __threadfence_system();
@@ -140,7 +140,7 @@ void CopyEngines::abandon() {
   if (is_abandoned_) *static_cast<volatile int*>(is_abandoned_) = 1;
 }
 
-/// What is enqueued from here on sees what every rank had enqueued before its meeting.
+/// Work enqueued after it sees the effects of all work that any rank enqueued before it.
 void CopyEngines::meet(int set, cudaStream_t stream) const {
   Flags flags{};
   const auto flag = [&](int of_rank, int rank) {
@@ -175,7 +175,7 @@ void CopyEngineSum::enqueue(const Device& exec) const {
     const auto bytes_of_part = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
     char* const own = arrays_.of(me) + begin_of(me);
 
-    for (int i = 1; i < ranks; ++i) {  // each begins with its successor, so that no two send to the same rank
+    for (int i = 1; i < ranks; ++i) {  // each starts with its successor, so that no two send to the same rank
       const int peer = (me + i) % ranks;
       copy(slot(me, peer, arrays_.of(peer) + begin_of(peer)), arrays_.of(me) + begin_of(peer), bytes_of_part(peer));
     }
@@ -189,15 +189,15 @@ void CopyEngineSum::enqueue(const Device& exec) const {
   }
 }
 
-/// Where `receiver` gets from `sender` what is to be added to `own`, its part of a span: as far behind a multiple of
-/// the alignment as that, since copies between places unlike in this take almost twice as long.
+/// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has
+/// the alignment of `own`: copies between addresses of different alignment take almost twice as long.
 char* CopyEngineSum::slot(int sender, int receiver, const char* own) const {
   const int index = sender < receiver ? sender : sender - 1;
   return engines_.buffers_->of(receiver) + index * engines_.slot_bytes_ +
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// This rank's part: its own numbers and, from the receive buffer, those of the others, in the order of the ranks.
+/// Sums this rank's part: its own numbers and, from the receive buffer, those of the others, in the order of the ranks.
 void CopyEngineSum::add(const Device& exec, char* own, std::int64_t bytes) const {
   if (bytes == 0) return;
   switch (span_.dtype) {

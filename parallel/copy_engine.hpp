@@ -1,15 +1,15 @@
-/// Sums over the GPUs of one host whose bytes are moved by copy engines: no processor of a GPU is taken from the
-/// products that run beside them, but for one short kernel that adds.
+/// All-reduce over the GPUs of one host by copy engines: apart from one short kernel that adds, it takes no
+/// multiprocessors from the products that run concurrently.
 ///
 /// Each rank owns one part in R of a span. A sum is
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
 ///   add        the owner adds the R parts, in the order of the ranks, in fp32, and rounds once
-///   gather     the owner copies its sums to their place in everybody's span
+///   gather     the owner copies its sums to their place in every rank's span
 ///
-/// in pieces as large as the receive buffer holds, with a meeting of all ranks behind scatter and behind gather. The
-/// other ranks' memory is addressed through CUDA's interprocess handles; ranks meet by flags in each other's memory,
-/// for which one warp waits. All of it is enqueued on one stream and may be captured in a graph.
+/// in pieces as large as the receive buffer holds, with a barrier of all ranks after scatter and after gather. The
+/// other ranks' memory is addressed through CUDA's interprocess handles; the barriers are flags in each other's memory,
+/// on which one warp waits. All of it is enqueued on one stream and may be captured in a graph.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Safety  the meeting behind gather is what keeps the next piece's scatter off a receive buffer in use; the one
@@ -36,11 +36,11 @@ namespace tessera::parallel {
 
 class World;
 
-/// The same array of every rank of the host, at the addresses that it has here. Whoever frees the own one first waits
-/// until this has ended on every rank: before, it is undefined behaviour (CUDA, cudaIpcOpenMemHandle).
+/// The same array of every rank of the host, mapped into this process. A rank may free its own array only after the
+/// PeerArray of every rank has been destroyed; otherwise behaviour is undefined (CUDA, cudaIpcOpenMemHandle).
 class PeerArray {
  public:
-  /// Collective. `fault` says why it cannot be, of the first rank that knows; empty: it is.
+  /// Collective. On failure fault() gives the reason of the first rank that has one; empty: success.
   PeerArray(const World& world, void* mine);
   ~PeerArray();
   PeerArray(const PeerArray&) = delete;
@@ -57,10 +57,10 @@ class PeerArray {
 
 class CopyEngineSum;
 
-/// What all sums share: the receive buffer and the flags.
+/// Common to all sums: the receive buffer and the flags.
 class CopyEngines {
  public:
-  /// Collective. Where fault() says something it cannot be used, on any rank.
+  /// Collective. If fault() is not empty, no rank may use it.
   explicit CopyEngines(const World& world);
   ~CopyEngines();
   CopyEngines(const CopyEngines&) = delete;
@@ -70,15 +70,15 @@ class CopyEngines {
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
   /// Collective. A sum over `span`, in place; its memory is the device's.
-  /// Throws where the other ranks cannot reach it: MemoryError where CUDA says that memory has run out, else
+  /// Throws if the other ranks cannot access it: MemoryError if CUDA reports that memory has run out, else
   /// EnvironmentError.
   std::unique_ptr<CopyEngineSum> make_sum(const Span& span);
 
-  /// Gives back the other ranks' receive buffers: nothing is summed any more. Every rank's must be, and every sum gone,
-  /// before the first one ends.
+  /// Unmaps the other ranks' receive buffers; no sum may follow. Before the first CopyEngines is destroyed, every rank
+  /// must have closed its own and destroyed its sums.
   void close() { buffers_.reset(); }
 
-  /// From here on nothing waits for other ranks: what is enqueued runs to its end, with wrong sums.
+  /// From here on nothing waits for other ranks: enqueued work runs to its end, with wrong sums.
   void abandon();
 
  private:
@@ -88,7 +88,7 @@ class CopyEngines {
   const World& world_;
   int rank_, ranks_;
   std::int64_t slot_bytes_;      // of the receive buffer: one for each other rank
-  char* memory_ = nullptr;       // holds
+  char* memory_ = nullptr;       // the allocation, which holds
   char* buffer_ = nullptr;       // the receive buffer, then flags [2, R]
   int* is_abandoned_ = nullptr;  // on the host, where the GPU can read it
   std::unique_ptr<PeerArray> buffers_;
@@ -97,7 +97,7 @@ class CopyEngines {
 
 class CopyEngineSum {
  public:
-  /// Behind what was enqueued on `exec`, in its stream.
+  /// Enqueues the sum on the stream of `exec`.
   void enqueue(const kernels::Device& exec) const;
 
  private:

@@ -49,8 +49,8 @@ std::string architecture_fault(const std::string& compiled, int major, int minor
   const bool is_specific = !compiled.empty() && std::isalpha(static_cast<unsigned char>(compiled.back())) != 0;
   const int number = std::atoi(compiled.c_str());  // 90 of "90a"
   const int here = 10 * major + minor;
-  // Machine code runs on its own major version, from its minor version on; code of an "a" architecture on that one
-  // alone.
+  // Machine code runs on GPUs of the same major and an equal or higher minor version; code for an "a" architecture on
+  // that one only.
   if (is_specific ? here == number : here / 10 == number / 10 && here >= number) return "";
   std::string text = device + " has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
                      ", and this build has code for sm_" + compiled + " only: ";
@@ -100,7 +100,7 @@ void check(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) refuse(status, what);
 }
 
-/// Asks the driver for code of this program that runs on the current device: the only answer that counts.
+/// A kernel to ask the driver whether this program has code for the current device: the only reliable test.
 __global__ void probe() {}
 
 }  // namespace
@@ -134,7 +134,7 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   } catch (const EnvironmentError& refusal) {
     fault = refusal.what();
   }
-  // All ranks learn of the first rank's trouble, so that none waits for one that left.
+  // All ranks fail with the first faulty rank, so that none waits for one that left.
   const std::vector<std::string> faults = world.all_gather(fault);
   for (std::size_t rank = 0; rank < faults.size(); ++rank) {
     if (faults[rank].empty()) continue;
@@ -152,9 +152,9 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
 
 namespace {
 
-/// In CUDA's words; null: none.
+/// CUDA's message; null: no fault.
 const char* fault_of_device() {
-  cudaGetLastError();  // forgets what a call could not do; a fault of the GPU comes back from every call
+  cudaGetLastError();  // clears errors of single calls; every call reports a fault of the GPU again
   std::size_t free = 0, total = 0;
   const cudaError_t status = cudaMemGetInfo(&free, &total);
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
@@ -169,8 +169,8 @@ std::string device_fault() {
 
 namespace {
 
-// What the handler of SIGABRT needs is made before: it may neither allocate nor format.
-struct sigaction abort_before;  // what SIGABRT does without us, once we are gone
+// The handler of SIGABRT may neither allocate nor format: its texts are prepared beforehand.
+struct sigaction abort_before;  // the previous action, restored by the destructor
 char who_is_lost[64] = "", who_leaves[160] = "";
 int exit_code_of_loss = 1;
 constexpr unsigned kAskingTime_s = 5;
@@ -179,10 +179,10 @@ void say(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std
 
 void go_on_with_abort(int) { std::raise(SIGABRT); }
 
-/// On the thread that called abort(), which may be inside malloc: it aborts where it finds the heap damaged, and may
-/// hold a lock then. Whether the GPU is lost only CUDA knows, whose calls are not made for signal handlers: one that
-/// does not come back is given up after a while, and the abort goes on. So does one that fails. From here on an abort
-/// is the system's plain one: Open MPI's own handler allocates, and would wait for the lock that this thread holds.
+/// Runs on the thread that called abort(), possibly inside malloc, which aborts on a damaged heap and may hold a lock.
+/// Only CUDA knows whether the GPU is lost, and its calls are not async-signal-safe: if one does not return within
+/// kAskingTime_s, or fails, the abort continues. From here on SIGABRT has the system's default action: Open MPI's
+/// handler allocates, and would wait for the lock that this thread holds.
 void leave_after_fault(int) {
   std::signal(SIGABRT, SIG_DFL);
   std::signal(SIGALRM, go_on_with_abort);
@@ -209,7 +209,7 @@ FaultExit::FaultExit(int rank, int exit_code) {
                 exit_code);
   struct sigaction action {};
   action.sa_handler = leave_after_fault;
-  action.sa_flags = SA_NODEFER;  // what the handler raises is not held back until it returns
+  action.sa_flags = SA_NODEFER;  // a signal that the handler raises is delivered at once
   ::sigaction(SIGABRT, &action, &abort_before);
 }
 FaultExit::~FaultExit() { ::sigaction(SIGABRT, &abort_before, nullptr); }

@@ -1,4 +1,4 @@
-/// Collectives through MPI, which reads and writes host memory: what lies on a device is copied to the host and back.
+/// Collectives through MPI in host memory: data on a device is copied to the host and back.
 
 #include "parallel/mpi_check.hpp"
 
@@ -22,7 +22,7 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 30;  // MPI counts are
 using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space, kernels::Unmanaged>;
 
-/// MPI knows no 16-bit floats: here is how it adds them. Each addition rounds once.
+/// Sums of 16-bit floats, which MPI lacks. Each addition rounds once.
 template <class Scalar>
 void add_16_bit(void* from, void* to, int* count, MPI_Datatype*) {
   const auto* a = static_cast<const Scalar*>(from);
@@ -64,7 +64,7 @@ class Sum {
   MPI_Op add_bf16_ = MPI_OP_NULL, add_fp16_ = MPI_OP_NULL;
 };
 
-/// A span's bytes where MPI can reach them: the span itself, or a copy on the host.
+/// A span's bytes in memory that MPI can access: the span itself, or a copy on the host.
 class Reachable {
  public:
   explicit Reachable(const Span& span)
@@ -74,7 +74,7 @@ class Reachable {
 
   void fetch(const Device& exec) {
     if (!copy_.empty()) Kokkos::deep_copy(exec, on_host(), on_device());
-    if constexpr (!kernels::kIsHost<Device>) exec.fence();  // MPI reads at once
+    if constexpr (!kernels::kIsHost<Device>) exec.fence();  // MPI reads immediately
   }
   void put_back(const Device& exec) {
     if (!copy_.empty()) Kokkos::deep_copy(exec, on_device(), on_host());
@@ -135,7 +135,7 @@ class MpiAllReduce final : public AllReduce {
   }
 
  private:
-  /// The sums have arrived: on their way to where they belong, behind what runs on the compute instance.
+  /// The sums have arrived: copies them back to the span, after the work enqueued on the compute instance.
   void complete() {
     is_complete_ = true;
     message_.put_back(exec_);
@@ -154,7 +154,7 @@ class MpiAllReduce final : public AllReduce {
 
 class MpiCollectives final : public Collectives {
  public:
-  // A communicator of its own, so that gradients in flight cannot meet the exchanges of World.
+  // A separate communicator, so that gradients in flight cannot match the exchanges of World.
   MpiCollectives() { MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_)); }
   ~MpiCollectives() override { MPI_Comm_free(&comm_); }
 

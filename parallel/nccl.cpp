@@ -60,7 +60,7 @@ void require_device_memory(const char* what, const Span& span) {
   throw std::invalid_argument(std::string("nccl ") + what + " of " + span.label + ": its memory is not the device's");
 }
 
-/// Throws unless all went well: MemoryError where NCCL found no memory, else a Fault, with `advice`.
+/// Throws unless `result` is success: MemoryError if NCCL found no memory, else a Fault, with `advice`.
 template <class Fault>
 void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* advice) {
   if (result == ncclSuccess) return;
@@ -73,7 +73,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
   throw Fault(text + advice);
 }
 
-/// The communicator and the stream it works on.
+/// The communicator and its stream.
 class Communicator {
  public:
   explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
@@ -104,22 +104,22 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
 
-  /// For calls between connected ranks: what goes wrong there is a rank or the network.
+  /// For calls between connected ranks: a failure there means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
     parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
   }
 
-  /// With ranks gone, or leaving, an orderly end would wait for them.
+  /// If ranks are lost or leaving, an orderly shutdown would wait for them.
   bool must_abandon() const { return std::uncaught_exceptions() > 0 || !fault().empty(); }
 
-  /// The kernels under way end at once. The call itself returns only when the last graph that holds some is gone, which
-  /// may be much later: hence the thread.
+  /// Running kernels end at once. The call itself returns only when the last graph that contains NCCL kernels has been
+  /// destroyed, which may be much later: hence the thread.
   void abandon() {
     if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
   }
 
   std::string fault() const {
-    if (abort_.joinable()) return "";  // it is known
+    if (abort_.joinable()) return "";  // already aborting
     ncclResult_t state = ncclSuccess;
     if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) {
       return "";
@@ -127,7 +127,7 @@ class Communicator {
     return std::string("NCCL reports: ") + ncclGetErrorString(state) + " (" + ncclGetLastError(comm_) + ")";
   }
 
-  /// The host waits for an event, and for bad news.
+  /// The host waits for an event or a fault.
   void wait_for(const Event& event) const {
     using namespace std::chrono;
     const auto start = steady_clock::now();
@@ -155,7 +155,7 @@ class Communicator {
   }
 
  private:
-  Stream stream_, clock_stream_;  // nothing ever waits on the second: what it records has happened
+  Stream stream_, clock_stream_;  // the second never waits: an event recorded there happens at once
   Device compute_;
   Event reference_;
   double reference_s_ = -1e9;
@@ -196,7 +196,7 @@ class NcclAllReduce final : public AllReduce {
     }
     wire_.widen(comm_.instance());
     end_.stamp(comm_.stream());
-    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture wants everything joined
+    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
     was_started_ = true;
     was_joined_ = false;
   }
@@ -223,9 +223,9 @@ class NcclAllReduce final : public AllReduce {
   CopyEngines* engines_;  // null: NCCL's ring
   Wire wire_;
   ncclDataType_t type_;
-  std::unique_ptr<CopyEngineSum> copies_;                               // from connect() on, by engines
+  std::unique_ptr<CopyEngineSum> copies_;                               // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
-  Event begin_, end_, joined_;                                          // tell the time
+  Event begin_, end_, joined_;                                          // for timing
   bool was_started_ = false, was_joined_ = false;
 };
 
@@ -249,12 +249,12 @@ class NcclCollectives final : public Collectives {
     if (!engines_) return;
     const bool is_orderly = !comm_.must_abandon();
     if (!is_orderly) abandon();
-    cudaStreamSynchronize(comm_.stream());  // what is under way uses the others' memory
+    cudaStreamSynchronize(comm_.stream());  // sums in flight use the other ranks' memory
     engines_->close();
     if (!is_orderly) return;
     try {
       world_.barrier();
-    } catch (const Error&) {  // nobody is left to wait for
+    } catch (const Error&) {  // no rank is left to wait for
     }
   }
 

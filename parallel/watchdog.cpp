@@ -129,7 +129,7 @@ void Watchdog::give_up(const std::string& fault) {
   text += me + "leaves with exit code " + std::to_string(code);
   if (!departure_) text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s is how long it waits";
   text += "\n";
-  // Past every lock and buffer that the hanging thread may hold.
+  // Bypasses every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
     if (written <= 0) break;
@@ -140,7 +140,7 @@ void Watchdog::give_up(const std::string& fault) {
       abandon_();
       std::this_thread::sleep_for(std::chrono::duration<double>(kLettingGo_s));
     }
-  } catch (...) {  // the end comes all the same
+  } catch (...) {  // the process ends anyway
   }
   ::_exit(code);
 }

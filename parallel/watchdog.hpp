@@ -1,18 +1,18 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
-/// A thread of its own looks at what the main thread tells; it never calls MPI. While a watch lives, every report to
-/// kernels/core/events.hpp is progress. After `limit_s` without any, it writes to standard error what was under way and
-/// the last that was heard, and leaves the process with an exit code of the caller's, which ends the launch. It also
-/// asks, several times a second, whether the communication library knows of a fault, and does the same. It also ends a
-/// rank that leaves by an exception and does not get anywhere, since destructors, too, wait for the GPU and the
-/// libraries; where the cause is known, with its words and its exit code.
+/// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
+/// kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes the operation under way and the
+/// latest reports to standard error and ends the process with the caller's exit code, which ends the launch. It also
+/// polls the communication library several times a second, and does the same on a fault. It also ends a rank that an
+/// exception makes leave but whose destructors hang, since they, too, wait for the GPU and the libraries: with the
+/// exception's message and exit code if the cause is known.
 ///
-/// Steps differ: the first few watches (where libraries load and kernels are chosen) have twice as long, and none is
-/// ever cut off before twice the longest time without a report that went well. So a loss is noticed within twice
-/// `limit_s`, unless steps that go well are silent for longer than that. A watch that is about files may ask for
-/// patience: for as many times the limit as it says, and what it took is no measure for others.
+/// Steps differ: the first few watches (in which libraries load and kernels are chosen) have twice the limit, and none
+/// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
+/// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may ask for patience,
+/// a multiple of the limit; its duration does not affect other watches.
 ///
-/// Limits  a process that waits outside of a watch is not watched: generation, jobs that only rank 0 works at.
+/// Limits  a process that waits outside of a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
 
 #include <array>
@@ -32,19 +32,19 @@ namespace tessera::parallel {
 
 class Watchdog final : public events::Listener {
  public:
-  /// `rank` is who speaks, `exit_code` what a loss ends it with. Both functions are called from the watchdog's thread.
-  /// `fault`: what it returns, unless empty, ends the rank. `abandon`, before the end, which then waits kLettingGo_s
-  /// more: so that nothing on the GPU waits for other ranks, which would hold the process up.
+  /// `rank` stands in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.
+  /// `fault` ends the rank unless it returns an empty text. `abandon` is called before the process ends, kLettingGo_s
+  /// earlier: it stops all waits on the GPU for other ranks, which would delay the end.
   Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
            std::function<void()> abandon = {});
   ~Watchdog() override;
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it lives. One at a time. `patience`: how many times the limit it may take without any.
+  /// Progress is expected while it exists. One at a time. `patience`: factor on the limit.
   class Watch {
    public:
-    Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: nobody watches
+    Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: not watched
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
@@ -53,8 +53,8 @@ class Watchdog final : public events::Listener {
     Watchdog* watchdog_;
   };
 
-  /// This rank leaves: it has kLeaving_s and half the limit until its end, whatever it reports meanwhile. `departure`,
-  /// once somebody knows it, is what it then says and ends with.
+  /// This rank leaves: it is ended after kLeaving_s and half the limit, whatever it reports. `departure`, once known,
+  /// gives the message and the exit code of that end.
   void leave(const std::optional<Departure>& departure = {});
 
   using Listener::on;
@@ -62,13 +62,13 @@ class Watchdog final : public events::Listener {
   void on(const events::CommunicationStart& start) override;
   void on(const events::Communication& communication) override;
 
-  static constexpr int kFirstWatches = 8;    // that may take longer
-  static constexpr double kFirstFactor = 2;  // by this much
-  static constexpr double kSlowFactor = 2;   // times the longest silence so far is never too long
-  /// Time that memory takes to be given back, however short the limit. With half the limit it is over before the ranks
-  /// that wait for this one take it for lost, where the limit is 8 s or more.
+  static constexpr int kFirstWatches = 8;    // watches that may take longer
+  static constexpr double kFirstFactor = 2;  // by this factor
+  static constexpr double kSlowFactor = 2;   // times the longest silence so far is always allowed
+  /// Time to free memory, however short the limit. Together with half the limit it ends before the ranks that wait for
+  /// this one consider it lost, if the limit is 8 s or more.
   static constexpr double kLeaving_s = 3;
-  static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it is not to wait any more
+  static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it must not wait any more
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump
@@ -95,14 +95,14 @@ class Watchdog final : public events::Listener {
   std::condition_variable wake_;
   std::array<Heard, kKept> heard_;
   std::size_t heard_count_ = 0;
-  std::string what_;  // is watched; empty: nothing is
+  std::string what_;  // the operation watched; empty: none
   double patience_ = 1, progress_s_ = 0;
-  double longest_s_ = 0;                                    // without progress within a watch that had no patience
-  int watches_ = 0;                                         // that went well
-  double end_s_ = std::numeric_limits<double>::infinity();  // of a rank that leaves
-  std::optional<Departure> departure_;                      // its cause, once known: goes before every fault
+  double longest_s_ = 0;                                    // longest silence of watches without extra patience
+  int watches_ = 0;                                         // successful ones
+  double end_s_ = std::numeric_limits<double>::infinity();  // deadline of a rank that leaves
+  std::optional<Departure> departure_;                      // its cause, once known: takes precedence over faults
   bool is_over_ = false;
-  std::thread thread_;  // last: it uses all the others
+  std::thread thread_;  // last: it uses all other members
 };
 
 }  // namespace tessera::parallel

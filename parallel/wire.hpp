@@ -1,4 +1,4 @@
-/// Gradients that cross the network in fewer bits than they are kept in.
+/// Gradients that cross the network in fewer bits than they are stored in.
 #pragma once
 
 #include <stdexcept>
@@ -8,10 +8,10 @@
 
 namespace tessera::parallel {
 
-/// A span of gradients and what of it crosses the network: the span itself, or a copy of it, fp32 in bf16.
+/// A span of gradients and its form on the network: the span itself, or a copy of it, fp32 as bf16.
 class Wire {
  public:
-  /// `wire`: empty (no elements), or as many as the span has. Throws std::invalid_argument for other dtypes or lengths;
+  /// `wire`: empty, or with as many elements as the span. Throws std::invalid_argument for other dtypes or lengths;
   /// `who` names the library.
   Wire(const char* who, const Span& span, const Span& wire) : span_(span), wire_(wire) {
     if (!is_narrow()) return;
@@ -24,7 +24,7 @@ class Wire {
   bool is_narrow() const { return wire_.count != 0; }
   const Span& message() const { return is_narrow() ? wire_ : span_; }  // what crosses the network
 
-  /// Rounds the gradients into the message, behind what was enqueued on `exec`.
+  /// Rounds the gradients into the message, enqueued on `exec`.
   void narrow(const kernels::Device& exec) const {
     if (!is_narrow()) return;
     kernels::CastCopy<kernels::Device, float, bfloat16>{.from = numbers<const float>(span_),
@@ -32,7 +32,7 @@ class Wire {
         .launch(exec);
   }
 
-  /// The message becomes the gradients again.
+  /// Widens the message back into the gradients, enqueued on `exec`.
   void widen(const kernels::Device& exec) const {
     if (!is_narrow()) return;
     kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_),

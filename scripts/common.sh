@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 # Shared by the scripts in this folder: source it, do not run it.
-# Sets ROOT (the checkout) and gives say, fail, usage, is_preset, presets, uses_gpus, find_nvcc, gpu_count,
+# Sets ROOT (the checkout) and defines say, fail, usage, is_preset, presets, uses_gpus, find_nvcc, gpu_count,
 # job_count, find_python.
 # Exit codes are the program's: 2 command line, 3 environment, 6 files.
 
@@ -10,7 +10,7 @@ say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 fail() { local code=$1; shift; say "$*"; exit "$code"; }
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }  # the comment that opens the script
 
-# Presets of CMakePresets.json: whether one is called that, and all their names.
+# Presets of CMakePresets.json: whether a name is one of them, and all their names.
 is_preset() { grep -qF "{\"name\": \"$1\", \"configurePreset\"" "$ROOT/CMakePresets.json"; }
 presets() {
   local names
@@ -40,7 +40,7 @@ gpu_count() {
   fi
 }
 
-# How many compilers or tests fit: one per core, and 1.5 GiB of free memory each. TESSERA_JOBS overrides.
+# Compilers or tests to run in parallel: one per core, with 1.5 GiB of free memory each. TESSERA_JOBS overrides.
 job_count() {
   local cores kib=0 limit=0 used=0 jobs
   if [[ -n ${TESSERA_JOBS:-} ]]; then

@@ -1,8 +1,8 @@
 /// Chooses an attention: the one place that knows which implementations there are.
 ///
-/// The caller hands over every tensor that any implementation may need; `probabilities` and `d_scores` are used by
-/// `standard` only and may be absent (null) otherwise, `out` and `lse` in backward by `flash2` only, `tile_counter` and
-/// `workspace` by the tuned engines only.
+/// The caller passes every tensor that any implementation may need. Only `standard` uses `probabilities` and
+/// `d_scores`, which may be absent (null) otherwise; only `flash2` uses `out` and `lse` in backward, and only the tuned
+/// engines `tile_counter` and `workspace`.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace tessera::kernels {
 
 enum class AttentionKind { standard, flash2 };
 
-/// Whose instructions a flash2 kernel uses.
+/// The instruction set that a flash2 kernel is written for.
 enum class Engine {
   portable,  // Kokkos only, every dtype, head width and backend
   mma,       // tensor cores of NVIDIA GPUs from sm_80 on: bf16 and fp16, head widths that are multiples of 8
@@ -23,7 +23,7 @@ enum class Engine {
 };
 std::string_view name_of(Engine engine);
 
-/// What runs: the implementation, and its engine in each direction.
+/// The implementation that runs, and its engine in each direction.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::flash2;
   Engine forward = Engine::portable, backward = Engine::portable;

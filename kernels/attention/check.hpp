@@ -9,7 +9,7 @@
 
 namespace tessera::kernels::detail {
 
-/// q and friends are [B,H,Tq,D], k and friends [B,H,Tk,D]; the head width is contiguous.
+/// Query-like tensors are [B,H,Tq,D], key-like ones [B,H,Tk,D]; the head width is contiguous.
 template <class Query, class Key>
 void require_attention_shapes(const Query& q, const Key& k, int max_head) {
   const auto D = q.extent_int(3);
@@ -37,13 +37,13 @@ void require_head_rows(const char* rule, const Query& q, const Rows& rows) {
                   q.extent(0), q.extent(1), q.extent(2), rows.extent(0), rows.extent(1), rows.extent(2));
 }
 
-/// The same with the kernel's name apart from the rule; they are joined only where it is broken.
+/// The same with the kernel's name separate from the rule; they are joined only if the rule is broken.
 template <class Like, class Other>
 void require_same_heads(const char* kernel, const char* rule, const Like& like, const Other& other) {
   if (!are_same_heads(like, other)) require_same_heads((std::string(kernel) + ": " + rule).c_str(), like, other);
 }
 
-/// What every flash2 kernel wants of its tensors; `kernel` names it in messages: "flash2 forward". q and out are
+/// What every flash2 kernel requires of its tensors; `kernel` names it in messages: "flash2 forward". q and out are
 /// [B,H,Tq,D], k and v [B,H,Tk,D], lse [B,H,Tq]; head widths are contiguous.
 template <class Kernel>
 void require_forward_tensors(const char* kernel, const Kernel& x, int max_head) {
@@ -55,7 +55,7 @@ void require_forward_tensors(const char* kernel, const Kernel& x, int max_head) 
   require_head_rows("attention: lse must be [B,H,Tq]", x.q, x.lse);
 }
 
-/// The same and the gradients: d_out and d_q like q, d_k and d_v like k.
+/// The same, and for the gradients: d_out and d_q like q, d_k and d_v like k.
 template <class Kernel>
 void require_backward_tensors(const char* kernel, const Kernel& x, int max_head) {
   require_forward_tensors(kernel, x, max_head);
@@ -65,7 +65,7 @@ void require_backward_tensors(const char* kernel, const Kernel& x, int max_head)
   require_same_heads(kernel, "d_v must have k's shape and a contiguous head width", x.k, x.d_v);
 }
 
-/// `workspace` has `needed` bytes at least, on a multiple of `alignment`.
+/// `workspace` has at least `needed` bytes, aligned to `alignment`.
 template <class Bytes>
 void require_workspace(const char* rule, const Bytes& workspace, std::int64_t needed, std::uintptr_t alignment) {
   const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;

@@ -12,7 +12,7 @@
 /// Memory     all of it in the constructor: marking and reading allocate nothing.
 /// Throws     std::out_of_range for an index outside of 0..marks-1; std::logic_error from `seconds` where a mark was
 ///            never made; std::runtime_error with the device's words when it refuses.
-/// Resolution about half a microsecond on a GPU. Use it on one instance at a time.
+/// Limits     resolution about half a microsecond on a GPU; one instance at a time.
 #pragma once
 
 #include <memory>

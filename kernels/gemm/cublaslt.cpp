@@ -25,10 +25,10 @@ void check(cublasStatus_t status, std::string_view call) {
 }
 #define CUBLAS_CHECK(call) check(call, #call)
 
-constexpr int kProposals = 16;          // that are asked for; version 13.1 has no more than 8
-constexpr double kSmallTile = 22600;    // elements: 176 x 128, and the part that edges waste
+constexpr int kProposals = 16;          // requested from the library; version 13.1 returns at most 8
+constexpr double kSmallTile = 22600;    // elements: 176 x 128, plus what edges waste
 constexpr int kRounds = 9;              // of timing; odd, for the median
-constexpr double kWorthLeaving = 0.98;  // of the time of the heuristic's choice: above it that choice stays
+constexpr double kWorthLeaving = 0.98;  // share of the heuristic's time that another must undercut to replace it
 
 // --- the kinds of product ------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ cudaDataType_t data_type(Dtype dtype) {
     case Dtype::fp16: return CUDA_R_16F;
     case Dtype::int32: break;
   }
-  throw std::invalid_argument("gemm: products of integers are not offered");
+  throw std::invalid_argument("gemm: integer products are not supported");
 }
 
 cublasComputeType_t compute_type(const Kind& kind) {
@@ -90,10 +90,10 @@ Kind kind_of(std::istream& text) {
 // --- algorithms ----------------------------------------------------------------------------------------------------
 
 struct Algorithm {
-  cublasLtMatmulAlgo_t words;  // opaque; to be kept and used again with the same version of the library
+  cublasLtMatmulAlgo_t words;  // opaque; may be stored and reused with the same version of the library
 };
 
-/// Everything of a product but its operands, in the library's terms: its first operand is our b, its second our a.
+/// A product without its operands, in the library's terms: its first operand is our b, its second our a.
 struct Plan {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t first, second, result;
@@ -160,7 +160,7 @@ std::size_t workspace_bytes(const Kind& kind) {
   return is_served ? kWorkspaceBytes : 0;
 }
 
-/// The value of an attribute that the library names.
+/// The value of an attribute of an algorithm.
 std::uint32_t attribute(const Algorithm& algorithm, cublasLtMatmulAlgoConfigAttributes_t which, std::size_t bytes = 4) {
   std::uint32_t value = 0;  // little-endian, like the values of 2 and 4 bytes that are read into it
   std::size_t written = 0;
@@ -170,11 +170,11 @@ std::uint32_t attribute(const Algorithm& algorithm, cublasLtMatmulAlgoConfigAttr
 
 bool is_split(const Algorithm& algorithm) { return attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1; }
 
-/// What the library proposes, best first by its own estimate, but for one thing. On Hopper it likes tiles of 256x128
-/// and 320x128 elements, which seem to write their results while nothing multiplies; tiles up to 176x128 do not. So the
-/// first proposal with such a tile goes first, unless the library wants to split the sums. Over the 140 products of
-/// seven models' layers on an H200 that takes 0.8 % longer than the fastest proposals would, the library's own first
-/// proposals 5 %.
+/// The library's proposals, best first by its own estimate, with one exception. On Hopper it prefers tiles of 256x128
+/// and 320x128 elements, which seem not to overlap the write of their results with products; tiles up to 176x128 do. So
+/// the first proposal with such a smaller tile is moved to the front, unless the library's first splits the sum over k.
+/// Over the 140 products of seven models' layers on an H200 this takes 0.8 % longer than the fastest proposals, the
+/// library's own first proposals 5 %.
 std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference;
   CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
@@ -186,7 +186,7 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
                              CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(operand, static_cast<std::uint32_t>(kind.alignment));
   }
-  // Parts of a sum that is split over k must not be rounded to 16 bits on their way to each other.
+  // Partial sums of a split over k must not be rounded to 16 bits.
   const bool has_narrow_result = bytes_of(kind.out) == 2;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(has_narrow_result ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
@@ -214,7 +214,7 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   return algorithms;
 }
 
-/// "id 66 tile 20 stages 36 ...": the attributes that the library names, for people.
+/// "id 66 tile 20 stages 36 ...": the attributes of an algorithm in readable form.
 std::string attributes_of(const Algorithm& algorithm) {
   std::ostringstream text;
   const auto add = [&](const char* name, cublasLtMatmulAlgoConfigAttributes_t which, std::size_t bytes = 4) {
@@ -246,7 +246,7 @@ void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands&
 
 // --- selection by time ---------------------------------------------------------------------------------------------
 
-/// Memory of the device for as long as a selection takes.
+/// Device memory for the duration of a selection.
 class Temporary {
  public:
   explicit Temporary(std::size_t bytes) { cuda::check(cudaMalloc(&data_, bytes), "gemm: memory to time products in"); }
@@ -259,8 +259,8 @@ class Temporary {
   void* data_ = nullptr;
 };
 
-/// The proposal with the least median time, from memory that no cache holds. The results go to memory of its own, so
-/// that the caller's c stays as it is.
+/// The proposal with the smallest median time, caches flushed before each run. Results are written to separate memory,
+/// so that the caller's c stays unchanged.
 Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operands operands) {
   cudaStream_t stream = exec.cuda_stream();
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -268,7 +268,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   if (capture != cudaStreamCaptureStatusNone) {
     throw std::runtime_error(
         "gemm: " + text_of(kind) +
-        " is met first within a captured graph and cannot be timed there: run the step once before");
+        " occurs first inside a graph capture and cannot be timed there: run the step once before capturing it");
   }
   const std::vector<Algorithm> rivals = proposals(kind, plan);
   if (rivals.size() == 1) return rivals.front();
@@ -277,7 +277,7 @@ Algorithm fastest(const Kokkos::Cuda& exec, const Kind& kind, Plan plan, Operand
   operands.c = result.data();
   const cuda::Event begin, end;
   std::vector<std::vector<float>> times(rivals.size());
-  for (int round = -1; round < kRounds; ++round) {  // the first loads the kernels and counts for nothing
+  for (int round = -1; round < kRounds; ++round) {  // round -1 loads the kernels and is not counted
     for (std::size_t i = 0; i < rivals.size(); ++i) {
       plan.algorithm = rivals[i];
       CUDA_CHECK(cudaMemsetAsync(flush.data(), 0, kGemmFlushBytes, stream));

@@ -1,10 +1,10 @@
-/// Products on CUDA GPUs through cuBLASLt: what gemm.cpp hands on, with types and shapes as values.
+/// Products on CUDA GPUs through cuBLASLt: gemm.cpp's products with types and shapes as run-time values.
 ///
 /// The library is column-major; our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, with the operands swapped
-/// and nothing moved. One table per process holds, for each kind of product, descriptors and the algorithm in use.
+/// and no data moved. One table per process holds, for each kind of product, descriptors and the algorithm in use.
 ///
 /// Numerics   split sums are reduced in float and in a fixed order: no proposal that reduces in 16 bits is taken.
-/// Source     cuBLAS documentation, "cublasLtMatmul"; algorithms are written down as one version of it has them.
+/// Source     cuBLAS documentation, "cublasLtMatmul"; stored algorithms are valid for one version of the library only.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -34,7 +34,7 @@ struct Kind {
   Op op_a, op_b;
   std::int64_t m, n, k;
   bool accumulate;
-  int alignment;  // bytes that every operand's address is a multiple of; 16 counts as the most
+  int alignment;  // of every operand's address [bytes], at most 16
 
   auto operator<=>(const Kind&) const = default;
 };
@@ -44,9 +44,9 @@ inline constexpr std::size_t kWorkspaceAlignment = 256;  // bytes; the library r
 
 struct Operands {
   const void *a, *b;
-  const void* before;  // what an accumulating product is added to: c, but where a product is only timed
+  const void* before;  // addend of an accumulating product: c, except while products are timed
   void* c;
-  void* workspace;  // kWorkspaceBytes; for products of float and double in full precision none
+  void* workspace;  // kWorkspaceBytes; none for float and double products in full precision
 };
 
 template <class Exec>

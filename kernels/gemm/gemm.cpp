@@ -39,7 +39,7 @@ void convert(const Exec& exec, const From* from, To* to, std::int64_t count) {
   CastCopy<Exec, From, To>{Vector<const From, Exec>(from, count), Vector<To, Exec>(to, count)}.launch(exec);
 }
 
-/// The product of 16-bit operands where no library has one: by way of float panels in the workspace.
+/// The product of 16-bit operands without library support: widened to float panels in the workspace.
 template <class Exec, class In, class Out>
 void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::int64_t m, std::int64_t n,
                      std::int64_t k) {
@@ -122,7 +122,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
 }
 
 std::string gemm_library() {
-  // The dynamic linker decides which BLAS it is, so ask it.
+  // The dynamic linker chooses the BLAS, so ask it.
   void* sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
   Dl_info info{};
   std::string text = "unknown";

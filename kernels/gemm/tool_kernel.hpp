@@ -1,4 +1,4 @@
-/// Shows a library call to Kokkos Tools as a kernel, so that profiles contain the products too.
+/// Reports a library call to Kokkos Tools as a kernel, so that profiles contain the products too.
 ///
 /// The label is tessera::gemm::<letters>[<library>]; letters: n or t for op(a), then for op(b).
 #pragma once

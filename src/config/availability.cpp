@@ -86,7 +86,7 @@ std::string without_tuned(const Attention& attention) {
 void check_build(const Settings& settings, const BuildFeatures& build) {
   std::string lines;
   const auto refuse = [&](bool asked, std::string_view what, std::string_view needs, std::string_view instead) {
-    if (asked) lines += fmt::format("{} needs a build with {}; this build has none: set {}\n", what, needs, instead);
+    if (asked) lines += fmt::format("{} needs a build with {}, which this build lacks: set {}\n", what, needs, instead);
   };
   if (!build.cuda) {
     refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",

@@ -1,7 +1,7 @@
-/// What a deck may say but this version or this build does not do: refused by name, never replaced silently.
+/// What a deck may say but this version or this build does not support: refused by name, never replaced silently.
 ///
-/// Words that belong to the deck's language and are not in this version are faults of the deck (exit 2). What the
-/// version has but the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
+/// Words of the deck's language that this version does not support are faults of the deck (exit 2). What the version
+/// supports but the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@
 
 namespace tessera::config {
 
-/// The fault text when `word`, written for `key`, is not in this version; nothing when it is, or is no word at all.
+/// The fault text if `word`, given for `key`, is not in this version; nothing if it is, or if it is not a word of the
+/// key.
 std::optional<std::string> missing_word(std::string_view key, std::string_view word);
 
 /// Words of `key` that are not in this version, for --explain.
@@ -23,10 +24,10 @@ struct MissingCombination {
   std::string_view key;
   std::string wrong;
 };
-/// Values that are there one by one, but not together.
+/// Values that are supported one by one, but not together.
 std::vector<MissingCombination> missing_combinations(const Settings& settings);
 
-/// What to write instead of attention.tuned = true where no such kernel can run.
+/// What to write instead of attention.tuned = true if no such kernel can run.
 std::string without_tuned(const Attention& attention);
 
 struct BuildFeatures {
@@ -34,7 +35,7 @@ struct BuildFeatures {
   bool nccl = false;
 };
 
-/// Throws Failure(Exit::environment), naming every key that asks for what this build lacks.
+/// Throws Failure(Exit::environment), naming every key that needs what this build lacks.
 void check_build(const Settings& settings, const BuildFeatures& build);
 
 }  // namespace tessera::config

@@ -27,14 +27,14 @@ struct CommandLine {
   bool is_question() const { return check || plan || print || version || show_config || help || explain; }
 };
 
-/// Throws Failure(Exit::usage) that says what is wrong and how the line should look.
+/// Throws Failure(Exit::usage), which says what is wrong and how the line should look.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 /// What --help prints: the usage, the options, the exit codes.
 std::string help_text();
 
 /// What --explain prints: for a key its type, default, legal values, unit and meaning; for a section or "all" a list.
-/// Throws Failure(Exit::usage) with the nearest name where there is none such.
+/// Throws Failure(Exit::usage) with the nearest name if there is no such key or section.
 std::string explain(std::string_view name);
 
 }  // namespace tessera::config

@@ -28,7 +28,7 @@ std::string describe(const toml::node& node) {
   return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
 }
 
-/// The node's value where TOML's type is the member's; an integer also stands for a float.
+/// The node's value if its TOML type is the member's; an integer also serves as a float.
 template <class Value>
 std::optional<Value> converted(const toml::node& node) {
   if constexpr (std::is_same_v<Value, std::uint64_t>) {
@@ -144,7 +144,7 @@ void Reader::read_override(std::string_view text) {
   } catch (const toml::parse_error&) {
     table.clear();
   }
-  // A second key can only come from a line break inside the value: then it is text, not TOML.
+  // A second key can come only from a line break inside the value: then the value is text, not TOML.
   if (table.size() != 1 || !table.contains("value")) table = toml::table{{"value", right}};
   assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
 }
@@ -244,7 +244,7 @@ std::optional<Fault> Reader::word_fault(const Key& key, const std::string& text)
                nearest(text, words)};
 }
 
-// ---- result ------------------------------------------------------------------------------------------------------
+// --- result --------------------------------------------------------------------------------------------------------
 
 std::string Reader::resolved() const {
   const auto mark = [&](const Key& key) {

@@ -1,8 +1,8 @@
 /// Reads an input deck (TOML) into Settings: defaults < deck < overrides of the command line.
 ///
-/// Nothing but the deck itself is opened. Every fault is gathered and thrown once, as Failure(Exit::usage), one line
-/// each: `file:line:column  section.key  what is wrong  what is legal  nearest known key`. A deck that is missing, a
-/// folder, unreadable, binary, empty or not TOML is the same kind of failure.
+/// Opens no file but the deck. All faults are gathered and thrown together, as one Failure(Exit::usage), one line each:
+/// `file:line:column  section.key  what is wrong  what is legal  nearest known key`. A deck that is missing, a folder,
+/// unreadable, binary, empty or not TOML is the same kind of failure.
 #pragma once
 
 #include <filesystem>
@@ -21,13 +21,13 @@ struct Deck {
   std::filesystem::path path;  // of the deck as it was named
 };
 
-/// `overrides` are `section.key=value`: the right side is read as TOML, and as a bare string where that fails; of two
+/// `overrides` are `section.key=value`: the value is parsed as TOML, or taken as a bare string if that fails; of two
 /// for the same key the later wins. Paths in the deck are relative to its folder, in an override to the current
 /// directory.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// The same from text, for decks that are stored in files of a run. `name` stands in messages, and its stem in the
-/// default of job.directory; `folder` is where relative paths of the text start (empty: the current directory).
+/// The same from text, for decks stored in files of a run. `name` is used in messages, its stem in the default of
+/// job.directory; relative paths in the text start at `folder` (empty: the current directory).
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {},
                 const std::filesystem::path& folder = {});
 

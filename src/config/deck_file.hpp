@@ -1,4 +1,4 @@
-/// The deck as a file: its text, checked to be text, and where paths in it start.
+/// The deck as a file: reading it, checking that it is text, and resolving its paths.
 #pragma once
 
 #include <filesystem>
@@ -10,16 +10,16 @@ namespace tessera::config {
 /// Throws Failure(Exit::usage): "deck  what is wrong".
 [[noreturn]] void refuse_deck(std::string_view deck, std::string_view wrong);
 
-/// The bytes of a deck, up to the limit that require_deck_text sets. Refuses what is missing, a folder or unreadable.
+/// The bytes of a deck, up to the limit that require_deck_text sets. Refuses a missing or unreadable file, or a folder.
 std::string read_deck_file(const std::filesystem::path& file);
 
-/// Refuses what is not UTF-8 text, holds a NUL, or is longer than any deck.
+/// Refuses text that is not UTF-8, contains a NUL, or is longer than any deck.
 void require_deck_text(std::string_view text, std::string_view name);
 
 std::filesystem::path working_directory();
 
-/// `text` as a path, absolute and normalised; a relative one starts at `folder`. An HDF5 dataset behind the file name
-/// (FILE.h5:/dataset) is kept as it is; an empty text stays empty.
+/// `text` as a path, absolute and normalised; a relative one starts at `folder`. An HDF5 dataset after the file name
+/// (FILE.h5:/dataset) is kept unchanged; an empty text stays empty.
 std::string resolved_path(const std::string& text, const std::filesystem::path& folder);
 
 }  // namespace tessera::config

@@ -102,72 +102,73 @@ std::vector<Key> make_table() {
       {"job.input", at<&S::job, &Job::input>(), path(), "-",
        "What generate and verify.* read. A checkpoint folder for generate, an HDF5 file for verify.*."},
       {"job.output", at<&S::job, &Job::output>(), path(), "-",
-       "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. A file "
-       "that exists is refused unless job.overwrite is true."},
+       "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. An "
+       "existing file is refused unless job.overwrite is true."},
       {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
-       "Folder of everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
+       "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
-       "Whether a run of job.directory (its run.h5 and checkpoints; other files stay) or a job.output may be "
-       "replaced."},
+       "Whether the run in job.directory (its run.h5 and checkpoints; other files stay) or an existing job.output may "
+       "be replaced."},
       {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
        "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
 
       {"model.size", at<&S::model, &Model::size>(), words(kSizes), "-",
-       "A named size: fills d_model, d_ff, num_layers and num_heads (8b also vocab_size) where the deck leaves them "
-       "out. A different number in the deck wins, and the resolved deck then says custom."},
+       "A named size: sets d_model, d_ff, num_layers and num_heads (8b also vocab_size) unless the deck does. A "
+       "different number in the deck wins, and the resolved deck then says custom."},
       {"model.vocab_size", at<&S::model, &Model::vocab_size>(), between(2, kMaxVocab), "tokens",
        "Number of different tokens, V. Text needs 257: the 256 bytes and end-of-text."},
       {"model.context_length", at<&S::model, &Model::context_length>(), between(1, kMaxTokens), "tokens",
        "Length of a sequence, T."},
       {"model.d_model", at<&S::model, &Model::d_model>(), between(8, 1 << 20), "channels",
-       "Width of the residual stream, C. num_heads divides it; the head width d_model / num_heads is even, 8 to 256."},
+       "Width of the residual stream, C. A multiple of num_heads; the head width d_model / num_heads is even, 8 to "
+       "256."},
       {"model.num_layers", at<&S::model, &Model::num_layers>(), between(1, 10000), "blocks", "Transformer blocks, L."},
       {"model.num_heads", at<&S::model, &Model::num_heads>(), between(1, 65536), "heads",
        "Attention heads per block, H."},
       {"model.d_ff", at<&S::model, &Model::d_ff>(), between(1, 1 << 22), "channels",
        "Width inside the SwiGLU MLP, F; about 8/3 of d_model is usual."},
       {"model.rope_theta", at<&S::model, &Model::rope_theta>(), above(0, 1e12), "-",
-       "Base of the rotary position angles. Pair i of a head turns by position * theta^(-2i/D)."},
+       "Base of the rotary position angles. Pair i of a head is rotated by position * theta^(-2i/D)."},
       {"model.norm_eps", at<&S::model, &Model::norm_eps>(), between(1e-12, 1), "-",
        "Added to the mean square in RMSNorm."},
 
       {"data.source", at<&S::data, &Data::source>(), words(kSources), "-",
        "Where tokens come from. text: a file read as bytes; tokens: a nanoGPT or llm.c .bin file or an HDF5 array; "
-       "synthetic: made from the seed, nothing is read."},
+       "synthetic: generated from the seed, no file is read."},
       {"data.path", at<&S::data, &Data::path>(), path(), "-",
-       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the dataset is /tokens where left "
-       "out."},
+       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the default dataset is /tokens."},
       {"data.validation_fraction", at<&S::data, &Data::validation_fraction>(), fraction(), "-",
-       "Share of the corpus, at its end, that is kept for validation and never trained on."},
+       "Fraction of the corpus, at its end, that is reserved for validation and never trained on."},
 
       {"train.steps", at<&S::train, &Train::steps>(), between(1, kMaxSteps), "steps",
        "Optimizer steps of the whole run, resumed parts included."},
       {"train.batch_size", at<&S::train, &Train::batch_size>(), between(1, 1 << 24), "sequences",
-       "Sequences per optimizer step over all ranks. micro_batch_size x accumulation x ranks has to divide it, "
-       "unless parallel.allow_uneven is true."},
+       "Sequences per optimizer step over all ranks. A multiple of micro_batch_size x ranks, unless "
+       "parallel.allow_uneven is true."},
       {"train.micro_batch_size", at<&S::train, &Train::micro_batch_size>(), between(0, 1 << 24), "sequences",
-       "Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole share. "
+       "Sequences per forward and backward pass on one rank. 0: the largest that divides, a rank's whole share. "
        "Smaller needs less memory and gives the same gradients."},
       {"train.validate_every", at<&S::train, &Train::validate_every>(), between(0, kMaxSteps), "steps",
        "Steps between validations. 0: only after the last step."},
       {"train.validation_sequences", at<&S::train, &Train::validation_sequences>(), between(0, kMaxSteps), "sequences",
-       "Sequences of the validation part that one validation reads. 0: all of them."},
+       "Sequences of the validation part per validation. 0: all of them."},
       {"train.time_limit_s", at<&S::train, &Train::time_limit_s>(), at_least(0), "s",
-       "Wall time after which the run checkpoints at the next step and exits with 75. 0: none."},
+       "Wall time after which the run checkpoints at the next step and exits with code 75. 0: no limit."},
       {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
        "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
-       "Whether the addition to the residual stream is part of the norm, q and k are turned in one launch, and AdamW "
-       "updates all tensors in one. false is the plain step, for comparison in a CUDA build."},
+       "Whether element-wise kernels are fused. true: the addition to the residual stream is part of the norm, q and k "
+       "are rotated in one launch, and AdamW updates all tensors in one. false: the plain step, for comparison in a "
+       "CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
        "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
-       "choice is stored in checkpoints, so a resumed run goes on with it (on another kind of GPU or version of the "
-       "library it chooses anew, and says so); two fresh runs may choose differently, and their last bits with it. "
+       "choice is stored in checkpoints, so a resumed run keeps it (with another kind of GPU or version of the library "
+       "it chooses again, and says so); two fresh runs may choose differently, and then differ in their last bits. "
        "Needs a CUDA build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
-       "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward. 0: "
-       "keep all."},
+       "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward pass. "
+       "0: keep all."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
        "time "
@@ -176,7 +177,7 @@ std::vector<Key> make_table() {
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate of AdamW, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
-       "Where the cosine ends at the last step."},
+       "Learning rate at the last step, where the cosine decay ends."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
        "Steps over which the learning rate rises linearly from 0 to its peak. A run may end before."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
@@ -185,22 +186,22 @@ std::vector<Key> make_table() {
        "Decay of AdamW's running mean of squared gradients."},
       {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
        "Added to the root of the second moment. Comparisons between strategies use 1e-3, since AdamW's first step is "
-       "otherwise a sign."},
+       "otherwise the sign of the gradient."},
       {"optimizer.weight_decay", at<&S::optimizer, &Optimizer::weight_decay>(), between(0, 100), "-",
-       "Decoupled weight decay, times the learning rate. Norm gains are not decayed."},
+       "Decoupled weight decay, multiplied by the learning rate. Norm gains are not decayed."},
       {"optimizer.clip_norm", at<&S::optimizer, &Optimizer::clip_norm>(), at_least(0), "-",
-       "Largest global L2 norm of the gradient; a longer one is scaled down. 0: off."},
+       "Largest global L2 norm of the gradient; a larger one is scaled down. 0: off."},
 
       {"precision.compute", at<&S::precision, &PrecisionSettings::compute>(), words(kCompute), "-",
-       "Number format of activations and of the weights that the forward reads. Sums are always in fp32. tf32 needs "
-       "a CUDA build; on CPUs bf16 and fp16 are for equivalence, not for speed."},
+       "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
+       "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that AdamW updates. none: no copy beside the compute weights."},
+       "Number format of the weights that AdamW updates. none: no copy besides the compute weights."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
        "Number format of AdamW's two moments."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
-       "Number format in which gradients are kept. bf16 needs bf16 in precision.compute and precision.reduce, and one "
-       "micro-step per step."},
+       "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
+       "step."},
       {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
        "Number format in which gradients cross the network."},
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),
@@ -211,31 +212,31 @@ std::vector<Key> make_table() {
        "fastest version that this build has for the dtype and the head width, tensor cores included. The line "
        "'attention' of --plan and of the log names what runs."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
-       "Whether attention runs on tensor cores. true: it does, or an error where this build has no such kernel for the "
-       "dtype and the head width (bf16 or fp16 in precision.compute, on GPUs). false: it does not, whatever "
-       "attention.implementation is. auto: attention.implementation decides; its auto takes the fastest, its flash2 "
+       "Whether attention runs on tensor cores. true: always; an error if this build has no such kernel for the dtype "
+       "and the head width (bf16 or fp16 in precision.compute, on GPUs). false: never, whatever "
+       "attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, its flash2 "
        "the portable version."},
       {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
        "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
-       "best that this GPU and the head width have."},
+       "best for this GPU and head width."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
        "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
-       "What moves data between ranks. auto: NCCL where the build has it and every rank a GPU of its own, else MPI."},
+       "What moves data between ranks. auto: NCCL if the build has it and every rank has its own GPU, else MPI."},
       {"parallel.all_reduce", at<&S::parallel, &Parallel::all_reduce>(), words(kAllReduce), "-",
-       "How NCCL's collectives sum over GPUs. copy_engine: the GPUs' copy engines move the numbers and leave the "
-       "processors to the backward pass; ring: NCCL's own; auto: copy_engine where all ranks share a host and reach "
-       "each other's memory, else ring."},
+       "Algorithm of all-reduces under NCCL. copy_engine: the GPUs' copy engines move the data and leave the "
+       "multiprocessors to the backward pass; ring: NCCL's ring; auto: copy_engine if all ranks share a host and can "
+       "access each other's memory, else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
-       "When gradients are averaged over ranks. bucket: in buckets that start while the backward still runs."},
+       "When gradients are averaged over ranks. bucket: in buckets that start during the backward pass."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
        "Size of a gradient bucket, in millions of bytes."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
-       "What is split over ranks instead of repeated on each. optimizer, gradients and parameters each include the "
-       "one before."},
+       "What is sharded over ranks instead of replicated. optimizer, gradients and parameters each include the "
+       "previous one."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What lives in host memory instead of on the device."},
+       "What is kept in host memory instead of device memory."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
       {"parallel.allow_uneven", at<&S::parallel, &Parallel::allow_uneven>(), any(), "-",
@@ -243,10 +244,10 @@ std::vector<Key> make_table() {
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
        "Whether two ranks may use one GPU. CPU builds have none to share."},
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
-       "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
-       "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence "
-       "before, set-up and checkpoints, which wait for files, ten times as long. A rank that fails and hangs on its "
-       "way out is ended after half as long and 3 s, with the exit code of what failed (7 outside of training and "
+       "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
+       "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
+       "set-up and checkpoints, which wait for files, get ten times as long. A rank that fails and then hangs while "
+       "exiting is ended after half as long and 3 s, with the exit code of the failure (7 outside of training and "
        "bench.step). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
@@ -255,16 +256,16 @@ std::vector<Key> make_table() {
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
-       "How many of the newest complete checkpoints stay on disk."},
+       "Number of complete checkpoints, the newest ones, kept on disk."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},
       {"trace.profile_steps", at<&S::trace, &Trace::profile_steps>(), between(1, kMaxSteps), "steps",
-       "Steps whose kernels are timed one by one. They run slower and enter no average."},
+       "Steps whose kernels are timed one by one. They run slower and are left out of averages."},
       {"trace.memory", at<&S::trace, &Trace::memory>(), any(), "-",
        "Whether the memory timeline of the first step is written to run.h5."},
       {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",
-       "Seconds between writes of run.h5; more where writing would take over 1 % of the run."},
+       "Seconds between writes of run.h5; more if writing would take over 1 % of the run."},
 
       {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
        "Runs before the measured ones. They are the only ones that do not count: 0 measures the first run ever, with "
@@ -283,7 +284,7 @@ std::vector<Key> make_table() {
        "Repeats of one timing of bench.attention and bench.kernels stop when they have lasted this long; the row says "
        "how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory that a row of bench.attention may take; a larger one is reported and not run. 0: what the machine has."},
+       "Memory limit of a row of bench.attention; a larger row is reported and not run. 0: the machine's memory."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
        "Sequence lengths T that bench.attention sweeps."},
       {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
@@ -291,27 +292,26 @@ std::vector<Key> make_table() {
       {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
        "Attention kernels that bench.attention sweeps."},
       {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
-       "What bench.attention times: a forward pass, a backward one, both behind each other (the speed-up is of both)."},
+       "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
        "Number formats that bench.attention and bench.kernels sweep."},
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
-       "With the causal mask, without it, or both: what bench.attention sweeps."},
+       "Masks that bench.attention sweeps: causal (true), none (false), or both."},
       {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
-       "The portable kernel (false), the tensor-core one (true), or both: what bench.attention sweeps. true needs a "
-       "CUDA build."},
+       "Kernels that bench.attention sweeps: portable (false), tensor-core (true), or both. true needs a CUDA build."},
       {"bench.engines", at<&S::bench, &Bench::engines>(), not_empty(words(kBenchEngines)), "-",
        "Tensor-core kernels that bench.attention sweeps in its tuned rows; the words are those of attention.engine."},
       {"bench.deterministic", at<&S::bench, &Bench::deterministic>(), not_empty(), "-",
-       "Sums in a fixed order (true), in any order (false), or both: what bench.attention sweeps in its tuned rows."},
+       "Orders of summation that bench.attention sweeps in its tuned rows: fixed (true), any (false), or both."},
       {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",
        "Sequences B of a bench.attention row."},
       {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads", "Heads H of a bench.attention row."},
       {"bench.tokens", at<&S::bench, &Bench::tokens>(), between(0, 1 << 30), "tokens",
-       "Tokens B*T of a bench.attention row, in place of bench.batch: longer sequences come in smaller batches, of at "
-       "least one. 0: bench.batch counts."},
+       "Tokens B*T of a bench.attention row, instead of bench.batch: longer sequences get smaller batches, at least 1. "
+       "0: use bench.batch."},
       {"bench.channels", at<&S::bench, &Bench::channels>(), between(0, 1 << 24), "channels",
-       "Channels H*D of a bench.attention row, in place of bench.heads: wider heads are fewer, at least one. 0: "
-       "bench.heads counts."},
+       "Channels H*D of a bench.attention row, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
+       "bench.heads."},
       {"bench.rows", at<&S::bench, &Bench::rows>(), between(1, 1 << 28), "rows",
        "Rows N of the tensors in bench.kernels."},
       {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
@@ -319,20 +319,21 @@ std::vector<Key> make_table() {
       {"bench.sizes", at<&S::bench, &Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
        "Models that bench.step times: named sizes, or the deck's own. Everything else is the deck's."},
       {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
-       "Forms of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
+       "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
        "graph: one captured graph; deck: as train.graph and train.fused say."},
       {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
-       "which costs it some microseconds; the measured steps are not touched."},
+       "which costs it some microseconds; the measured steps are not affected."},
 
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},
       {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
-       "Most tokens that generate makes; end-of-text ends earlier."},
+       "Maximum number of tokens to generate; end-of-text ends generation earlier."},
       {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",
-       "Divides the logits before sampling. Smaller is safer, larger is wilder; 0 always takes the likeliest token."},
+       "Divides the logits before sampling. Smaller is more predictable, larger more varied; 0 always takes the most "
+       "likely token."},
       {"generate.top_k", at<&S::generate, &Generate::top_k>(), between(0, kMaxVocab), "tokens",
-       "Samples among this many likeliest tokens. 0: among all."},
+       "Sample from this many most likely tokens. 0: from all."},
   };
 }
 

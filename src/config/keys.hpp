@@ -1,7 +1,7 @@
 /// The one table of deck keys. The reader, the printer of resolved decks, `--explain`, suggestions and tests walk it.
 ///
-/// A key is a dotted name, the member of `Settings` behind it, what is legal, a unit and a meaning. Its default is
-/// what a default-constructed `Settings` holds, so it stands in settings.hpp and nowhere else.
+/// A key is a dotted name, the member of `Settings` it sets, its legal values, a unit and a meaning. Its default is
+/// that of a default-constructed `Settings`, so it is given in settings.hpp and nowhere else.
 /// To add a key: a member in settings.hpp and a row in key_table.cpp.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tessera::config {
 
-/// How to reach one member of Settings.
+/// Access to one member of Settings.
 template <class Value>
 struct Access {
   Value& (*edit)(Settings&);
@@ -40,7 +40,7 @@ struct Word {
   int value;  // of the enumerator; unused where the member is text
 };
 
-/// What a value has to obey beyond its type; for a list, every element.
+/// Constraints on a value beyond its type; for a list, on every element.
 struct Legal {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -55,7 +55,7 @@ struct Key {
   std::string_view name;  // "section.key"
   Field field;
   Legal legal;
-  std::string_view unit;     // "-" where there is none
+  std::string_view unit;     // "-": none
   std::string_view meaning;  // one or more sentences; the first one stands alone in lists
 
   std::string_view section() const { return name.substr(0, name.find('.')); }
@@ -67,7 +67,7 @@ constexpr std::size_t kMaxTextBytes = 4000;  // of a text value as it stands in 
 /// All keys, section by section, in the order in which decks are printed.
 std::span<const Key> all_keys();
 
-const Key* find_key(std::string_view name);  // nullptr: there is none of this name
+const Key* find_key(std::string_view name);  // nullptr if there is none of this name
 bool is_section(std::string_view name);
 std::vector<std::string_view> section_names();
 std::string nearest_key(
@@ -80,11 +80,11 @@ std::string value_text(const Key& key, const Settings& settings);
 std::string type_text(const Key& key);
 std::string legal_text(const Key& key);
 
-/// What is wrong with the value that `settings` holds for this key; nothing where it is legal.
+/// What is wrong with this key's value in `settings`; nothing if it is legal.
 std::optional<std::string> violation(const Key& key, const Settings& settings);
 
 /// "train.steps: 100 -> 200" for every key under `prefix` ("model.", or all) whose value differs. `model.size` is left
-/// out: it is a name for numbers that are compared themselves.
+/// out: the numbers that it names are compared themselves.
 std::vector<std::string> differences(const Settings& before, const Settings& after, std::string_view prefix = "");
 
 }  // namespace tessera::config

@@ -1,4 +1,4 @@
-/// What keys demand of each other: named model sizes, and contradictions between values that are legal one by one.
+/// Rules between keys: named model sizes, and contradictions between values that are legal one by one.
 #pragma once
 
 #include <map>
@@ -17,16 +17,16 @@ struct Source {
   Where where;
   bool is_faulty = false;
 };
-using Sources = std::map<std::string_view, Source>;  // by key name; keys that nobody gave are absent
+using Sources = std::map<std::string_view, Source>;  // by key name; keys left at their defaults are absent
 
-/// Fills what `model.size` names and the deck left out; a number given otherwise wins and turns the size into "custom".
+/// Sets what `model.size` names and the deck left out; a different number in the deck wins and makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
-/// The same model with the numbers of another named size (one of the words of model.size but "custom").
+/// The same model with the numbers of another named size (any word of model.size except "custom").
 Model with_size(Model model, std::string_view name);
 
-/// Adds a fault for each contradiction. Rules on a key that is faulty already are skipped; `deck` stands in for the
-/// position where none of the keys was given.
+/// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
+/// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
 
 }  // namespace tessera::config

@@ -1,7 +1,7 @@
 /// What a resolved deck says, as plain typed structs: one struct per deck section, one member per key.
 ///
-/// Every other room takes its section (or the whole `Settings`) by const reference and never sees TOML.
-/// Units stand in the names; legal ranges and the text of `--explain` live in `key_table.cpp`.
+/// All other code takes its section (or the whole `Settings`) by const reference and never sees TOML.
+/// Names contain the units; legal ranges and the text of `--explain` are in `key_table.cpp`.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
 enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
 enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
-enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are kept
+enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
 enum class AttentionTuned { automatic, no, yes };      // automatic: as the implementation says

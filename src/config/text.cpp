@@ -75,7 +75,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string nearest(std::string_view name, const std::vector<std::string_view>& candidates) {
   std::string best;
   std::size_t fewest = std::max<std::size_t>(1, name.size() / 3) + 1;
-  if (name.size() > 200) return best;  // nobody mistypes a known name into this
+  if (name.size() > 200) return best;  // too long for a mistyped key
   for (const std::string_view candidate : candidates) {
     const std::size_t edits = edit_distance(name, candidate);
     if (edits < fewest) {

@@ -1,4 +1,4 @@
-/// Small text helpers of the deck reader: UTF-8, quoting as TOML does it, nearest name.
+/// Text helpers of the deck reader: UTF-8, TOML quoting, nearest name.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ std::string toml_number(double value);
 /// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate with the fewest edits to `name`; empty where none is near (more than a third of the letters differ).
+/// The candidate with the fewest edits to `name`; empty if none is near (more than a third of the letters differ).
 std::string nearest(std::string_view name, const std::vector<std::string_view>& candidates);
 
 }  // namespace tessera::config

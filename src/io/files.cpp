@@ -124,7 +124,7 @@ void sync_file(const std::filesystem::path& path) {
 
 void sync_folder(const std::filesystem::path& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
-  // Some network file systems cannot sync a folder and order renames by themselves: that is no fault.
+  // Some network file systems cannot sync a folder, but order renames themselves: not an error.
   if (::fsync(folder.fd()) != 0 && errno != EINVAL && errno != EBADF)
     throw file_failure(path, "syncing the folder", errno);
   folder.close();

@@ -1,4 +1,4 @@
-/// Plain files and folders for the io room: every step that can fail says so with the path and what to do next.
+/// Plain files and folders for src/io. Every failure names the path and what to do next.
 ///
 /// Throws  tessera::Failure(Exit::files) built from errno.
 #pragma once
@@ -19,7 +19,7 @@ class Descriptor;
 
 /// "PATH: DOING failed: No space left on device. Free some space there, ..." for the errno `error`.
 Failure file_failure(const std::filesystem::path&, std::string_view doing, int error);
-/// The last sentence of such a message: what a user does about the errno `error`.
+/// The last sentence of such a message: what the user can do about the errno `error`.
 std::string next_action(int error);
 
 /// Refuses, before it is opened, what is no regular file, be it through links: opening a FIFO waits for who writes it.
@@ -48,7 +48,7 @@ void require_not_shortened(const std::filesystem::path&, int fd, std::int64_t by
 
 void sync_file(const std::filesystem::path&);    // its bytes are on the disk
 void sync_folder(const std::filesystem::path&);  // its names are on the disk
-void make_folder(const std::filesystem::path&);  // with those above it; an existing one is fine
+void make_folder(const std::filesystem::path&);  // with its parents; an existing one is fine
 
 /// Renames `from` to `to` within one folder, replacing a file there in one step, and syncs the folder.
 void publish(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -18,7 +18,7 @@ static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that
 
 // --- errors ---------------------------------------------------------------------------------------------------------
 
-/// The innermost entry of HDF5's error stack: the one that knows what happened.
+/// The innermost entry of HDF5's error stack: the actual cause.
 std::string innermost_reason() {
   std::string reason;
   H5Ewalk2(
@@ -62,8 +62,8 @@ Result check(Result result, const std::string& where, std::string_view doing) {
 }
 #define H5_CHECK(call, where, doing) check((call), (where), (doing))
 
-/// Before the first call: no printing of error stacks (a setting of each thread), and no clean-up at exit, which
-/// in 1.10 crashes once a file could not be flushed because the disk was full. Everything is closed by handles instead.
+/// Before the first call: turns off the printing of error stacks (a setting per thread), and HDF5's clean-up at exit,
+/// which in 1.10 crashes after a file could not be flushed to a full disk. Handles close everything instead.
 void start_library() {
   static const herr_t without_clean_up = H5dont_atexit();
   static thread_local const herr_t is_quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -495,7 +495,7 @@ File File::create(const std::filesystem::path& path) {
   start_library();
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);  // datasets still open do not keep the file from closing
-  H5Pset_sieve_buf_size(access.id(), 0);                // no held-back data: a full disk shows in the write that met it
+  H5Pset_sieve_buf_size(access.id(), 0);                // no buffering: a full disk shows in the write that caused it
   Handle file(
       H5_CHECK(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), path.string(), "making the HDF5 file"),
       H5Fclose);

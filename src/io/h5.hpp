@@ -1,11 +1,11 @@
 /// HDF5 for the rest of the program: files, groups, datasets and attributes as move-only handles.
 ///
-/// The only home of hdf5.h is h5.cpp. Files are written in the earliest format (any HDF5 1.6 or later reads them),
-/// datasets contiguous in row-major order, text as UTF-8 strings of variable length. Every call is checked, closing
-/// included, because HDF5 may report a full disk only there.
+/// Only h5.cpp includes hdf5.h. Files are written in the earliest format (any HDF5 from 1.6 on reads them), datasets
+/// contiguous in row-major order, text as UTF-8 strings of variable length. Every call is checked, closing included,
+/// because HDF5 may report a full disk only there.
 ///
-/// Throws  tessera::Failure(Exit::files) with path, what was being done, HDF5's own reason, and what to do next.
-/// Limits  the serial flavour: one process writes a file, any number may read it. Not thread-safe.
+/// Throws  tessera::Failure(Exit::files) with path, operation, HDF5's reason, and what to do next.
+/// Limits  serial HDF5: one process writes a file, any number may read it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ constexpr Type type_of() {
     static_assert(sizeof(T) == 0, "no HDF5 type for this element");
 }
 
-/// What a dataset holds; written as its attributes `units` and `description`. Units "1" for plain numbers.
+/// Meaning of a dataset; written as its attributes `units` and `description`. Units "1" for plain numbers.
 struct Meaning {
   std::string_view units = "1";
   std::string_view description;
@@ -70,7 +70,7 @@ class Handle {
   Closer closer_ = nullptr;
 };
 
-/// What files, groups and datasets share: attributes, and a name for messages ("run.h5:/steps/loss").
+/// Base of files, groups and datasets: attributes, and a name for messages ("run.h5:/steps/loss").
 class Object {
  public:
   void set_attribute(const std::string& name, std::string_view value);
@@ -136,10 +136,10 @@ class Group : public Object {
   std::vector<std::string> names() const;          // members, sorted
   std::vector<std::string> dataset_paths() const;  // all datasets below, "a/b/c", sorted
   Group group(const std::string& path) const;
-  Group make_group(const std::string& path);  // with the groups above it; an existing one is opened
+  Group make_group(const std::string& path);  // with its parent groups; an existing one is opened
   Dataset dataset(const std::string& path) const;
 
-  /// Writes a dataset of `shape`, row-major; the groups above it are made.
+  /// Writes a dataset of `shape`, row-major; creates its parent groups.
   template <class T>
   Dataset write(const std::string& path, const Shape& shape, std::span<const T> values, const Meaning& meaning) {
     return write_as(path, type_of<T>(), shape, values.data(), static_cast<std::int64_t>(values.size()), meaning);
@@ -150,7 +150,7 @@ class Group : public Object {
   }
   Dataset write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning);
 
-  /// A dataset that shows `source_path` of `source_file`, whole; a relative file is looked for beside this file.
+  /// A virtual dataset that maps all of `source_path` of `source_file`; a relative file name is relative to this file.
   /// HDF5 reads zeros, without an error, where the source is missing: verify the files first.
   Dataset write_virtual(const std::string& path, Type, const Shape&, const std::string& source_file,
                         const std::string& source_path, const Meaning&);
@@ -167,7 +167,7 @@ class File : public Group {
  public:
   static File create(const std::filesystem::path&);  // truncates
   static File open(const std::filesystem::path&);    // read only
-  void close();                                      // checked; a file that was written must be closed with it
+  void close();                                      // checked; required after writing
   File(File&&) noexcept = default;
   File& operator=(File&&) noexcept = default;
   ~File() { handle_.close(); }  // the root group before its file

@@ -117,7 +117,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     }
     last_flush_s_ = events::now_s();
   } else {
-    flush();  // a place that cannot be written to is reported before the first step
+    flush();  // reports a path that cannot be written before the first step
   }
   events::add_listener(*this);
 }
@@ -127,7 +127,7 @@ Trace::~Trace() {
   try {
     if (has_unwritten_) flush();  // a job that ends by an exception keeps its last rows
   } catch (const Failure&) {
-    // that exception is what the user has to hear about
+    // that exception is the one to report
   }
 }
 

@@ -11,14 +11,14 @@
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
 /// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
-/// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, but for
-/// profiled steps, where it waits for every kernel. /comm and the times of /steps are the GPU's own.
+/// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, except in
+/// profiled steps, where it waits for every kernel. /comm and the times of /steps are measured on the GPU.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
 ///
-/// Robustness  Rows stay in memory; a flush writes run.h5.tmp whole, syncs it and renames it over run.h5, so a kill
-///             at any instant leaves the previous file. A flush is due when flush_s have passed and at least 100
-///             times what the last flush took: it costs 1 % of the run at most.
-/// Throws      Failure(Exit::files) with the path and the next action; run.h5 then is the previous one.
+/// Robustness  Rows stay in memory; a flush writes all of run.h5.tmp, syncs it and renames it over run.h5, so a kill
+///             at any instant leaves the previous file. A flush is due when flush_s have passed, and at least 100
+///             times the duration of the last flush: it costs 1 % of the run at most.
+/// Throws      Failure(Exit::files) with the path and the next action; run.h5 is then the previous one.
 #pragma once
 
 #include <filesystem>
@@ -41,7 +41,7 @@ struct RunInfo {
   std::string deck;       // resolved, TOML
   std::string devices;    // the GPU of each rank; empty on CPUs
   std::string transport;  // what the ranks talk through, with its version; empty for one rank
-  std::string mfu;        // how /steps/mfu is reckoned, with the peak; empty where that is not known
+  std::string mfu;        // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
 };
 
 struct KernelRow {
@@ -50,11 +50,11 @@ struct KernelRow {
   double total_s = 0, min_s = 0, max_s = 0;
 };
 
-/// Belongs to rank 0; listens to the events between its construction and its end.
+/// Belongs to rank 0; listens to events from construction to destruction.
 class Trace final : public events::Listener {
  public:
-  /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step stay, later
-  /// ones are cut by the next flush. With resumed_step and no file at `path` (a run moved without it) the trace starts
+  /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step are kept, the
+  /// next flush removes later ones. With resumed_step and no file at `path` (a run moved without it) the trace starts
   /// empty.
   Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {});
   ~Trace() override;
@@ -63,8 +63,8 @@ class Trace final : public events::Listener {
 
   void add(const StepRecord&);
   void set_kernels(std::vector<KernelRow>);  // replaces /kernels
-  /// Whether reports become rows of /events, /memory/events and /comm; off at first. Live bytes and peaks are followed
-  /// either way; what changed meanwhile enters the memory rows as one "(not recorded)" row per category.
+  /// Whether reports become rows of /events, /memory/events and /comm; initially off. Live bytes and peaks are tracked
+  /// either way; on switching on, changes since the last row become one "(not recorded)" row per category.
   void record_events(bool is_recording);
   void flush_if_due();
   void flush();
@@ -72,7 +72,7 @@ class Trace final : public events::Listener {
   std::span<const StepRecord> steps() const { return steps_; }
   std::span<const KernelRow> kernels() const { return kernels_; }  // of earlier starts too
 
-  using events::Listener::on;  // the starts of communication say nothing to it
+  using events::Listener::on;  // it ignores the starts of communication
   void on(const events::Region&) override;
   void on(const events::MemoryChange&) override;
   void on(const events::Communication&) override;

@@ -18,7 +18,7 @@ using memory::kAbsent;
 using memory::Lifetime;
 using memory::TensorId;
 
-/// A chunk of logits is at most this many elements: small beside the activations, large enough for a good product.
+/// Elements of a chunk of logits at most: small beside the activations, large enough for an efficient product.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << (kernels::kIsHost<kernels::Device> ? 22 : 29);
 
 /// Rows of a chunk: as few chunks as the limit allows, all of nearly the same size.
@@ -45,9 +45,9 @@ struct Declarer {
     return o.for_training && (o.checkpoint_blocks == 0 || block % o.checkpoint_blocks == 0);
   }
 
-  /// The tensors of `block` for a pass whose moment m happens at pass(m); a tensor lives from the moment that writes
-  /// it to the forward moment or, when `kept`, the backward moment that reads it last. `x1` and `act` are given where
-  /// another block has them already.
+  /// The tensors of `block` for a pass whose moment m is tick pass(m). A tensor lives from the moment that writes it to
+  /// the last that reads it: in the forward pass or, if `kept`, in the backward pass. `x1` and `act` are passed if
+  /// another block already owns them.
   BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1,
                              TensorId act = kAbsent) const {
     const int unit = block + 1;
@@ -91,7 +91,7 @@ struct Declarer {
       const int last_of_segment =
           static_cast<int>(std::min(s.L, (block / o.checkpoint_blocks + 1) * o.checkpoint_blocks)) - 1;
       const auto recompute = [&](int) { return time.backward(last_of_segment + 1, 0); };
-      const bool is_first = keeps_residual_at(block);  // of its segment, whose blocks are made anew in one moment
+      const bool is_first = keeps_residual_at(block);  // of its segment, whose blocks are recomputed in one moment
       t.backward[block] = block_tensors(block, path + "recomputed.", true, recompute, 0, is_first ? x1 : kAbsent,
                                         is_first ? kAbsent : t.backward[block - 1].act);
     } else {
@@ -202,7 +202,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
                                          Category::workspace, {time.backward(head - 1, 0), time.backward(0, 0)});
     }
   }
-  // Larger than the forward pass' and the other kernels'.
+  // Larger than the scratch of the forward pass and of the other kernels.
   if (train && options.attention.kind == kernels::AttentionKind::flash2 &&
       options.attention.backward == kernels::Engine::portable) {
     const int D = static_cast<int>(shape.D());

@@ -1,14 +1,14 @@
-/// Which tensors one micro-step of the transformer needs besides its parameters, and when each of them lives.
-/// Arithmetic only: `--plan` and the arena get the same list, and Kokkos need not run.
+/// The tensors that a micro-step of the transformer needs besides its parameters, and the lifetime of each.
+/// Arithmetic only: `--plan` and the arena use the same list, and Kokkos need not be initialised.
 ///
 /// Ticks number the moments of a micro-step, eight to a unit:
 ///
 ///   forward of a block    0 norm  1 qkv  2 rope, attention  3 out  4 norm  5 gate_up  6 swiglu  7 down
 ///   backward of a block   0 recompute  1 down  2 swiglu  3 gate_up  4 norm  5 out  6 attention, rope  7 qkv, norm
 ///
-/// The embedding and the head use ticks 0 and 1 of theirs. With `checkpoint_blocks` = n only the residual stream at
-/// every n-th block outlives the forward pass; the other tensors exist twice, once while forward runs and once from
-/// the recomputation of their segment on.
+/// The embedding and the head use ticks 0 and 1 of their units. With `checkpoint_blocks` = n only the residual stream
+/// at every n-th block survives the forward pass; the other tensors have two lifetimes, one in the forward pass and one
+/// from the recomputation of their segment on.
 #pragma once
 
 #include <optional>
@@ -54,7 +54,7 @@ struct BlockTensors {
   memory::TensorId rrms2;          // [N]
   memory::TensorId normed2;        // [N,C]
   memory::TensorId gate_up;        // [N,2F]     becomes its own gradient in backward
-  memory::TensorId act;            // [N,F]      forward only: backward makes it anew
+  memory::TensorId act;            // [N,F]      forward only: backward recomputes it
 };
 
 struct BlockGradients {
@@ -74,11 +74,11 @@ struct ActivationTensors {
   memory::TensorId x_final, rrms_final, normed_final;
   memory::TensorId logits;         // [rows of a chunk, V]
   memory::TensorId row_loss;       // [rows of a chunk]
-  memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient while chunks add to it, where it is kept narrower
+  memory::TensorId head_d_weight;  // [V,C]  fp32: sum of the head's gradient over chunks, if it is stored in 16 bits
   memory::TensorId d_x, d_normed;  // [N,C]
   memory::TensorId norm_partial;   // [kPartials,C]
   memory::TensorId embedding_order, embedding_partial;      // workspace of the embedding's backward
-  memory::TensorId gemm_workspace;                          // floats, where the products need one
+  memory::TensorId gemm_workspace;                          // floats, if the products need one
   memory::TensorId attention_counter, attention_workspace;  // tuned engines only; bytes as int32
   std::int64_t chunk_rows;
 };

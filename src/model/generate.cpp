@@ -77,7 +77,7 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
   int chosen = order.front();
   for (const int i : order) {
     const double weight = std::exp((logits[i] - logits[order.front()]) / temperature);
-    if (weight == 0) break;  // what rounding leaves of u must not fall through to the impossible
+    if (weight == 0) break;  // a remainder of u from rounding must not select an impossible token
     chosen = i;
     left -= weight;
     if (left < 0) break;
@@ -110,7 +110,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
     cache.values.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(values), 1, H, T, D));
   }
 
-  // 2. run tokens behind the cache; afterwards `cached` is what it holds
+  // 2. append tokens to the cache; afterwards `cached` is its content
   std::vector<int> cached;
   const auto advance = [&](const std::vector<int>& tokens) {
     transformer.set_batch(1, static_cast<int>(tokens.size()));

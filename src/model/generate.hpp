@@ -44,7 +44,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
 /// Bytes that it allocates. Arithmetic only.
 std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how);
 
-/// The choice itself: an index into `logits`, drawn with the uniform number u in [0,1). Ties go to the lower index.
+/// Samples an index into `logits` with the uniform number u in [0,1). Ties go to the lower index.
 int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u);
 
 }  // namespace tessera::model

@@ -1,4 +1,4 @@
-/// The weights that training starts from: a pure function of seed, label and index, evaluated where the weights lie.
+/// Initial weights: a pure function of seed, label and index, evaluated on the device that holds the weights.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -15,8 +15,8 @@ namespace tessera::model {
 /// Element `index` of a tensor, drawn from its initial distribution: the same number on any rank count.
 /// Normal, drawn again beyond 3 standard deviations.
 ///
-/// Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again. On a GPU,
-/// whose logarithm and cosine differ in the last bit, a few weights in a million differ in theirs.
+/// Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again. A GPU's
+/// logarithm and cosine differ from a CPU's in the last bit, and so do a few weights in a million.
 class InitialValues {
  public:
   InitialValues(std::uint64_t seed, const Param& param);
@@ -36,7 +36,7 @@ class InitialValues {
   double std_;
 };
 
-/// Gives a tensor at elements first..first+count-1 of the flat arrays its initial values where they lie.
+/// Writes the initial values of a tensor to elements first..first+count-1 of the flat arrays.
 template <class Exec, class Scalar>
 struct InitializeParam {
   kernels::MasterWeights<Exec, Scalar> weights;  // out

@@ -1,7 +1,7 @@
 /// The table of the model's parameters: label, shape, unit, place in the flat arrays. Pure C++.
 ///
-/// Weights, master weights, gradients and moments are flat arrays of the same order, so a tensor's place is one
-/// number for all of them, and the tensors of a unit are contiguous: a unit's gradient is one span to communicate.
+/// Weights, master weights, gradients and moments are flat arrays in the same order, so a tensor has one offset in all
+/// of them. The tensors of a unit are contiguous: a unit's gradient is one span to communicate.
 ///
 ///   unit        label                        shape      decay  initial
 ///   embedding   embedding.weight             [V,C]      yes    truncated normal, std 1
@@ -56,7 +56,7 @@ struct UnitSpan {
 
 class ParamTable {
  public:
-  /// Elements; the start of every tensor is a multiple (a cache line of floats, and what wide loads want).
+  /// Alignment of every tensor in elements (a cache line of floats; wide loads need it).
   static constexpr std::int64_t kAlignment = 64;
 
   explicit ParamTable(const Shape& shape);
@@ -79,7 +79,7 @@ class ParamTable {
   std::int64_t flat_count_ = 0, parameter_count_ = 0;
 };
 
-/// Places of one block's tensors in ParamTable::params().
+/// Indices of one block's tensors in ParamTable::params().
 struct BlockParams {
   const Param &attn_norm, &qkv, &out, &mlp_norm, &gate_up, &down;
 };

@@ -11,7 +11,7 @@ struct Schedule {
   double peak, minimum;
   std::int64_t warmup_steps, steps;
 
-  /// Of step 0, 1, ...; the last warm-up step has the peak, and from `steps` on the minimum holds.
+  /// Rate of step 0, 1, ...: the last warm-up step has the peak; from `steps` on it is the minimum.
   /// Source: Loshchilov & Hutter 2017, arXiv:1608.03983, eq. 5, one cycle.
   KOKKOS_INLINE_FUNCTION double learning_rate_at(std::int64_t step) const {
     if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);

@@ -1,6 +1,6 @@
-/// The scalars of a training step, which stay on the device: loss, norm, learning rate, loss scale, AdamW's factors.
+/// The scalars of a training step, in device memory: loss, norm, learning rate, loss scale, AdamW's factors.
 ///
-/// One struct, changed by two one-thread kernels, so that a step needs no answer from the host:
+/// One struct, updated by two one-thread kernels, so that a step needs no round trip to the host:
 ///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
 ///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, schedule -> learning rate
 ///
@@ -23,7 +23,7 @@ struct StepState {
   double loss_scale;             // 1 unless fp16
   std::int64_t good_steps;       // since the loss scale last changed
   std::int64_t optimizer_steps;  // updates that were not skipped
-  std::int64_t step;             // steps begun and ended, the schedule's index
+  std::int64_t step;             // completed steps, the schedule's index
   kernels::AdamwScalars adamw;
 };
 

@@ -1,4 +1,4 @@
-"""What the golden scripts share: writing an HDF5 file with the versions that made it, and checking one again."""
+"""Shared by the golden scripts: writing an HDF5 file with the versions that made it, and checking one again."""
 import argparse
 import platform
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes model.h5: what a small transformer must compute, by an implementation that shares nothing with ours.
+"""Makes model.h5: what a small transformer must compute, by an independent implementation.
 
 PyTorch in float64, plain arithmetic (no fused attention, no layer from torch.nn), gradients by autograd.
 

@@ -1,4 +1,4 @@
-"""Starts the real program the way a user does, and looks at what it left. Shared by the run tests.
+"""Starts the program as a user does, and inspects its results. Shared by the run tests.
 
 ctest sets TESSERA_PROGRAM (the binary), TESSERA_SOURCE_DIR (the checkout) and TESSERA_TEST_PATIENCE (a factor of time
 limits, for slow builds). Every test works in a folder of its own, with a space in its name, and ends every process that
@@ -45,7 +45,7 @@ class Result:
 
 
 def descendants(pid):
-    """Every living process below `pid`, which mpirun's process groups do not tell."""
+    """All live descendants of `pid`, which mpirun's process groups do not show."""
     children = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -79,7 +79,7 @@ def end_all(pids, how=signal.SIGKILL):
 
 
 def wait_for_end(pids, limit_s=10):
-    """True once none of the processes lives; a killed one may take a moment, and init a moment more to collect it."""
+    """True once all the processes have ended; a killed one may take a moment, and init another to reap it."""
     end = time.monotonic() + limit_s
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > end:
@@ -240,7 +240,7 @@ def tensors(directory, step=None):
 
 
 def snapshot(directory):
-    """{path: bytes} of every file below `directory`, to show that none was touched. The lock is no content."""
+    """{path: bytes} of every file below `directory` but the lock, to show that none was changed."""
     return {path.relative_to(directory): path.read_bytes() for path in sorted(directory.rglob("*"))
             if path.is_file() and path.name != ".lock"}
 

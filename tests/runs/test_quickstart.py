@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The quickstart's deck gives the losses that it gave on a CPU, wherever it runs: rounding differs, training does not."""
+"""The quickstart's deck gives a CPU's stored losses wherever it runs: rounding differs, training does not."""
 import hashlib
 import json
 import subprocess

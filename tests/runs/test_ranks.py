@@ -75,7 +75,7 @@ class Ranks(RunTest):
 
 
 def ways_to_sum():
-    """What parallel.all_reduce may be here for two ranks that are to show every way of summing gradients."""
+    """The values of parallel.all_reduce that cover every all-reduce algorithm of two ranks here."""
     return ("ring", "copy_engine") if (gpus() or 0) >= 2 and has_nccl() else ("auto",)
 
 
@@ -94,7 +94,7 @@ class LostRank(RunTest):
                 self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
     def test_a_rank_that_hangs_is_noticed_by_the_others(self):
-        """Nothing tells the others: the launcher sees a living process. They leave with 7 and say what they waited for."""
+        """Nothing informs the others: the launcher sees a live process. They exit with 7 and say what they waited for."""
         for way in ways_to_sum():
             with self.subTest(way=way):
                 job = self.start(TINY, f"job.directory={self.folder / way}", "train.steps=1000000", "train.validate_every=0",

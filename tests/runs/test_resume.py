@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stopping and going on: signals, limits and kills, and the bits afterwards."""
+"""Stopping and resuming: signals, limits and kills, and bitwise equality afterwards."""
 import fcntl
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One rank trains: the loss falls, the files say what happened, and ways of computing the same step agree."""
+"""One rank trains: the loss falls, the files record the run, and ways of computing the same step agree."""
 import re
 import unittest
 

@@ -5,7 +5,8 @@
     check_style.py --self-test   plant one fault per rule in a small tree and see that each one is found
 
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
-`#pragma once` after a doc-comment; every file opens with a comment; no path of a particular machine; scripts parse.
+`#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line, and section rules
+are whole; no path of a particular machine; scripts parse.
 """
 import ast
 import itertools
@@ -128,6 +129,25 @@ def check_opening(name, text):
             yield 1, "a header starts with #pragma once, right after its doc-comment"
 
 
+FIELD = r"(?:Source|Departs|Numerics|Error|Order|Memory|Cost|Edges|Async|Throws|Limits)  +\S"  # of a contract
+
+
+def check_comments(name, text):
+    if not is_cpp(name):
+        return
+    in_contract = False
+    for number, line in enumerate(text.splitlines(), 1):
+        comment = re.match(r"\s*///( *)(.*)", line)
+        indent, words = comment.groups() if comment else ("", "")
+        if re.search(r"\S.*\b" + FIELD, words):
+            yield number, "a field of a contract starts its own line"
+        elif in_contract and words and len(indent) < 3 and not re.match(r"[A-Z][a-z]+( \w+)?  ", words):
+            yield number, "indent the continuation of a contract's field, or separate it by an empty comment line"
+        in_contract = bool(words) and (in_contract or re.match(FIELD, words) is not None)
+        if re.match(r"\s*// -{3,}", line) and not re.match(r"\s*// --- [^- ].* -{3,}$", line):
+            yield number, "a broken rule: write '// --- words ----', on one line"
+
+
 def check_paths(name, text):
     for number, line in enumerate(text.splitlines(), 1):
         match = MACHINE_PATH.search(line)
@@ -148,7 +168,7 @@ def check_scripts(name, text):
             yield 1, "does not parse: " + answer.stderr.strip().splitlines()[0]
 
 
-RULES = [check_includes, check_vendors, check_opening, check_paths, check_scripts]
+RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts]
 
 
 def check(root):
@@ -198,6 +218,12 @@ PLANTED = [
     ("kernels/no_comment.cpp", '#include "kernels/good.hpp"\n', "open the file"),
     ("tests/unit/kernels/test_good.cpp", "#include <gtest/gtest.h>\n", ""),
     ("src/data/no_comment.cpp", "#include <vector>\n", "open the file"),
+    ("kernels/fields.hpp", "/// What.\n///\n/// Async   never fences,\n///         nor allocates.\n/// Throws  nothing.\n#pragma once\n", ""),
+    ("kernels/ran_together.hpp", "/// What.\n///\n/// Async   never fences. Throws     nothing.\n#pragma once\n", "starts its own line"),
+    ("kernels/flush_left.hpp", "/// What.\n///\n/// Async   never fences,\n/// nor allocates.\n#pragma once\n", "indent the continuation"),
+    ("kernels/rule.cpp", "// What.\n// --- rows on GPUs ---------\n  // --- rows on CPUs -------\n", ""),
+    ("kernels/bare_rule.cpp", "// What.\n// -------------------------\n", "broken rule"),
+    ("kernels/open_rule.cpp", "// What.\n// --- rows on GPUs\n", "broken rule"),
     ("input/path.toml", "# What.\npath = '" + "/home" + "/me/text.txt'\n", "path of one machine"),
     ("scripts/broken", "#!/usr/bin/env bash\n# What.\nif true; then\n", "does not parse"),
     ("tests/broken.py", '"""What."""\ndef f(:\n', "does not parse"),

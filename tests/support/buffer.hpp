@@ -1,4 +1,4 @@
-/// Memory on the device for one tensor of a test, filled from the host and read back.
+/// Device memory for one tensor of a test, filled from the host and read back.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -18,7 +18,7 @@ using kernels::Device;
 template <class Element>
 class Buffer {
  public:
-  /// n elements that read as NaN (numbers) or -1 (integers) until a kernel writes them: what it forgets shows.
+  /// n elements that read as NaN (numbers) or -1 (integers) until a kernel writes them: missing writes show.
   static Buffer unwritten(std::size_t n) {
     if constexpr (std::is_integral_v<Element>) return Buffer(std::vector<Element>(n, Element(-1)));
     return Buffer(std::vector<double>(n, std::nan("")));
@@ -66,8 +66,8 @@ class Buffer {
   }
 
  private:
-  // Bytes, not elements, and not initialised: constructing and destroying elements would be kernels, and tests look
-  // at what is launched.
+  // Uninitialised bytes, not elements: constructing and destroying elements would launch kernels, and tests count
+  // launches.
   using Storage = Kokkos::View<unsigned char*, Device::memory_space>;
   using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
 

@@ -1,4 +1,5 @@
-/// The matcher of numeric tests: says which entries are worst, where, and by how many units in the last place.
+/// The matcher of numeric tests: reports the worst entries, their positions, and their errors in units in the last
+/// place.
 ///
 ///   EXPECT_TRUE(all_close<Scalar>(y.values(), expected, {.relative = tolerance<Scalar>(C)}, {N, C}));
 ///

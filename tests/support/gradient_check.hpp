@@ -1,4 +1,4 @@
-/// Finite differences in double: is this really the gradient of that function?
+/// Checks gradients against finite differences in double.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@ namespace tessera::test {
 
 /// Compares `gradient` with central differences of `loss` around `x`, entry by entry.
 ///
-/// A step of 1e-5 leaves errors of about 1e-10 |loss'''| (truncation) and 1e-11 |loss| (rounding), hence 1e-7 of the
-/// largest entry for losses and curvatures of order 1 to 100.
+/// A step of 1e-5 has errors of about 1e-10 |loss'''| (truncation) and 1e-11 |loss| (rounding), hence a bound of 1e-7
+/// of the largest entry for losses and curvatures of order 1 to 100.
 inline ::testing::AssertionResult is_gradient_of(const std::function<double(const std::vector<double>&)>& loss,
                                                  const std::vector<double>& x, const std::vector<double>& gradient) {
   constexpr double step = 1e-5;

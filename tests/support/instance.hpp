@@ -1,4 +1,5 @@
-/// Where tests launch kernels: Kokkos' default instance, or another one, to see that work goes where the caller says.
+/// The instance on which tests launch kernels: Kokkos' default one, or another, to check that kernels run on the
+/// caller's.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -13,7 +14,7 @@ inline const kernels::Device* other_instance = nullptr;
 
 inline kernels::Device instance() { return detail::other_instance ? *detail::other_instance : kernels::Device(); }
 
-/// While it lives, instance() is one with a stream of its own: a launch that forgets its caller's goes elsewhere. A
+/// While it exists, instance() has a separate stream: a launch that ignores the caller's instance goes elsewhere. A
 /// host has only one instance, so there it changes nothing.
 class OtherInstance {
  public:

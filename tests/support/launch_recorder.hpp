@@ -1,11 +1,11 @@
-/// Sees every kernel launch while it lives: label, time, and the execution instance it was enqueued on; and every fence
-/// and allocation by its label. Kokkos before 3.5 tells of no fence.
+/// Records every kernel launch while it exists: label, time, and the execution instance it was enqueued on; and every
+/// fence and allocation by its label. Kokkos before 3.5 reports no fences.
 ///
-/// Limits  only what goes through Kokkos. A cudaMalloc or a wait that a library or code of ours calls by itself is not
-///         seen here; recording the same work as a graph is, where the driver refuses both (StepAsGraph).
+/// Limits  only what goes through Kokkos. A cudaMalloc or a wait that a library or our code calls directly is not
+///         recorded; capturing the same work in a graph, where the driver refuses both, finds it (StepAsGraph).
 ///
-/// On a host space every instance reports the same number, so the instance half of a test proves nothing there; on a
-/// GPU it does where the launches are on an OtherInstance (support/instance.hpp).
+/// On a host space every instance reports the same number, so a test of instances proves nothing there; on a GPU it
+/// does if the launches are on an OtherInstance (support/instance.hpp).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class LaunchRecorder {
   LaunchRecorder& operator=(const LaunchRecorder&) = delete;
 
   const std::vector<Launch>& launches() const { return launches_; }
-  const std::vector<std::string>& fences() const { return fences_; }  // but for those that Kokkos makes for tools
+  const std::vector<std::string>& fences() const { return fences_; }  // except those that Kokkos makes for tools
   const std::vector<std::string>& allocations() const { return allocations_; }
 
   std::vector<std::string> labels() const {

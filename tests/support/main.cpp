@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();  // ctest asks every executable: no GPU for that
+  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();  // ctest lists the tests of every executable: needs no GPU
   Kokkos::initialize(argc, argv);
   const int result = RUN_ALL_TESTS();
   Kokkos::finalize();

@@ -1,8 +1,8 @@
 /// main of tests that run on several ranks: MPI and Kokkos around GoogleTest.
 ///
-/// Rank 0 prints what GoogleTest prints; every rank prints its own failures, with its number. All ranks return the
-/// worst result, whichever rank it came from. An exception that leaves a test ends all ranks at once: the others
-/// would wait for that rank in their next collective until ctest's time-out.
+/// Rank 0 prints GoogleTest's output; every rank prints its own failures, with its number. All ranks return the worst
+/// result of any rank. An exception that escapes a test ends all ranks at once: the others would wait for that rank in
+/// their next collective until ctest's time-out.
 #include <gtest/gtest.h>
 #include <mpi.h>
 

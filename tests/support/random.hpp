@@ -15,7 +15,7 @@ inline std::vector<double> uniform(std::size_t n, std::uint64_t seed, double low
   return values;
 }
 
-/// The same, as `Scalar` would store them: what both a kernel and its reference get as input.
+/// The same, rounded to `Scalar`: the input of both a kernel and its reference.
 template <class Scalar>
 std::vector<double> uniform_as(std::size_t n, std::uint64_t seed, double low = -1, double high = 1) {
   std::vector<double> values = uniform(n, seed, low, high);

@@ -1,4 +1,4 @@
-/// The scalar types that typed tests run over, and how large an error of theirs may be.
+/// The scalar types of typed tests, and their error bounds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace tessera::test {
 
 using AllScalars = ::testing::Types<double, float, bfloat16, float16>;
 using RealScalars = ::testing::Types<double, float>;
-using GradientScalars = ::testing::Types<double, float, bfloat16>;  // that gradients of parameters are kept in
+using GradientScalars = ::testing::Types<double, float, bfloat16>;  // storage types of parameter gradients
 
 struct ScalarNames {  // "Rmsnorm/fp32" instead of "Rmsnorm/1"
   template <class Scalar>
@@ -30,8 +30,8 @@ double tolerance(double length = 1) {
   return kEpsilon<Scalar> + kEpsilon<Accum<Scalar>> * (8 + 2 * std::sqrt(length));
 }
 
-/// Distance of two neighbours among the smallest numbers of `Scalar`, where no relative bound can hold. It matters for
-/// float16, whose normal numbers end at 6e-5; in the other types no test comes near.
+/// Spacing of the subnormal numbers of `Scalar`, for which no relative bound can hold. It matters for float16, whose
+/// normal numbers end at 6e-5; no test comes near those of the other types.
 template <class Scalar>
 constexpr double kSmallest = std::is_same_v<Scalar, float16> ? 0x1p-24 : 0;
 

@@ -1,4 +1,4 @@
-/// The matcher itself: what it lets through, what it refuses, and what it says.
+/// The matcher itself: what it accepts, what it rejects, and what it reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

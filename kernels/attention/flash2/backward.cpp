@@ -59,7 +59,7 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     const int last_key = first_query + queries - 1 + diagonal;
     const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
 
-    // 2. stage this tile of queries both ways round, and delta_i = d_out_i . out_i
+    // 2. stage this tile of queries, plain and transposed, and delta_i = d_out_i . out_i
     team.team_barrier();  // the previous tile has been written
     detail::stage_rows(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, W, task.scale, q_pad);
     detail::stage_rows(team, &task.d_out(b, h, first_query, 0), task.d_out.stride(2), queries, D, W, Real(1),

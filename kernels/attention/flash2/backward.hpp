@@ -5,13 +5,13 @@
 ///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
 ///
 /// One team owns one (b,h): it walks the tiles of queries, and for each the tiles of keys that those queries see.
-/// d_q stays in the pad while a tile of queries is worked on; d_k and d_v of the whole head are accumulated in
-/// Accum precision in level-1 scratch and rounded once at the end. Every score is recomputed once, so the work is
-/// five tile products per pair of tiles, the least possible.
+/// d_q stays in the pad while a tile of queries is processed; d_k and d_v of the whole head are accumulated in Accum
+/// precision in level-1 scratch and rounded once at the end. Every score is recomputed once, so the work is five tile
+/// products per pair of tiles, the minimum.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2 (with the two loops exchanged, so that no team shares a gradient).
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once.
-/// Error      eps<Scalar> + 8 eps<Accum>, and as much of the largest of each gradient.
+/// Error      eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each gradient.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pads of Accum: level 0, 5*kQueryTile*D + 2*kKeyTile*D + 2*kKeyTile*kQueryTile + 2*kQueryTile;
 ///            level 1, 2*Tk*D (d_k and d_v of one head), each with D rounded up to a lane block.
@@ -19,8 +19,8 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     B*H teams: enough for CPUs; a GPU wants a team per tile, which is what the tuned kernels give it, and has
-///            room for fp64 pads only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
+/// Limits     B*H teams: enough for CPUs; a GPU needs a team per tile, as in the tuned kernels, and holds fp64 pads
+///            only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
 #pragma once
 
 #include "kernels/attention/task.hpp"
@@ -42,8 +42,8 @@ struct Flash2Backward {
 
   void launch(const Exec& exec) const;
 
-  /// Bytes of memory that Kokkos takes for scratch. A host has one team at a time and both levels in memory; a GPU has
-  /// level 0 on the chip, and level 1 for every team that could run at a time: for all of them, unless B*H is
+  /// Bytes that Kokkos allocates for scratch. A host runs one team at a time, with both levels in memory; a GPU has
+  /// level 0 on the chip, and level 1 for every team that may be resident: for all teams, unless B*H is in the
   /// thousands.
   static std::int64_t scratch_bytes(std::int64_t B, std::int64_t H, std::int64_t Tk, int D) {
     const std::int64_t head = 2 * Tk * width(D);

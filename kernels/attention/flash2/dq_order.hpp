@@ -1,9 +1,9 @@
-/// What the tensor-core backward kernels have in common in their interfaces.
+/// The order of additions to d_q, common to the interfaces of the tensor-core backward kernels.
 #pragma once
 
 namespace tessera::kernels {
 
-/// In which order the shares of d_q are added: the same every time, so that repeats agree bit for bit, or as they come.
+/// fixed: always the same order, so that repeats agree bit for bit; any: the order of arrival.
 enum class DqOrder { fixed, any };
 
 }  // namespace tessera::kernels

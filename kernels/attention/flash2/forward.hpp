@@ -6,22 +6,22 @@
 /// every key). One team owns a tile of queries of one (b,h) and walks the keys tile by tile; per query it keeps a
 /// running maximum, a running sum and an un-normalised output, rescaled whenever the maximum grows.
 ///
-/// Inside the pads everything is transposed: queries lie along the lanes, keys and channels along the rows. Then
-/// the maximum, the exponential and the sum of the softmax are plain lane-wise arithmetic without a single
-/// horizontal reduction, and k and v are used exactly as they lie in memory.
+/// Inside the pads everything is transposed: queries lie along the lanes, keys and channels along the rows. Maximum,
+/// exponential and sum of the softmax are then lane-wise, without horizontal reductions, and k and v keep their layout.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Departs    no dropout, no split over the keys.
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
-/// Error      eps<Scalar> + 8 eps<Accum>, and as much of the largest, out and lse.
+/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad, level 0, Accum: (kQueryTile + 2*kKeyTile)*D + kKeyTile*kQueryTile + D*kQueryTile + 3*kQueryTile.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences; the first larger pad of a process makes Kokkos allocate
-/// scratch. Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not
-/// in 1..kMaxHead. Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64): smaller
-/// tiles fit there.
+/// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
+///            earlier one of the process.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+/// Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64), where tiles are smaller
+///            to fit.
 #pragma once
 
 #include "kernels/attention/task.hpp"

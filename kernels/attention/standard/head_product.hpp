@@ -1,11 +1,12 @@
 /// Products of one matrix per head: c[b,h] = factor * a[b,h] * b[b,h], any strides, so a transpose is a swap of two.
 ///
 /// One team owns a kTile x kTile tile of c of one (b,h) and walks the inner dimension tile by tile through the pad.
-/// The building block of the standard attention, whose whole point is to be the obvious comparison.
+/// The building block of standard attention, and simple on purpose: standard attention is the baseline.
 ///
 /// Numerics   sums in Accum<Scalar>, c rounded to Scalar once.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad, level 0, Accum: 3*kTile*kTile.      Cost  2*B*H*M*N*K flop.
+/// Memory     pad, level 0, Accum: 3*kTile*kTile.
+/// Cost       2*B*H*M*N*K flop.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree.
 #pragma once

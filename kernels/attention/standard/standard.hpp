@@ -4,12 +4,12 @@
 ///   backward   d_v = P^T d_out   d_P = d_out v^T   d_S = P (d_P - rowsum(P d_P))
 ///              d_q = scale d_S k   d_k = scale d_S^T q
 ///
-/// The comparison that FlashAttention is measured against: the same sums, but O(Tq*Tk) memory per head, saved from
-/// forward to backward. Masks and edges as in Flash2Forward.
+/// The baseline for FlashAttention: the same sums, but O(Tq*Tk) memory per head, saved from forward to backward. Masks
+/// and edge cases as in Flash2Forward.
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
-/// Error      2 eps<Scalar> + 8 eps<Accum>, and as much of the largest of each result.
+/// Error      2 eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each result.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
 /// Async      returns after enqueue on `exec`; never fences.

@@ -1,4 +1,4 @@
-/// What the config tests share: read a deck from text, or get the words with which it is refused.
+/// Helpers of the config tests: read a deck from text, or get the message that refuses it.
 #pragma once
 
 #include <string>
@@ -13,8 +13,7 @@
 
 namespace tessera::config {
 
-/// The message of the Failure that `action` throws, which has to carry `code`; "" with a test failure where it does
-/// not.
+/// The message of the Failure that `action` throws, which must carry `code`; otherwise "" and a test failure.
 template <class Action>
 std::string refusal(Exit code, const Action& action) {
   try {
@@ -27,7 +26,7 @@ std::string refusal(Exit code, const Action& action) {
   return "";
 }
 
-/// How the deck `text`, named deck.toml, is refused. "[train]" alone is a deck without a key of its own.
+/// The message that refuses the deck `text`, named deck.toml. "[train]" alone is a deck without keys.
 inline std::string deck_refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
   return refusal(Exit::usage, [&] { parse_deck(text, "deck.toml", overrides); });
 }

@@ -111,7 +111,7 @@ TEST(Explain, tells_all_about_a_key) {
             "  default  0\n"
             "  legal    0 to 16777216\n"
             "  unit     sequences\n"
-            "  Sequences in one forward and backward on one rank. 0: the largest that divides, a rank's whole\n"
+            "  Sequences per forward and backward pass on one rank. 0: the largest that divides, a rank's whole\n"
             "  share. Smaller needs less memory and gives the same gradients.\n");
   EXPECT_THAT(explain("attention.implementation"), HasSubstr("not yet  flash1 (not in this version)"));
 }

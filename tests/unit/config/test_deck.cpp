@@ -1,4 +1,4 @@
-/// What a deck turns into: precedence, overrides, sizes, paths, the resolved deck, decks from files.
+/// Reading a deck: precedence, overrides, sizes, paths, the resolved deck, decks from files.
 #include "config/deck.hpp"
 
 #include <cstdlib>
@@ -146,7 +146,7 @@ TEST(Deck, long_lists_and_awkward_text_survive_the_resolved_deck) {
   EXPECT_TRUE(first.settings == second.settings);
 }
 
-// ---- decks from files
+// --- decks from files ----------------------------------------------------------------------------------------------
 
 class DeckFile : public testing::Test {
  protected:
@@ -186,7 +186,7 @@ TEST_F(DeckFile, unreadable) {
   const fs::path file = write("a.toml", "train.steps = 1");
   fs::permissions(file, fs::perms::none);
   fs::permissions(folder_, fs::perms::all);
-  const bool is_root = geteuid() == 0;  // root reads anything: be someone else for a moment
+  const bool is_root = geteuid() == 0;  // root may read anything: switch to another user
   ASSERT_EQ(is_root ? seteuid(65534) : 0, 0);
   const std::string message = refused(file);
   ASSERT_EQ(is_root ? seteuid(0) : 0, 0);

@@ -1,4 +1,4 @@
-/// Every way in which the values of a deck can be wrong: the place, the key, the words, the way out.
+/// Every way in which the values of a deck can be wrong: position, key, message and remedy.
 #include <ostream>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-/// Garbage in: a deck either reads or is refused with exit code 2, whatever its bytes. Seeded, so a failure repeats.
+/// Arbitrary bytes: a deck is either read or refused with exit code 2. Seeded, so that a failure repeats.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,7 +10,7 @@
 namespace tessera::config {
 namespace {
 
-/// Reads `text`; a refusal has to be a usage failure, and an accepted deck has to survive its own resolved form.
+/// Reads `text`; a refusal must be a usage failure, and the resolved form of an accepted deck must read back.
 void read_or_refuse(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     const Deck deck = parse_deck(text, "fuzz.toml", overrides);

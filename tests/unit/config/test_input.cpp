@@ -1,4 +1,4 @@
-/// The decks we ship: each reads, and reads back from its resolved form to the same settings.
+/// The decks in input/: each can be read, and its resolved form reads back to the same settings.
 #include <filesystem>
 #include <fstream>
 #include <iterator>

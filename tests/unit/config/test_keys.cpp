@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Another legal value than the default, written as TOML; "" where this version has a single one.
+/// A legal value other than the default, as TOML; "" if this version has only one.
 std::string other_value(const Key& key) {
   const std::string before = value_text(key, Settings{});
   const Legal& legal = key.legal;
@@ -164,13 +164,13 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
 }
 
 TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
-  // A deck with which any one other value of any key is consistent.
+  // A deck that stays consistent when any one key gets another value.
   const char* deck =
       "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
       "data = {source = 'tokens', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
     const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
-    if (value.empty() || key.name == "parallel.prefetch_blocks") continue;  // which wants what this version has not
+    if (value.empty() || key.name == "parallel.prefetch_blocks") continue;  // needs an unsupported value
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
     if (key.name == "attention.tuned" || key.name == "attention.engine" || key.name == "precision.gradients")
       overrides.push_back("precision.compute=bf16");

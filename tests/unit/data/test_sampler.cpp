@@ -1,4 +1,4 @@
-/// The sampler: every window once per epoch, nothing of the validation part, no memory of how it was called.
+/// The sampler: every window once per epoch, nothing of the validation part, no dependence on earlier calls.
 #include <gmock/gmock.h>
 
 #include <algorithm>

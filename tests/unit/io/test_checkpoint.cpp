@@ -1,4 +1,4 @@
-/// Checkpoints: complete or not there, verified before use, agreed on by all ranks.
+/// Checkpoints: complete or absent, verified before use, agreed on by all ranks.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -241,7 +241,7 @@ TEST(Checkpoint, what_a_killed_run_left_is_removed) {
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
 }
 
-// Every damage is found by name before anything is used, on one rank or several, and the one before is offered.
+// Any damage is found and named before anything is used, on one rank or several, and the previous one is offered.
 class DamagedCheckpoint : public testing::Test {
  protected:
   void SetUp() override { write_steps(run_.path(), {10, 20}, 5, 2); }
@@ -340,7 +340,7 @@ TEST_F(DamagedCheckpoint, no_such_folder) {
   EXPECT_THAT(refusal(), HasSubstr("no older checkpoint"));
 }
 
-// A rank that cannot write makes all ranks say the same, and what was there stays as it was.
+// If a rank cannot write, all ranks report the same failure, and existing files stay unchanged.
 TEST(CheckpointFault, full_disk_on_one_rank_is_agreed_on) {
   const ScratchFolder run;
   write_steps(run.path(), {10}, 2, 3);

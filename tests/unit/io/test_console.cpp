@@ -1,4 +1,4 @@
-/// What a person sees: aligned lines in a file, a bar that fits on a terminal.
+/// The console's output: aligned lines in a file, a bar that fits on a terminal.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/ioctl.h>

@@ -259,7 +259,7 @@ TEST(H5, virtual_dataset_follows_its_folder) {
   EXPECT_EQ(index.dataset("params/w").values<float>(), values);
 }
 
-// The write, the flush or the close may be the call that meets the limit: each must be told, none may be fatal.
+// The write, the flush or the close may be the call that fails at the limit: each must be reported, none may crash.
 TEST(H5, full_disk_is_told_wherever_it_hits) {
   const ScratchFolder folder;
   const auto write_file = [&] {

@@ -1,4 +1,4 @@
-/// run.h5: readable by others, complete after a kill, untouched where a flush fails, cut and continued at a resume.
+/// run.h5: readable by others, complete after a kill, unchanged if a flush fails, cut and continued at a resume.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -26,7 +26,7 @@ const io::RunInfo kInfo{.version = "0.1.0",
                         .command = "tessera x.toml",
                         .deck = "[job]\n",
                         .devices = "rank 0 on node0: a GPU",
-                        .transport = "",  // one rank talks to nobody
+                        .transport = "",  // one rank does not communicate
                         .mfu = "MFU = flop / time / peak"};
 
 StepRecord record(std::int64_t step) {

@@ -34,7 +34,7 @@ std::ostream& operator<<(std::ostream& out, const Shape& s) {
              << (s.causal ? " causal" : " all keys");
 }
 
-/// Both masks of: one token; a tile (64) less one, one tile, plus one; primes; D from 1 over odd ones and 80 to 256;
+/// Both masks, with: one token; a tile (64) less one, one tile, plus one; primes; D from 1 over odd ones and 80 to 256;
 /// one new query on many keys (decoding); more queries than keys (the first see nothing when causal); no keys at all.
 std::vector<Shape> shapes() {
   std::vector<Shape> list;

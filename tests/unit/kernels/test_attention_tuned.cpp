@@ -143,8 +143,8 @@ std::ostream& operator<<(std::ostream& out, const Shape& s) {
   return out << "B " << s.B << " H " << s.H << " Tq " << s.Tq << " Tk " << s.Tk << (s.causal ? " causal" : " all keys");
 }
 
-/// Both masks of: one token; exactly some tiles; one more than a tile; ragged with several heads; fewer and more
-/// queries than keys (with a causal mask the first then see nothing); one query; a few keys.
+/// Both masks, with: one token; whole tiles; one more than a tile; ragged with several heads; fewer and more queries
+/// than keys (with a causal mask the first queries then see nothing); one query; a few keys.
 std::vector<Shape> shapes() {
   std::vector<Shape> list;
   for (const bool causal : {false, true}) {
@@ -210,8 +210,8 @@ struct AttentionTuned : ::testing::Test {
   void SetUp() override {
     if (!Path::runs_here()) GTEST_SKIP() << "this device or build cannot run the path " << Path::kName;
   }
-  /// An output is an average of v, |v| <= 1: weights rounded to Scalar move it by at most half an epsilon, its own
-  /// rounding by another half, sums in float by a few of float's.
+  /// An output is an average of v, |v| <= 1: rounding the weights to Scalar changes it by at most half an epsilon, its
+  /// own rounding by another half, sums in float by a few of float's.
   static Closeness of_out() { return {.absolute = kEpsilon<Scalar> + 8 * kEpsilon<float>}; }
   /// Sums of up to 256 products and of exponentials in float, of terms no larger than the largest lse.
   static Closeness of_lse() { return {.of_max = 32 * kEpsilon<float>, .absolute = 32 * kEpsilon<float>}; }

@@ -1,4 +1,4 @@
-/// What all kernels stand on: the 16-bit storage types, exhaustively, the fast exponential, and the dtype copy.
+/// The basis of all kernels: the 16-bit storage types, exhaustively, the fast exponential, and the dtype copy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -181,7 +181,7 @@ TYPED_TEST(ResidualAdd, rounds_once_and_may_overwrite_what_it_adds) {
 }
 
 /// Against the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts begin one
-/// element behind a packet's place.
+/// element after a packet boundary.
 template <class Scalar>
 void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   std::vector<Buffer<Scalar>> buffers;

@@ -93,7 +93,7 @@ TYPED_TEST(CrossEntropyTest, large_logits_neither_overflow_nor_become_nan) {
   const Shape s{4, 1500};  // two tiles
   auto logits = uniform_as<TypeParam>(s.n * s.V, 3);
   logits[1400] = 30000;         // row 0: the maximum comes in the second tile
-  logits[s.V + 3] = -30000;     // row 1: the target is hopeless
+  logits[s.V + 3] = -30000;     // row 1: the target has probability 0
   logits[2 * s.V + 5] = 30000;  // row 2: the maximum comes in the first tile
   for (int v = 0; v < s.V; ++v) logits[3 * s.V + v] = v == 700 ? -100 : -30000;  // row 3: all are negative
   const std::vector<int> targets = {7, 3, 8, 9};
@@ -108,7 +108,7 @@ TYPED_TEST(CrossEntropyTest, ignores_targets_of_minus_one) {
   for (const int V : {40, kLong}) {
     const Shape s{3, V};
     auto logits = this->logits(s);
-    logits[V + 1] = std::nan("");  // of the row without target: nobody looks
+    logits[V + 1] = std::nan("");  // in the row without target: not read
     const Result<TypeParam> got(s, logits, {5, -1, 6}, true);
     const auto expected = reference::cross_entropy(logits, {5, -1, 6}, kScale);
     EXPECT_EQ(got.row_loss.values()[1], 0);

@@ -55,7 +55,7 @@ std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op
                          GemmMath math = GemmMath::full) {
   const bool ta = op_a == Op::transpose, tb = op_b == Op::transpose;
   const Buffer<In> a_in(a), b_in(b);
-  // what c held must not matter where it is not asked for, not even a NaN
+  // without accumulation the previous c must not matter, not even a NaN
   const auto c = start == Start::itself ? Buffer<Out>(before) : Buffer<Out>::unwritten(before.size());
   kernels::Gemm<Device, In, Out>{.a = a_in.matrix(ta ? s.k : s.m, ta ? s.m : s.k),
                                  .op_a = op_a,
@@ -69,8 +69,8 @@ std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op
   return c.elements();
 }
 
-/// How far c may be off: one rounding to Out, and the sum's (terms of either sign, at most 1: partial sums grow like
-/// sqrt(k)); on GPUs a product that accumulates in 16 bits is rounded to them before the sum is.
+/// Error bound of c: one rounding to Out, and that of the sum (terms of either sign, at most 1: partial sums grow like
+/// sqrt(k)); on GPUs a product that accumulates in 16 bits is rounded before the addition, too.
 template <class In, class Out>
 Closeness closeness(Shape s, Start start, const std::vector<double>& sum, const std::vector<double>& before) {
   Closeness allowed{.relative = kEpsilon<Out>, .absolute = tolerance<Accum<In>>(s.k) * (1 + std::sqrt(s.k))};
@@ -225,11 +225,11 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   }
   const auto got = Buffer<Out>(multiply()).values();
   const auto expected = reference::gemm(a, false, b, false, s.m, s.n, s.k, zero);
-  // each operand of a term is off by at most 2^-11 of itself, rounded, or 2^-10, cut off; the errors' signs are random
+  // relative error of an operand: at most 2^-11 if rounded, 2^-10 if truncated; the errors' signs are random
   EXPECT_TRUE(all_close<Out>(got, expected, {.absolute = 2 * 0x1p-10 * std::sqrt(s.k)}));
   double largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(got[i] - expected[i]));
-  EXPECT_GT(largest, 16 * kEpsilon<float>);  // so it is what was asked for
+  EXPECT_GT(largest, 16 * kEpsilon<float>);  // so tf32 was in use
 }
 
 TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {

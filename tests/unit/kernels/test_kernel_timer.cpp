@@ -72,7 +72,7 @@ TEST(KernelTimer, sorts_by_cost) {
 }
 
 TEST(KernelTimer, passes_every_call_on_to_the_tool_behind_and_gives_its_place_back) {
-  const LaunchRecorder tool;  // stands for what KOKKOS_TOOLS_LIBS loads
+  const LaunchRecorder tool;  // in place of a tool that KOKKOS_TOOLS_LIBS loads
   KernelTimer timer;
   timer.start();
   launch_for("seen by both");
@@ -128,7 +128,7 @@ TEST(KernelTimer, stops_when_it_dies) {
     KernelTimer timer;
     timer.start();
   }
-  launch_for("nobody listens");  // would call into a dead timer
+  launch_for("nobody listens");  // would call a destroyed timer
   KernelTimer next;
   EXPECT_NO_THROW(next.start());
 }

@@ -63,7 +63,7 @@ struct Backward {
   Buffer<Scalar> d_x;
   Buffer<Real> d_gain;
 
-  // d_gain starts at 1, so that a kernel that overwrites instead of adding shows
+  // d_gain starts at 1, to find a kernel that overwrites instead of adding
   Backward(Shape s, const std::vector<double>& x, const std::vector<double>& gain, const std::vector<double>& d_y,
            const std::vector<double>& d_residual = {})
       : d_x(Buffer<Scalar>::unwritten(x.size())), d_gain(std::vector<Real>(s.C, Real(1))) {

@@ -1,4 +1,4 @@
-/// tests/golden/model.h5: a small transformer, computed in float64 by an implementation that shares nothing with ours.
+/// tests/golden/model.h5: a small transformer, computed in float64 by an independent implementation.
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ std::vector<double> download(const From* from, std::int64_t count) {
   return values;
 }
 
-/// Grad is the type that gradients of the parameters are kept in.
+/// Grad is the storage type of parameter gradients.
 template <class Scalar, class Grad = Accum<Scalar>>
 class Pass {
  public:
@@ -93,7 +93,7 @@ class Pass {
     add(with_gradients, hooks, grad_scale);
   }
 
-  /// The same on top of the gradients and the loss that are there.
+  /// The same, added to the present gradients and loss.
   void add(bool with_gradients = true, model::Hooks* hooks = nullptr, double grad_scale = 0) {
     model::Hooks silent;
     model::Hooks& listening = hooks ? *hooks : silent;
@@ -115,7 +115,7 @@ class Pass {
     run();
   }
 
-  /// All logits [B*T,V] after run(false); backward gives the memory of the last norm away.
+  /// All logits [B*T,V] after run(false); backward reuses the memory of the last norm.
   std::vector<double> logits() {
     std::vector<double> all;
     for (int first = 0; first < rows_; first += transformer.chunk_rows()) {

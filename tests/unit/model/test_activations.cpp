@@ -17,9 +17,9 @@ namespace {
 
 using kernels::AttentionKind;
 
-/// At every tick, overwrites with NaN whatever no tensor owns that was alive before, and sees at the next tick that
-/// nothing has written there meanwhile but to tensors that came alive. So a kernel that reads a tensor before it was
-/// written or after its life, or writes outside of one, is found even where the memory happens to be free.
+/// At every tick, overwrites with NaN all memory that no live tensor owns, and checks at the next tick that nothing has
+/// been written there except tensors that have become live since. So a kernel that reads a tensor before it was written
+/// or after its lifetime, or writes outside of one, is found even if the memory happens to be free.
 class Poisoner final : public model::Hooks {
  public:
   template <class Scalar>
@@ -58,7 +58,7 @@ class Poisoner final : public model::Hooks {
     return kernels::Vector<unsigned char, Device>(base_ + range.first, range.last - range.first);
   }
 
-  /// What belongs to no tensor whose life `counts`.
+  /// Memory of no tensor whose lifetime satisfies `counts`.
   template <class Counts>
   std::vector<Range> not_owned(Counts counts) const {
     std::vector<Range> owned, free;

@@ -19,14 +19,14 @@ using kernels::AttentionKind;
 using model::GenerateOptions;
 using model::sample_token;
 
-/// Generation without a cache: every token from a full forward pass over what the cached one may see.
+/// Generation without a cache: every token from a full forward pass over the tokens that the cache would hold.
 template <class Scalar>
 std::vector<int> generate_slowly(Pass<Scalar>& pass, const std::vector<int>& prompt, std::int64_t max_tokens) {
   const int T = static_cast<int>(pass.shape.T), V = static_cast<int>(pass.shape.V);
   std::vector<int> seen(prompt.end() - std::min<std::ptrdiff_t>(T, prompt.size()), prompt.end()), generated;
   while (static_cast<std::int64_t>(generated.size()) < max_tokens) {
     std::vector<int> row = seen;
-    row.push_back(0);  // a target that nobody looks at
+    row.push_back(0);  // an unused target
     pass.set_tokens(row, 1, static_cast<int>(seen.size()));
     pass.run(false);
     const std::vector<double> logits = pass.logits();
@@ -129,7 +129,7 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
             generate_slowly(pass, {4}, 9));
 }
 
-// --- the choice -----------------------------------------------------------------------------------------------------
+// --- sampling -------------------------------------------------------------------------------------------------------
 
 constexpr double kAlmostOne = 1 - 0x1p-53;
 const std::vector<double> kLogits = {0.5, 2.0, -1.0, 2.0, 1.5};
@@ -177,7 +177,7 @@ TEST(SampleToken, huge_logits_do_not_overflow) {
 }
 
 TEST(SampleToken, never_draws_a_token_without_probability) {
-  // whatever is left of u by rounding must not fall through to it
+  // a remainder of u from rounding must not select it
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     std::vector<double> logits = uniform(7, seed, -5, 5);
     logits.push_back(-HUGE_VAL);

@@ -105,7 +105,7 @@ TYPED_TEST(Transformer, a_smaller_batch_in_a_larger_plan_gives_the_same_bits) {
       Pass<TypeParam> exact(exact_shape, {.sequences = B, .checkpoint_blocks = checkpoint, .attention = attention});
       Pass<TypeParam> large(golden.shape, {.sequences = 5, .checkpoint_blocks = checkpoint, .attention = attention});
       for (auto* pass : {&exact, &large}) pass->set_params(golden.flat("params"));
-      large.run(uniform_int(5 * 25, 9, 0, 61), 5, 24);  // leaves its numbers in every tensor
+      large.run(uniform_int(5 * 25, 9, 0, 61), 5, 24);  // leaves values in every tensor
       exact.run(tokens, B, T);
       large.run(tokens, B, T);
       EXPECT_EQ(exact.loss, large.loss);
@@ -132,8 +132,8 @@ TYPED_TEST(Transformer, loss_does_not_depend_on_how_the_logits_are_cut_into_chun
   }
 }
 
-/// Everything up to a parameter's gradient is the same arithmetic; the gradient is then rounded, once, also where
-/// chunks of logits or repeated tokens add to it. A product for 16 bits may sum in another order than one for 32.
+/// Everything up to a parameter's gradient is the same arithmetic; the gradient is then rounded once, even if chunks of
+/// logits or repeated tokens add to it. A product with 16-bit results may sum in another order than one with 32.
 TEST(TransformerWithNarrowGradients, has_those_of_the_golden_and_of_full_gradients_rounded_once) {
   const Golden golden;
   const double bound = model_tolerance<bfloat16>(golden.shape) + kEpsilon<bfloat16> / 2;
@@ -179,8 +179,7 @@ TYPED_TEST(Transformer, launches_nothing_under_another_name) {
   }
 }
 
-// --- in double: what the arithmetic must be
-// ---------------------------------------------------------------------------
+// --- in double: the exact arithmetic -------------------------------------------------------------------------------
 
 struct TransformerInDouble : ::testing::Test {
   Golden golden;

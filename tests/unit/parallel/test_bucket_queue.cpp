@@ -34,7 +34,7 @@ class Listener final : public events::Listener {
   std::vector<Entry> entries;
 };
 
-/// A flat array of gradients cut into units of `counts` elements, listed from its end down as backward finishes them.
+/// A flat array of gradients cut into units of `counts` elements, listed from the end, the order of the backward pass.
 struct Gradients {
   Gradients(const std::vector<std::int64_t>& counts, int rank)
       : buffer(initial(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), rank)) {

@@ -78,7 +78,7 @@ TYPED_TEST(AllReduceOf, several_may_be_under_way_and_finish_in_any_order) {
   pending[3]->join({});
   pending[0]->join({});
   pending[1]->join({});
-  EXPECT_TRUE(pending[0]->test());  // complete stays complete
+  EXPECT_TRUE(pending[0]->test());  // completion is permanent
   const double ranks = world.size() * (world.size() - 1) / 2.0;
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(values[i], std::vector<TypeParam>(50000 + i, static_cast<TypeParam>(i * world.size() + ranks)));

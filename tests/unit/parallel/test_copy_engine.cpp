@@ -1,4 +1,4 @@
-/// Sums by copy engines, without NCCL: the ranks may share a GPU, so one GPU is enough; one rank alone sums nothing.
+/// Sums by copy engines, without NCCL: ranks may share a GPU, so one GPU is enough; a single rank has nothing to sum.
 #include "parallel/copy_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Span span_of(const Buffer<Scalar>& buffer) {
   return {"values", buffer.data(), static_cast<std::int64_t>(buffer.size()), kDtype<Scalar>};
 }
 
-/// What rank `rank` brings to the sum.
+/// The contribution of rank `rank` to the sum.
 template <class Scalar>
 std::vector<Scalar> values_of(int rank, std::size_t n) {
   std::vector<Scalar> values(n);

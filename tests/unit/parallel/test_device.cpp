@@ -120,7 +120,7 @@ TEST_F(FaultExitDeath, leaves_every_other_abort_alone) {
       ::testing::KilledBySignal(SIGABRT), "");
 }
 
-/// malloc finds this damage while it holds its lock: whatever allocates on the way out waits for ever.
+/// malloc finds this damage while it holds its lock: any allocation during the exit deadlocks.
 TEST_F(FaultExitDeath, lets_the_abort_of_a_damaged_heap_end_the_process_at_once) {
   EXPECT_EXIT(
       {

@@ -26,8 +26,8 @@ using test::Meeting;
 using test::same_bits;
 using test::TestWorld;
 
-/// Ranks on GPUs of their own, joined by NCCL, with either way of summing; the tests skip themselves where there are
-/// fewer GPUs than ranks. Ranks are connected once for each way: it takes seconds.
+/// Ranks on separate GPUs, joined by NCCL, with each all-reduce algorithm; the tests skip themselves if there are fewer
+/// GPUs than ranks. Ranks are connected once per algorithm: it takes seconds.
 struct Nccl : ::testing::TestWithParam<AllReduceMethod> {
   static TestWorld& connect(AllReduceMethod method) {
     const auto [entry, is_new] = worlds.try_emplace(method);
@@ -168,7 +168,7 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
   }
 }
 
-/// Keeps the instance busy, then leaves `value` in every element.
+/// Keeps the instance busy, then writes `value` to every element.
 void fill_slowly(const Device& exec, const Buffer<float>& buffer, float value) {
   const auto numbers = buffer.vector();
   Kokkos::parallel_for(
@@ -289,7 +289,7 @@ TEST_P(Nccl, refuses_what_it_cannot_sum) {
   EXPECT_THAT(nccl().description(), ::testing::HasSubstr(is_ring() ? "by the ring" : "by copy engines"));
 }
 
-/// Gradients in four units that a slow kernel makes one after the other, as backward does: small integers times
+/// Gradients in four units that a slow kernel computes one after the other, as backward does: small integers times
 /// `scale`, a power of two, so that sums of up to 4 ranks are exact even in bf16, in any order.
 struct Step {
   static constexpr std::int64_t kUnit = 500'000;
@@ -366,7 +366,7 @@ TEST_P(Nccl, buckets_travel_while_later_units_are_computed) {
     Step step(*this, is_narrow);
     double least = 1;
     for (int run = 0; run < 6; ++run) {
-      world.barrier();  // waiting for ranks that come late is no matter of overlap
+      world.barrier();  // waiting for late ranks has nothing to do with overlap
       const double start_s = events::now_s();
       step.enqueue(1.0f);
       step.exec.fence();
@@ -381,8 +381,8 @@ TEST_P(Nccl, buckets_travel_while_later_units_are_computed) {
       EXPECT_LE(listener.last_end_s, end_s + 1e-4);
       if (run > 0) least = std::min(least, listener.exposed_part());  // connections are made
     }
-    // Three of four buckets leave while a unit is computed: what is left to wait for is the last one, at most about
-    // the time from its start on. A host that is busy makes a rank late, and the others wait for it: not every time.
+    // Three of four buckets are sent while a unit is computed: the exposed part is the last one's, at most about the
+    // time from its start. A busy host makes a rank late, and the others wait for it, but not in every run.
     EXPECT_LT(least, 0.5);
   }
 }
@@ -390,7 +390,7 @@ TEST_P(Nccl, buckets_travel_while_later_units_are_computed) {
 TEST_P(Nccl, a_captured_step_repeats_with_its_times) {
   for (const bool is_narrow : {false, true}) {
     Step step(*this, is_narrow);
-    step.enqueue(1.0f);  // warm: a capture may not set anything up
+    step.enqueue(1.0f);  // warm-up: a capture must not initialise anything
     step.exec.fence();
     cudaStream_t stream = step.exec.cuda_stream();
     cudaGraph_t graph = nullptr;
@@ -416,7 +416,7 @@ TEST_P(Nccl, a_captured_step_repeats_with_its_times) {
       least = std::min(least, listener.exposed_part());
     }
     EXPECT_LT(least, 0.5);
-    step.enqueue(4.0f);  // and launch by launch again
+    step.enqueue(4.0f);  // launch by launch again
     step.exec.fence();
     EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 4.0f)));
     EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);

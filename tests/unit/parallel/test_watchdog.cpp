@@ -14,7 +14,7 @@ using ::testing::ExitedWithCode;
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-/// Watches that went well, so that the limit is the plain one.
+/// Successful watches, so that the plain limit applies.
 void pass_the_first(Watchdog& watchdog) {
   for (int i = 0; i < Watchdog::kFirstWatches; ++i) Watchdog::Watch(&watchdog, "a first step");
 }
@@ -23,7 +23,7 @@ constexpr double kLimit_s = 0.2;
 constexpr double kForever_s = 60;
 constexpr int kLost = 7;  // exit code
 
-// A process that starts anew for each death: the watchdog has a thread.
+// A fresh process for each death test: the watchdog has a thread.
 struct WatchdogDeath : ::testing::Test {
   void SetUp() override { ::testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
 };

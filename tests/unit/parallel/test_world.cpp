@@ -96,7 +96,7 @@ TEST(World, uses_other_collectives_while_they_are_lent) {
   EXPECT_EQ(&world.collectives(), mpi);
 }
 
-/// Counts how often it was abandoned; everything else is not asked of it.
+/// Counts calls of abandon(); nothing else is called.
 class Abandoned final : public Collectives {
  public:
   explicit Abandoned(int& times) : times_(times) {}

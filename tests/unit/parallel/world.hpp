@@ -1,4 +1,4 @@
-/// What tests of collectives begin with: a World that borrows the MPI which the test's main started, and a sum.
+/// For tests of collectives: a World that borrows the MPI which the test's main started, and a sum.
 #pragma once
 
 #include <exception>
@@ -22,8 +22,8 @@ struct TestWorld : parallel::World {
   }
 };
 
-/// Waits for all ranks at the end of a scope. Between sums, which are declared behind it and end first, and the memory
-/// that they sum, which is declared before it: other ranks may have that open.
+/// Waits for all ranks at the end of a scope. Declare it after the memory that is summed, which other ranks may have
+/// mapped, and before the sums, which are then destroyed first.
 class Meeting {
  public:
   explicit Meeting(const parallel::World& world) : world_(world) {}

@@ -1,4 +1,4 @@
-/// Steps that the host only enqueues: what they cost it, two under way at a time, and the step as a graph.
+/// Steps that the host only enqueues: their cost on the host, two in flight at a time, and the step as a graph.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Case {
   Dtype dtype;
 };
 
-/// A model whose heads are 64 wide, which every tuned attention has.
+/// A model with heads of width 64, which every tuned attention supports.
 config::Settings wide_settings() {
   config::Settings deck = small_settings();
   deck.model.context_length = 64;
@@ -70,8 +70,8 @@ void expect_equal(const Training::Step& a, const Training::Step& b) {
   EXPECT_EQ(a.was_skipped, b.was_skipped);
 }
 
-/// Nothing of it waits or allocates through Kokkos; for what goes past it, see StepAsGraph: recording makes the driver
-/// refuse waits and allocations of every library, and the step fails.
+/// It neither waits nor allocates through Kokkos. For other waits and allocations see StepAsGraph: during a capture the
+/// driver refuses those of every library, and the step fails.
 void expect_costs_nothing(const Case& c) {
   SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
   Training training(c.settings, c.dtype);
@@ -208,7 +208,7 @@ TEST(StepGraph, is_refused_by_name_where_there_are_none) {
   EXPECT_THROW(graph.record(kernels::Device(), [] {}), std::logic_error);
 }
 
-// --- tensor cores in training
+// --- tensor cores in training --------------------------------------------------------------------------------------
 
 struct Engine {
   std::string name;

@@ -19,8 +19,7 @@ namespace {
 
 using config::AttentionImplementation;
 
-// --- every way of sharing the work trains the same model
-// ----------------------------------------------------------------
+// --- every distribution of the work trains the same model ----------------------------------------------------------
 
 struct Way {
   std::string name;
@@ -52,7 +51,7 @@ config::Settings settings_of(const Way& way) {
   return deck;
 }
 
-/// Compares `steps` steps with the reference. The gradient of step 1 is what AdamW's first moment holds after it.
+/// Compares `steps` steps with the reference. AdamW's first moment after step 1 gives the gradient of step 1.
 void expect_same_training(const Way& way, Dtype dtype, double bound) {
   SCOPED_TRACE(way.name + ", " + std::string(name_of(dtype)));
   const config::Settings deck = settings_of(way);
@@ -140,8 +139,7 @@ TEST(Training, learns) {
   EXPECT_LT(last, 0.8 * first);
 }
 
-// --- bits
-// -----------------------------------------------------------------------------------------------------------------
+// --- bitwise reproducibility ---------------------------------------------------------------------------------------
 
 TEST(Training, all_ranks_hold_the_same_bits_after_every_step) {
   config::Settings deck = small_settings();
@@ -180,8 +178,7 @@ TEST(Training, initial_weights_are_those_of_rank_0) {
   EXPECT_EQ(training.trainer->weights_fingerprint(), of_13);
 }
 
-// --- state
-// ----------------------------------------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------------------------
 
 TEST(TrainingState, saved_and_loaded_continues_bit_for_bit) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
@@ -238,8 +235,7 @@ TEST(TrainingState, scalars_come_back) {
   EXPECT_EQ(s.loss_scale, 64);
 }
 
-// --- numbers that are not
-// -------------------------------------------------------------------------------------------------
+// --- NaN and infinities --------------------------------------------------------------------------------------------
 
 TEST(Training, fp16_skips_while_the_loss_scale_is_too_large_and_then_learns) {
   config::Settings deck = small_settings();
@@ -280,8 +276,7 @@ TEST(Training, a_nan_weight_skips_the_update_on_every_rank_and_shows_in_the_loss
   EXPECT_EQ(training.trainer->weights_fingerprint(), before);
 }
 
-// --- what a step costs and tells
-// ------------------------------------------------------------------------------------------
+// --- cost and reports of a step ------------------------------------------------------------------------------------
 
 TEST(Training, a_step_allocates_nothing_after_two) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
@@ -362,7 +357,7 @@ TEST(TrainingEvents, tensors_begin_and_end_in_turn_and_their_peaks_are_those_of_
       for (const std::string& label : labels)
         EXPECT_EQ(live.at(label), tensor.lifetime.is_whole_run() ? 1 : 0) << label << " after the step";
     }
-    // forward's tensors come alive once per micro-step that had sequences, and in its phase
+    // forward's tensors become live once per micro-step that had sequences, and in its phase
     const auto begins =
         std::count_if(listener.changes.begin(), listener.changes.end(), [](const Listener::Change& change) {
           return change.is_begin && change.label == "block.01.qkv" && change.phase == "forward";
@@ -438,7 +433,8 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   const std::vector<double>& starts_s = listener.bucket_starts_s;
   ASSERT_EQ(starts_s.size(), 4u);
 
-  // between the starts lie kernels: bucket 0 leaves before the blocks' attention runs backwards, 2 before the embedding
+  // kernels run between the starts: bucket 0 starts before the blocks' attention backward, bucket 2 before the
+  // embedding
   std::vector<double> attention_s, embedding_s, cross_entropy_s;
   for (const LaunchRecorder::Launch& launch : recorder.launches()) {
     if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos)
@@ -454,8 +450,7 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   EXPECT_GT(starts_s[3], embedding_s.back());
 }
 
-// --- beside the step
-// ------------------------------------------------------------------------------------------------------
+// --- outside the step ----------------------------------------------------------------------------------------------
 
 TEST(Training, validation_is_the_mean_loss_over_its_windows_on_any_ranks_and_changes_nothing) {
   config::Settings deck = small_settings();

@@ -5,14 +5,14 @@
 ///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
 ///
 /// Three kernels: the rows (delta, lse in powers of two); the keys, where one team owns a tile of keys, keeps its d_k
-/// and d_v in registers and walks the queries, so that every score is recomputed once; the sums, which rounds d_q. What
-/// a tile of keys gives to d_q is added to float sums in the workspace: one tile of keys after the other, in a fixed
-/// order that counters hold, or by whoever comes first.
+/// and d_v in registers and walks the queries, so that every score is recomputed once; the sums, which rounds d_q. The
+/// contribution of a tile of keys to d_q is added to float sums in the workspace, either in a fixed order of the tiles,
+/// enforced by counters, or in order of arrival.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2.
-/// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they meet
+/// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they multiply
 ///            d_out, q and k; the three gradients are rounded once.
-/// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient.
+/// Error      eps<Scalar> relative, plus 2 eps<Scalar> times the largest entry of each gradient.
 /// Order      DqOrder::fixed: bitwise repeatable. DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
@@ -43,8 +43,8 @@ struct AmpereBackward {
 
   BackwardTask<Exec, Scalar> task;
   DqOrder order;
-  /// At least workspace_bytes(), on a multiple of 16 bytes; what it holds before does not matter. Launches that share
-  /// one must not run at the same time.
+  /// At least workspace_bytes(), aligned to 16 bytes; its previous content does not matter. Launches that share one
+  /// must not run concurrently.
   Vector<std::byte, Exec> workspace;
 
   /// Head widths: the multiples of 8 up to 256; up to 160 where a team has only 99 KiB of scratch (sm_86, sm_89,

@@ -51,9 +51,10 @@ struct BackwardKeysTeam {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.k.extent_int(2), kKeyTile);
     if (heads * tiles == 0) return;
-    // The tiles of keys of a head follow each other through its queries, in a fixed order about two steps apart. What
-    // all of them touch (q, d_out, sums of d_q) should stay in the level-2 cache: where two steps of every team do not,
-    // whole heads must. Under a causal mask teams take different times, and many heads fill the gaps.
+    // The tiles of keys of a head follow each other through its queries, in a fixed order about two steps apart. Their
+    // common working set (q, d_out, sums of d_q) should stay in the L2 cache: if that of two steps of every team does
+    // not fit, that of whole heads must. With a causal mask run times differ between teams, and many heads fill the
+    // gaps.
     constexpr double kCache = 32 << 20;
     constexpr bool kIsSpreadLarge = 2.0 * 132 * kQueryTile * 8 * kWidth > kCache;
     const int least = task.causal || (kWidth >= 128 && !kIsSpreadLarge) ? 16 : 1;  // as measured
@@ -79,7 +80,7 @@ struct BackwardKeysTeam {
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
     const int heads = task.q.extent_int(0) * H, tiles = ceil_div(Tk, kKeyTile);
 
-    // 1. which tile: groups of heads; inside a group the first keys, which most queries see, first, heads fastest
+    // 1. which tile: groups of heads; inside a group in the order of keys (most queries see the first), heads fastest
     const TilePlace place = place_of(team.league_rank(), heads_of_group, heads, tiles);
     const int head = place.head, b = head / H, h = head % H;
     const int first_key = place.tile * kKeyTile, keys = min(kKeyTile, Tk - first_key);
@@ -146,7 +147,7 @@ struct BackwardKeysTeam {
     Rows32<kKeepsKeys> k_kept, v_kept;
     if constexpr (kKeepsKeys) {
       cuda::wait_for_copies<0>();
-      team.team_barrier();  // k and v are there
+      team.team_barrier();  // k and v have arrived
       k_kept.load(k_read);
       v_kept.load(v_read);
     }
@@ -155,7 +156,7 @@ struct BackwardKeysTeam {
     for (int tile = end_tile - 1; tile >= first_tile; --tile, odd ^= kHasStages) {
       const int here = odd * 2 * kQueryBytes;
       cuda::wait_for_copies<0>();
-      team.team_barrier();  // this tile is there; what is overwritten from here on has been read
+      team.team_barrier();  // this tile has arrived; what is overwritten from here on has been read
       if constexpr (kHasStages) {
         copy_queries(task.q, tile - 1, stages + (2 * kQueryBytes - here));
         copy_queries(task.d_out, tile - 1, stages + (3 * kQueryBytes - here));
@@ -219,10 +220,10 @@ struct BackwardKeysTeam {
       };
       accumulate<kKeepsP>(p_words, part, p_read, q_rows.of_tile(here + kQueryBytes), q_half.of_tile(here + kQueryBytes),
                           d_v, gradients, [&] {
-                            // all parts of these keys' p are there
+                            // all parts of these keys' p are complete
                             cuda::named_barrier_sync(1 + key_warp, kParts * cuda::kWarpLanes);
                           });
-      team.team_barrier();  // all score gradients are there; d_out and the numbers have been read
+      team.team_barrier();  // all score gradients are complete; d_out, log_sum and delta have been read
       if constexpr (!kHasStages) copy_queries(task.d_out, tile - 1, stages + kQueryBytes);
       copy_numbers(tile - 1);
       cuda::commit_copies();
@@ -255,7 +256,7 @@ struct BackwardKeysTeam {
       }
     }
 
-    // 7. write, through what was the tiles of k and v
+    // 7. write, staged in the former tiles of k and v
     cuda::wait_for_copies<0>();
     team.team_barrier();  // k and v have been read, the last share of d_q has been added
     if (first_tile < end_tile) pass_turn(first_tile);
@@ -301,9 +302,9 @@ struct BackwardKeysTeam {
     }
   }
 
-  /// 32 keys (in registers where they are kept) times this part's queries, over the width. After each step
-  /// between(step) does other work, and returns a zero that the loads of the next step but one wait for: left to itself
-  /// the compiler would put all products first, and the other work where no product is left to hide it.
+  /// 32 keys (in registers if they are kept) times this part's queries, over the width. After each step between(step)
+  /// does other work and returns a zero on which the loads of the next step but one depend: otherwise the compiler
+  /// would schedule all products first, with none left to hide the other work.
   template <bool kIsKept, class Between>
   static TESSERA_DEVICE void products(const Rows32<kIsKept>& kept, const typename Layout::Reader& keys,
                                       const typename Layout::Reader& queries, PartScores& scores,
@@ -335,7 +336,7 @@ struct BackwardKeysTeam {
   }
 
   /// sums += scores times rows: 32 keys times this part's columns, over the tile's queries, after wait(). With kIsKept
-  /// this part's queries come first, their scores out of `own` registers, and wait() only before the others.
+  /// this part's queries come first, their scores from the registers `own`, and wait() precedes only the others.
   template <bool kIsKept, class Between, class Wait>
   static TESSERA_DEVICE void accumulate(const PartWords& own, int part, const typename Scores::Reader& scores,
                                         const typename Layout::Reader& queries, const typename Layout::Reader& half,

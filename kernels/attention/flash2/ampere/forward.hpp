@@ -3,18 +3,18 @@
 ///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
 ///
 /// One team owns a tile of queries of one (b,h). Each warp keeps 16 or 32 rows of sums and of output in registers and
-/// walks the keys, which arrive by asynchronous copies in a ring of tiles: values travel under the products with the
-/// keys and the next keys under those with the values, and another team on the same multiprocessor works while this one
-/// takes exponentials (D = 80: a deeper ring, exponentials interleaved with the products of the next tile). Warps never
-/// exchange anything but the tiles.
+/// walks the keys, which arrive by asynchronous copies in a ring of tiles: loads of values overlap the products with
+/// the keys, loads of the next keys those with the values, and another team on the same multiprocessor computes while
+/// this one takes exponentials (D = 80: a deeper ring, exponentials interleaved with the products of the next tile).
+/// Warps share nothing but the tiles.
 ///
-/// The running maximum is lazy: scores are taken relative to a bound that moves, and sums and output are rescaled,
+/// The running maximum is lazy: scores are taken relative to a bound, which is raised, with sums and output rescaled,
 /// only when a score exceeds it by more than 2^8; the result is exact, since the bound cancels in out and lse.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; lazy rescaling as in FlashAttention-4 (Shah et al. 2026).
 /// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
-///            bound) before they meet v, out once at the end.
-/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, and of the largest.
+///            bound) before they multiply v, out once at the end.
+/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     scratch: the tile of queries and a ring of tiles of k and v, 16 to 96 KiB; no workspace.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.

@@ -79,8 +79,7 @@ struct ForwardTeam {
   TESSERA_DEVICE void run(const Member& team) const {
     const int warp = cuda::warp_of_team(), lane = threadIdx.x, thread = warp * cuda::kWarpLanes + lane;
     const int H = task.q.extent_int(1), Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    // Quotients are written out here: with ceil_div ptxas (CUDA 13.0) makes other code of this kernel, at D = 128 5 %
-    // slower.
+    // Quotients are written out here: with ceil_div ptxas (CUDA 13.0) generates code that is 5 % slower at D = 128.
     const int heads = task.q.extent_int(0) * H, tiles = (Tq + kQueryTile - 1) / kQueryTile;
 
     // 1. which tile: groups of heads; inside a group the longest rows first, heads fastest
@@ -112,7 +111,7 @@ struct ForwardTeam {
     const float factor = task.scale * kLog2e;  // exponentials are powers of two
     const auto q_read = Layout::Reader::as_rows(q_tile + Layout::bytes(warp * kWarpRows), lane);
     const auto k_read = Layout::Reader::as_columns(k_ring, lane), v_read = Layout::Reader::as_rows(v_ring, lane);
-    const auto settle = [&](Scores& scores, int tile) {  // scores that count, and a bound for them
+    const auto settle = [&](Scores& scores, int tile) {  // masks the scores and raises their bound
       if ((tile + 1) * kKeyTile > clear_keys) hide(scores, first_row, tile * kKeyTile, beyond, lane);
       raise_bound(scores, factor, bound, sum, output);
     };
@@ -120,13 +119,14 @@ struct ForwardTeam {
     Layout::template copy_rows<kQueryTile, kThreads>(q_tile, row_of(task.q, b, h, first_query), task.q.stride(2),
                                                      queries, D, thread);
     if constexpr (kStages == 1) {
-      // 2. tile by tile; the values travel under the products with the keys, the next keys under those with the values
+      // 2. tile by tile; loads of the values overlap the products with the keys, those of the next keys the products
+      //    with the values
       copy_tile(task.k, 0, k_ring);
       cuda::commit_copies();
       Held held;
       for (int tile = 0; tile < key_tiles; ++tile) {
         cuda::wait_for_copies<0>();
-        team.team_barrier();  // the keys are there; the values before have been read
+        team.team_barrier();  // the keys have arrived; the previous values have been read
         copy_tile(task.v, tile * kKeyTile, v_ring);
         cuda::commit_copies();
         if (tile == 0) hold(q_read, held);
@@ -138,13 +138,13 @@ struct ForwardTeam {
           weigh(scores, factor, bound, sum, weights, 0, 1);
         }
         cuda::wait_for_copies<0>();
-        team.team_barrier();  // the values are there; the keys have been read
+        team.team_barrier();  // the values have arrived; the keys have been read
         copy_tile(task.k, (tile + 1) * kKeyTile, k_ring);
         cuda::commit_copies();
         if (tile < warp_tiles) add_values(weights, v_read, output);
       }
     } else {
-      // 2. start the copies of the first keys and values, and make the first scores
+      // 2. start the copies of the first keys and values, and compute the first scores
       TESSERA_UNROLL
       for (int i = 0; i < kStages; ++i) {
         copy_tile(task.k, i * kKeyTile, k_ring + i * kTileBytes);
@@ -152,17 +152,18 @@ struct ForwardTeam {
         cuda::commit_copies();
       }
       cuda::wait_for_copies<kStages - 1>();
-      team.team_barrier();  // q and the first keys are there
+      team.team_barrier();  // q and the first keys have arrived
       Held held;
       hold(q_read, held);
       Scores even, odd;
       if (warp_tiles > 0) products(held, q_read, k_read, even, [](int) {});
 
-      // 3. tile by tile: weigh the scores, under the products of the next; then add the weighted values
+      // 3. tile by tile: exponentials of the scores, interleaved with the products of the next; then add the weighted
+      //    values
       int slot = 0, last_slot = kStages - 1;  // of the ring: this tile's, and the one before it
       const auto step = [&](int tile, Scores& scores, Scores& next) {
         cuda::wait_for_copies<(kStages > 2 ? kStages - 2 : 0)>();
-        team.team_barrier();  // values of this tile and keys of the next are there; what they replace has been read
+        team.team_barrier();  // values of this tile and keys of the next have arrived; what they replace has been read
         copy_tile(task.k, (tile + kStages) * kKeyTile, k_ring + slot * kTileBytes);
         copy_tile(task.v, (tile + kStages - 1) * kKeyTile, v_ring + last_slot * kTileBytes);
         cuda::commit_copies();
@@ -187,7 +188,7 @@ struct ForwardTeam {
       }
     }
 
-    // 4. normalise; the rows leave through the warp's part of the tile of queries, which only this warp reads
+    // 4. normalise; rows are staged in the warp's part of the tile of queries, which only this warp reads
     cuda::wait_for_copies<0>();
     team.team_barrier();  // q has arrived (also where there was no key to wait for) and has been read
     const SharedAddress staging = q_tile + Layout::bytes(warp * kWarpRows);

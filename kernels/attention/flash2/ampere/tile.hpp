@@ -1,8 +1,8 @@
 /// Tiles of 16-bit rows in scratch, and products of them on mma.sync; shared by the sm_80 attention kernels.
 ///
 /// A tile has rows of kWidth elements, a multiple of 16, without padding. The 16-byte chunks of a row are permuted
-/// (chunk c of row r lies at place c ^ x(r)) so that eight consecutive rows of one chunk lie in different banks: what
-/// ldmatrix reads and cp.async writes at a time meets no bank twice. Columns from D to kWidth are zero.
+/// (chunk c of row r lies at place c ^ x(r)) so that eight consecutive rows of one chunk lie in different banks:
+/// neither ldmatrix nor cp.async has bank conflicts. Columns from D to kWidth are zero.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -20,7 +20,7 @@ namespace tessera::kernels::ampere {
 
 using cuda::SharedAddress;
 
-/// Where row `row` of head h of sequence b begins.
+/// Address of row `row` of head h of sequence b.
 template <class Heads>
 TESSERA_DEVICE auto row_of(const Heads& heads, int b, int h, int row) {
   return heads.data() + b * heads.stride(0) + h * heads.stride(1) + row * heads.stride(2);
@@ -31,14 +31,14 @@ struct TileLayout {
   static constexpr int kWidth = kWidth_;
   static constexpr int kChunks = kWidth / 8;  // 16-byte chunks of a row
   static constexpr int kRowBytes = kWidth * 2;
-  static constexpr int kFactor = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;  // chunks that change places
-  static constexpr int kRowsPerTurn = 8 / kFactor;                                 // rows until the places change
+  static constexpr int kFactor = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;  // chunks permuted among each other
+  static constexpr int kRowsPerTurn = 8 / kFactor;                                 // rows with the same permutation
 
   static constexpr int bytes(int rows) { return rows * kRowBytes; }
   static TESSERA_DEVICE int place(int row, int chunk) { return chunk ^ (row / kRowsPerTurn % kFactor); }
   static TESSERA_DEVICE int offset(int row, int chunk) { return row * kRowBytes + place(row, chunk) * 16; }
 
-  /// Starts to copy kRows rows, the first `count` of which exist, of D elements each; the rest becomes zero.
+  /// Starts the copy of kRows rows of D elements each, of which the first `count` exist; the rest becomes zero.
   template <int kRows, int kThreads, class Scalar>
   static TESSERA_DEVICE void copy_rows(SharedAddress tile, const Scalar* rows, std::int64_t stride, int count, int D,
                                        int thread) {

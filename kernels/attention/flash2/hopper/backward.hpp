@@ -13,25 +13,25 @@
 ///               to sums in memory by the copy engine.
 ///   3. finish   sums of d_q, scaled and rounded.
 ///
-/// In the main kernel one warp takes the places and loads k and q, one loads v and d_out, two hand over shares of d_q;
-/// two warpgroups of 64 keys each do the arithmetic, on transposed scores, so that p and ds go from registers straight
-/// into d_v and d_k. The share of d_q needs ds of both warpgroups: it is computed one step late, so that neither waits
-/// for the other and one's exponentials run beside the other's products. A place's first loads run beside the end of
-/// the place before. Heads of 256 have a main kernel of their own, BackwardWide: one team per place, tiles of 64 keys,
-/// whose sums both warpgroups share.
+/// In the main kernel one warp takes the places and loads k and q, one loads v and d_out, two add shares of d_q to the
+/// sums; two warpgroups of 64 keys each do the arithmetic, on transposed scores, so that p and ds go from registers
+/// straight into d_v and d_k. The share of d_q needs ds of both warpgroups: it is computed one step late, so that
+/// neither waits for the other and one's exponentials overlap the other's products. A place's first loads overlap the
+/// end of the previous place. Heads of 256 have a separate main kernel, BackwardWide: one team per place, tiles of 64
+/// keys, whose sums both warpgroups share.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2; Shah et al. 2024, arXiv:2407.08608 (warp roles).
 /// Numerics   products of Scalar summed in float; p in float until ds is formed; p and ds rounded to Scalar for the
 ///            products that follow; the three gradients rounded once. Relative error (Frobenius, standard normal
 ///            inputs) against double 2.3e-3 to 2.6e-3 in bf16, 3.0e-4 to 3.2e-4 in fp16, that of a FlashAttention-2
 ///            with the same roundings.
-/// Error      eps<Scalar>, and 2 eps<Scalar> of the largest of each gradient, in each entry.
+/// Error      eps<Scalar> relative, plus 2 eps<Scalar> times the largest entry of each gradient.
 /// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
-///            order: bitwise repeatable. DqOrder::any: additions come as they come, without a mask (and D up to 128)
-///            behind a first share, which the head's first place stores; d_k and d_v are repeatable still. A place
+///            order: bitwise repeatable. DqOrder::any: additions in order of arrival, without a mask (and D up to 128)
+///            after a first share, which the head's first place stores; d_k and d_v are still repeatable. A place
 ///            waits only for places taken before it, so any number of teams may run at once.
-/// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() of the
-///            caller's, about twice the size of q.
+/// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() from the
+///            caller, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
 /// Measured   H200 at full clocks (bench.rest_ms), bf16, B*T = 16,384; times cuDNN in a fixed order / in any order,
 ///            full, causal: D = 128 T = 4096 1.06 / 1.12, 1.10 / 1.18, T = 16,384 1.04 / 1.09, 1.06 / 1.15; D = 64
@@ -45,8 +45,8 @@
 ///            memory. D = 64: the path 69 %, the tensor cores 55 %, issue 32 %, those waits 34 %.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
-/// Throws     std::invalid_argument when the device is another, shapes disagree, D is not supported, accepts() is
-///            false, or the workspace is too small.
+/// Throws     std::invalid_argument when runs_on() or accepts() is false, shapes disagree, D is not supported, or the
+///            workspace is too small.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -67,11 +67,11 @@ struct HopperBackward {
 
   BackwardTask<Exec, Scalar> task;
   DqOrder order;
-  /// At least workspace_bytes(), on a multiple of 128 bytes; what it holds before does not matter. Launches that share
-  /// one must not run at the same time.
+  /// At least workspace_bytes(), aligned to 128 bytes; its previous content does not matter. Launches that share one
+  /// must not run concurrently.
   Vector<std::byte, Exec> workspace;
 
-  /// Whether this build and this device are Hopper's.
+  /// Whether both this build and this device are sm_90a.
   static bool runs_on(const Exec& exec);
 
   /// Whether there is a kernel for this head width: 32, 64, 80, 96, 128, 256.

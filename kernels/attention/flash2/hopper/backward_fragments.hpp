@@ -1,5 +1,5 @@
-/// What a consumer of either main kernel of HopperBackward does with its fragments: the products, the exponentials, the
-/// gradient of the scores, and the rows that it writes in the end.
+/// Operations of a consumer of either main kernel of HopperBackward on its fragments: the products, the exponentials,
+/// the gradient of the scores, and the final rows.
 ///
 /// A warpgroup's accumulator [64, n] is n/2 floats of each lane: of the rows g and g+8 of its warp's sixteen, g =
 /// lane/4, the columns 2t and 2t+1 of every eight, t = lane%4. Scores are transposed, [key, query].
@@ -78,8 +78,8 @@ struct BackwardProducts {
   }
 };
 
-/// A number of each query of a tile: of every 16, the four of this lane's columns 2t, 2t+1, 2t+8, 2t+9. Loaded ahead of
-/// a wait where there are registers for it, else when they are used.
+/// One number per query of a tile: of every 16, the four of this lane's columns 2t, 2t+1, 2t+8, 2t+9. Loaded ahead of a
+/// wait if there are registers for it, otherwise on use.
 template <int kQueries, bool kAhead>
 struct QueryNumbers {
   SharedAddress from;

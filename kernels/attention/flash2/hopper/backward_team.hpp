@@ -2,9 +2,9 @@
 /// queries that sees it.
 ///
 /// Warp 0 takes the places and loads k and the tiles of q, warp 1 v and those of d_out, warps 2 and 3 add shares of d_q
-/// to the sums; the two warpgroups after them are the consumers, 64 keys each. They meet only at ds: a step's share of
-/// d_q takes that of both, and is computed a step late, so neither waits for the other's. Steps are counted through
-/// from one place to the next, and so are the rings.
+/// to the sums; the two following warpgroups are the consumers, 64 keys each. They exchange only ds: a step's share of
+/// d_q needs that of both, and is computed one step late, so that neither waits for the other. Steps and rings are
+/// counted continuously from one place to the next.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -39,7 +39,7 @@ struct BackwardMain {
   float scale;
   bool in_order;
 
-  // The pad. Tiles start on 1024 bytes: the swizzle counts on it.
+  // The pad. Tiles are aligned to 1024 bytes, as the swizzle requires.
   static constexpr int kKeyBytes = kKeyTile * D * 2, kQueryBytes = kQueries * D * 2;
   static constexpr int kScoreBytes = kQueries / 64 * kKeyTile * 128;  // ds transposed: panels of 64 queries
   static constexpr int kShareBytes = kQueries * D * 4;                // of d_q, both consumers
@@ -74,7 +74,7 @@ struct BackwardMain {
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
-  /// The team's pad. Its n-th place is read from there when needed: there are no registers to keep it.
+  /// The team's pad. Its n-th place is read from there when needed, to save registers.
   struct Pad {
     SharedAddress start;
 
@@ -146,7 +146,7 @@ struct BackwardMain {
     fence_barrier_init();
   }
 
-  /// Takes the next of all places and tells the team.
+  /// Takes the next place and publishes it to the team.
   TESSERA_DEVICE void take_place(const Pad& pad, int n) const {
     const int number = atomicAdd(sums.taken, 1);
     barrier_wait(pad.barrier(kPlaceEmpty + (n & 1)), (n >> 1 & 1) ^ 1);
@@ -154,7 +154,7 @@ struct BackwardMain {
     if (number < shape.heads * shape.key_tiles) {
       const BackwardShape::Place place = shape.place(number);
       const int first = shape.first_query_tile(place.key_tile);
-      // The steps that must hide keys: all where the tile of keys is incomplete, else those at the diagonal.
+      // The steps that must mask keys: all if the tile of keys is incomplete, otherwise those at the diagonal.
       const int first_hidden = place.key_tile * kKeyTile + kKeyTile - 1 - shape.diagonal - first * kQueries;
       shared_store(to, place.key_tile);
       shared_store(to + 4, place.head);
@@ -167,8 +167,8 @@ struct BackwardMain {
     barrier_arrive(pad.barrier(kPlaceFull + (n & 1)));
   }
 
-  /// A lane that feeds the consumers: for every place its tile of keys, then the tiles of queries. The one that loads k
-  /// also takes the places, the other loads the numbers per row.
+  /// A producer lane: loads for every place its tile of keys, then the tiles of queries. The one that loads k also
+  /// takes the places, the other loads lse and delta.
   template <bool kLoadsK>
   TESSERA_DEVICE void load_tiles(const Pad& pad, const CUtensorMap& keys, const CUtensorMap& queries, int keys_at,
                                  int queries_at, int queries_full, int queries_empty) const {
@@ -242,7 +242,7 @@ struct BackwardMain {
       barrier_wait(barrier(kShareFull), parity);
       return pad + kShare + consumer * kShareBytes0 + stage * kShareBytes;
     }
-    /// Gives the room back as soon as the copy engine has read it.
+    /// Frees the slot as soon as the copy engine has read it.
     TESSERA_DEVICE void release_share() {
       bulk_commit();
       bulk_wait_read<0>();
@@ -271,8 +271,8 @@ struct BackwardMain {
     }
   }
 
-  /// A place's shares as they come. Sums that were not cleared are stored by the head's first place, which was taken
-  /// before the others; these add behind it.
+  /// A place's shares in order of arrival. If the sums were not cleared, the head's first place, taken before the
+  /// others, stores its shares, and the others add after it.
   TESSERA_DEVICE void add_as_they_come(ShareRing& ring, int key_tile, int first, float* to,
                                        std::int32_t* ticket) const {
     const bool stores = !sums.are_cleared && key_tile == 0;
@@ -299,12 +299,13 @@ struct BackwardMain {
   using Scores = float[kQueries / 2];          // [64 keys, kQueries] of a warpgroup, or their gradient
   using Packed = std::uint32_t[kQueries / 4];  // the same as an operand
 
-  /// p = 0 where the query does not see the key, or there is none. After the exponential: a hidden one may be infinite.
+  /// p = 0 where the query does not see the key, or there is no key. Applied after the exponential, because a masked
+  /// one may be infinite.
   TESSERA_DEVICE void hide(Scores& p, const Pad& pad, int n, int first_row, int step) const {
     const int lane = threadIdx.x;
     const int key = pad.key_tile(n) * kKeyTile + first_row + lane / 4;
     const int query = (pad.first(n) + step) * kQueries + 2 * (lane & 3);
-    // By how much the lane's keys of rows g and g+8 are beyond what its first query sees.
+    // How far the lane's keys of rows g and g+8 lie beyond the last key that its first query sees.
     const int over[2] = {key < shape.Tk ? key - query - shape.diagonal : kEveryKey,
                          key + 8 < shape.Tk ? key + 8 - query - shape.diagonal : kEveryKey};
   #pragma unroll
@@ -313,7 +314,7 @@ struct BackwardMain {
     }
   }
 
-  /// Leaves a share of d_q where the lane that adds it will find it.
+  /// Stores a share of d_q for the lane that adds it.
   template <int kCount>
   static TESSERA_DEVICE void store_share(const float (&d_q)[kCount], const Pad& pad, int consumer, int thread,
                                          int share) {
@@ -325,7 +326,7 @@ struct BackwardMain {
       shared_store(to + i / 4 * 16 * kWarpgroupLanes, d_q[i], d_q[i + 1], d_q[i + 2], d_q[i + 3]);
     }
   }
-  /// Tells it. Apart from the stores, because the fence waits for them.
+  /// Signals that lane. Separate from the stores, because the fence waits for them.
   static TESSERA_DEVICE void hand_over_share(const Pad& pad, int consumer, int lane, int share) {
     fence_shared_for_async();
     __syncwarp();
@@ -352,7 +353,7 @@ struct BackwardMain {
     return pad + kK + key_slot * kKeyBytes +
            (Tiles::kSplitsColumns ? consumer * (Tiles::kColumns0 / Panels::kWidth) * kKeyTile * kPanelBytes : 0);
   }
-  /// The same number; what is computed from it is not kept from one step to the next, for which registers are lacking.
+  /// The same number, opaque to the compiler: values derived from it are recomputed each step, to save registers.
   template <class Number>
   static TESSERA_DEVICE Number computed_here(Number number) {
     asm volatile("" : "+r"(number));
@@ -415,10 +416,11 @@ struct BackwardMain {
         round_weights<Scalar>(p, p_packed);
         weigh<Scalar>(p, d_p, delta, ds_packed);
 
-        // 3. ds for the other consumer as well. That it is done with the tile that is overwritten shows by its previous
-        // ds: of two tiles it tells only after reading the one before, of three it has read two before by then.
+        // 3. publish ds to the other consumer. Its previous ds shows that it is done with the tile overwritten here: of
+        // two tiles, it signals only after reading the one before; of three, it has by then read the one before that.
         if (turn > 0) barrier_wait(pad.barrier(kDsFull + (slot ^ 1)), (turn - 1) >> 1 & 1);
-        // ds goes to [key, query], 16-byte chunks exchanged by the swizzle; a lane gives the address of a row of 8x8s.
+        // ds is stored as [key, query], 16-byte chunks permuted by the swizzle; a lane gives the address of a row of
+        // 8x8s.
         const int ds_row = 64 * consumer + 16 * warp + (lane & 15);
         const SharedAddress ds_write =
             pad + kDs + ds_tile * kScoreBytes + ds_row * 128 + ((lane >> 4 ^ (ds_row & 7)) << 4);
@@ -429,9 +431,10 @@ struct BackwardMain {
                          ds_packed[4 * slice + 3]);
         }
 
-        // 4. d_v += p^T d_out, d_k += ds^T q, and between them the previous step's share of d_q. At a place's first
-        // step it belongs to the place before, with its k where that is still there; else it is of nothing, and not
-        // stored.
+        // 4. d_v += p^T d_out, d_k += ds^T q, and between them the previous step's share of d_q. In a place's first
+        //    step
+        // that share belongs to the previous place, with its k if that is still loaded; otherwise it is meaningless and
+        // not stored.
         warpgroup_fence();
         Products::of_keys(d_v_sum, p_packed, d_outs);
         warpgroup_commit();
@@ -481,7 +484,7 @@ struct BackwardMain {
     if (kKTiles == 2 && turn > 0) give_last_share(pad, consumer, warp, lane, turn - 1, (places - 1) % kKTiles);
   }
 
-  /// The share of d_q of a step that none follows with the same k.
+  /// The share of d_q of the last step with this k.
   TESSERA_DEVICE void give_last_share(const Pad& pad, int consumer, int warp, int lane, unsigned turn,
                                       int key_slot) const {
     barrier_wait(pad.barrier(kDsFull + (turn & 1)), turn >> 1 & 1);

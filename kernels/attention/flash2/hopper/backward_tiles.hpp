@@ -1,5 +1,5 @@
-/// What the three kernels of HopperBackward share: how the work is cut into tiles and places, and the sums
-/// that they hand to each other.
+/// Shared by the three kernels of HopperBackward: the division of the work into tiles and places, and the sums in the
+/// workspace.
 #pragma once
 
 #include <algorithm>
@@ -25,22 +25,22 @@ struct BackwardTiles {
   static constexpr int kQueries = D <= 64 ? 128 : 64;    // rows of q and d_out in one step
 
   // Rings, as far as the pad has room. The second tile of k is the next place's: the last share of d_q of a place then
-  // need not wait for the other consumer, it is computed in the next place's first step. The third tile of q hides the
-  // latency of its load, because q is held to the end of a step by both consumers, one half a step behind the other.
+  // need not wait for the other consumer; it is computed in the next place's first step. The third tile of q hides the
+  // latency of its load, because both consumers hold q to the end of a step, one of them half a step later.
   static constexpr int kKTiles = D == 128 ? 1 : 2;
   static constexpr int kQTiles = D == 128 ? 3 : 2;
   static constexpr int kDOutTiles = 2;
   static constexpr int kDsTiles = D == 64 ? 2 : 3;
   static constexpr int kStages = D == 64 || D == 128 ? 1 : 2;  // shares of d_q that may wait to be added
 
-  // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: it takes 64 of the queries, or
-  // where there are only 64, some of the panels of k.
+  // A step's share of d_q, [kQueries, D], is one product of 64 rows for each consumer: over 64 of the queries or, if
+  // there are only 64, over some of the panels of k.
   static constexpr bool kSplitsColumns = kQueries == 64;
   static constexpr int kColumns0 = kSplitsColumns ? HeadPanels<D>::kWidth * ((HeadPanels<D>::kCount + 1) / 2) : D;
   static constexpr int kColumns1 = kSplitsColumns ? D - kColumns0 : D;
 };
 
-/// Shapes of a launch, and who works on what.
+/// Shapes of a launch, and the assignment of work to teams.
 struct BackwardShape {
   int heads, H, Tq, Tk;  // heads = B*H
   int query_tiles = 0, key_tiles = 0;
@@ -48,7 +48,7 @@ struct BackwardShape {
   int diagonal = 0;                      // query i sees the keys j <= i + diagonal
   int heads_per_group = 0;               // heads that are worked on together, so that they share the level-2 cache
   bool is_descending = false;            // key tiles are taken last one first
-  bool is_ring = false;                  // BackwardWide, unmasked: a walk begins at a tile of its own and comes round
+  bool is_ring = false;                  // BackwardWide, unmasked: walks start at different tiles and wrap round
 
   TESSERA_DEVICE int first_query_tile(int key_tile) const {
     return max(key_tile * keys_of_tile - diagonal, 0) / query_tile;
@@ -73,7 +73,7 @@ struct BackwardShape {
   }
 };
 
-/// What the three kernels hand to each other, cut out of the workspace. Rows are padded to whole tiles of queries.
+/// The workspace of the three kernels. Rows are padded to whole tiles of queries.
 struct BackwardSums {
   float* d_q;    // [heads, query_tiles, query_tile*D]  in the order of accumulators, consumer by consumer
   float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
@@ -84,7 +84,7 @@ struct BackwardSums {
   bool are_cleared = false;  // sums of d_q are 0 before the first share; else that one is stored, not added
 };
 
-/// Where column c of 16 lies so that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.
+/// Position of column c of 16, such that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.
 TESSERA_DEVICE int fragment_position(int c) { return 4 * ((c & 7) >> 1) + 2 * (c >> 3) + (c & 1); }
 
 }  // namespace tessera::kernels::detail::hopper_backward

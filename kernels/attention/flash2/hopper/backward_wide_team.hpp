@@ -1,13 +1,13 @@
 /// HopperBackward's main kernel for wide heads: one team, 64 keys of one head, and every tile of 64 queries that sees
 /// them.
 ///
-/// The sums d_k and d_v of 64 keys take both consumers' registers, so the consumers share the keys: of the scores each
-/// takes 32 of the queries, of the products with p and ds half of the columns. Those products need all of p and ds:
-/// each consumer multiplies its own from registers at once, and the other's out of the pad when they are there.
+/// The sums d_k and d_v of 64 keys take both consumers' registers, so the consumers share the keys: each takes 32 of
+/// the queries for the scores, and half of the columns for the products with p and ds. Those products need all of p and
+/// ds: each consumer multiplies its own from registers at once, and the other's from the pad when they have arrived.
 ///
 /// Warp 0 loads k and the tiles of q, warp 1 v and those of d_out. A step's d_q is as large as everything that the step
-/// reads: it goes to the sums in two shares, half a step apart, added by warps 2 and 3, so that additions travel all
-/// the time. The next scores run under the handing over of the first share, the second share under ds of the next step.
+/// reads: it is added to the sums in two shares, half a step apart, by warps 2 and 3, so that additions are in flight
+/// all the time. The next scores overlap the store of the first share, the second share overlaps ds of the next step.
 ///
 /// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the
 /// same sums at the same time.
@@ -53,7 +53,7 @@ struct BackwardWide {
   float scale;
   bool in_order;
 
-  // The pad. Tiles start on 1024 bytes: the swizzle counts on it.
+  // The pad. Tiles are aligned to 1024 bytes, as the swizzle requires.
   static constexpr int kTileBytes = 64 * D * 2, kScoreBytes = 64 * kPanelBytes, kRowBytes = kQueries * 4;
   static constexpr int kShareBytes = 64 * kShareColumns * 4;  // a consumer's
   static constexpr int kK = 0, kV = kK + kTileBytes, kQ = kV + kTileBytes, kDOut = kQ + 2 * kTileBytes,
@@ -135,8 +135,7 @@ struct BackwardWide {
     fence_barrier_init();
   }
 
-  /// A lane that feeds the consumers: its tile of keys once, then the tiles of queries, those of d_out with the numbers
-  /// per row.
+  /// A producer lane: loads its tile of keys once, then the tiles of queries, those of d_out with lse and delta.
   template <int kSlots>
   TESSERA_DEVICE void load_tiles(const Walk& walk, const CUtensorMap& keys, const CUtensorMap& queries, int keys_at,
                                  int queries_at, int keys_full, int queries_full, int queries_empty) const {
@@ -159,8 +158,7 @@ struct BackwardWide {
     }
   }
 
-  /// A lane that adds both consumers' first or second shares of d_q to the sums, in the order of tickets or as they
-  /// come.
+  /// A lane that adds both consumers' first or second shares of d_q to the sums, in the order of tickets or of arrival.
   TESSERA_DEVICE void add_shares(const Walk& walk, int half) const {
     const std::size_t head_tile = std::size_t(walk.head) * shape.query_tiles;
     const SharedAddress from = walk.pad + kShare;
@@ -199,7 +197,7 @@ struct BackwardWide {
   using Sum = float[kColumns / 2];                // [64, kColumns] of a warpgroup
   using Share = float[kShareColumns / 2];         // [64, kShareColumns] of a warpgroup
 
-  /// gradient[64 keys, kColumns] += weights[64 keys, 32 queries] rows[32 queries, kColumns], the weights out of a tile.
+  /// gradient[64 keys, kColumns] += weights[64 keys, 32 queries] rows[32 queries, kColumns], the weights from a tile.
   static TESSERA_DEVICE void key_product(Sum& gradient, SharedAddress weights, SharedAddress rows) {
     const TileDescriptor<kPanelBytes> a(same_in_warp(weights)), b(same_in_warp(rows), kQueries * kPanelBytes);
   #pragma unroll
@@ -209,7 +207,8 @@ struct BackwardWide {
     }
   }
 
-  /// p = 0 where the query does not see the key, or there is none. After the exponential: a hidden one may be infinite.
+  /// p = 0 where the query does not see the key, or there is no key. Applied after the exponential, because a masked
+  /// one may be infinite.
   TESSERA_DEVICE void hide(Scores& p, int first_key, int first_query) const {
     const int key = first_key + static_cast<int>(threadIdx.x) / 4;
     const int query = first_query + 2 * (threadIdx.x & 3);
@@ -220,7 +219,7 @@ struct BackwardWide {
     }
   }
 
-  /// Leaves a share of d_q where the lane that adds it will find it.
+  /// Stores a share of d_q for the lane that adds it.
   static TESSERA_DEVICE void hand_over(const Share& d_q, const Walk& walk, int consumer, int thread, int lane,
                                        int share) {
     const SharedAddress to = walk.pad + kShare + consumer * kShareBytes + 16 * thread;
@@ -276,8 +275,8 @@ struct BackwardWide {
       const SharedAddress d_outs = walk.pad + kDOut + own_panels;
       const SharedAddress p_tile = walk.pad + kP, ds_tile = walk.pad + kDs + ds_at;
 
-      // 1. p and ds, for the other consumer as well. That it has read the previous p shows by this step's d_out, which
-      // could not have come before; that it has read the ds that is overwritten, by its previous one.
+      // 1. p and ds, for the other consumer as well. This step's d_out shows that it has read the previous p: d_out is
+      // not loaded before. Its previous ds shows that it has read the ds that is overwritten.
       Packed p_packed, ds_packed;
       const Numbers lse2(walk.pad + kLse + own * 4);
       warpgroup_wait<1>(p);
@@ -304,7 +303,7 @@ struct BackwardWide {
       if (lane == 0) barrier_arrive(walk.barrier(kScoresFull + slot));
 
       // 2. d_v += p^T d_out and d_k += ds^T q over this consumer's queries, then over the other's; between them the
-      // second share of the previous step's d_q (of nothing in step 0, where it is not handed over)
+      // second share of the previous step's d_q (meaningless in step 0, and not stored)
       Share second_d_q, first_d_q;
       warpgroup_fence();
       Products::of_keys(d_v_sum, p_packed, d_outs + own * kPanelBytes);
@@ -323,7 +322,7 @@ struct BackwardWide {
       warpgroup_wait<1>();
       barrier_arrive(walk.barrier(kDOutEmpty));
 
-      // 3. the next scores, and beside them this step's first share of d_q
+      // 3. the next scores, overlapped with this step's first share of d_q
       if constexpr (!kIsLast) start_p(step + 1);
       warpgroup_wait<(kIsLast ? 0 : 1)>(first_d_q);
       if (lane == 0) barrier_arrive(walk.barrier(kQEmpty + slot));

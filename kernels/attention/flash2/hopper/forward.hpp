@@ -4,10 +4,9 @@
 ///
 /// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal.
 ///
-/// One team per multiprocessor stays until all tiles of queries are done. Its first warpgroup is the producer: one lane
-/// of it asks the copy engine for q, k and v and hands the tiles over by barriers. The others are consumers, 64 queries
-/// each: scores by wgmma out of shared memory, softmax in registers, weights straight from there into the second
-/// product.
+/// One persistent team per multiprocessor. Its first warpgroup is the producer: one lane of it issues the copy engine's
+/// loads of q, k and v and signals their arrival through barriers. The others are consumers, 64 queries each: scores by
+/// wgmma from shared memory, softmax in registers, weights straight from there into the second product.
 ///
 /// D <= 160   A tile of keys is taken as two halves. While the weights of one are made, the tensor cores compute the
 ///            scores of the next and the output of the one before, so a consumer hardly waits for them. Weights are
@@ -18,10 +17,10 @@
 ///
 /// Source     Shah et al. 2024, arXiv:2407.08608 (producer and consumers, taking turns, overlap inside a warpgroup).
 /// Departs    tiles of queries are counted from the end, so that with a causal mask the incomplete one is the cheapest;
-///            the softmax's maximum is looked for on demand; no clusters, no fp8.
+///            the softmax's maximum is updated on demand; no clusters, no fp8.
 /// Numerics   products of Scalar summed in float, softmax in float, weights rounded to Scalar for the second product.
-/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, and of the largest.
-/// Order      fixed for given shapes: bitwise repeatable, whichever team a tile falls to.
+/// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
+/// Order      fixed for given shapes: bitwise repeatable, whichever team processes a tile.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
 /// Measured   H200 at full clocks (bench.rest_ms), bf16, B*T = 16,384; TFLOP/s full / causal (times cuDNN). D = 64:
@@ -52,10 +51,10 @@ struct HopperForward {
 
   ForwardTask<Exec, Scalar> task;
   /// Counts tiles handed out. 0 before the first launch; every launch leaves it 0. Launches that share one must not
-  /// run at the same time.
+  /// run concurrently.
   Value<std::int32_t, Exec> tile_counter;
 
-  /// Whether this build and this device are Hopper's.
+  /// Whether both this build and this device are sm_90a.
   static bool runs_on(const Exec& exec);
 
   /// Whether there is a kernel for this head width: 16, 32, 64, 80, 96, 128, 160, 192, 256.

@@ -1,15 +1,16 @@
-/// The running softmax of Hopper's attention forward, as one lane sees it: two rows, g and g + 8 of the warp's 16, and
-/// of each the columns of the lane's fragment (kernels/cuda/wgmma.hpp). Four lanes share a row.
+/// The running softmax of Hopper's attention forward, per lane: two rows, g and g + 8 of the warp's 16, and of each the
+/// columns of the lane's fragment (kernels/cuda/wgmma.hpp). Four lanes share a row.
 ///
 ///   weight = 2^(score * scale_log2 - shift),   out = sum weight v / sum weight
 ///
-/// holds for any shift of a row that keeps the weights within the range of the format. So a row need not move it with
-/// every new maximum: either it does (raise, then weigh), or only when weights turn out too large (weigh, has_outgrown,
-/// raise, weigh again). Rows move one by one: what a query gets does not depend on its neighbours.
+/// holds for any shift of a row that keeps the weights within the range of the format. So the shift need not follow
+/// every new maximum: it is raised either at each one (raise, then weigh), or only when weights turn out too large
+/// (weigh, has_outgrown, raise, weigh again). Each row has its own shift: the result of a query does not depend on its
+/// neighbours.
 ///
 /// Source    Milakov & Gimelshein 2018, arXiv:1805.02867. Departs in the shift, which may lag behind the maximum.
-/// Numerics  scores, sums and shifts in float. A weight has the same relative error whatever the shift; bf16 and fp16
-///           hold kLargest. NaN scores give NaN weights and sums either way.
+/// Numerics  scores, sums and shifts in float. The relative error of a weight does not depend on the shift; bf16 and
+///           fp16 can represent kLargest. NaN scores give NaN weights and sums either way.
 #pragma once
 
 #include <cmath>
@@ -38,12 +39,12 @@ struct Rows {
   float shift[2] = {0, 0};                // top * scale_log2; 0 where nothing was seen
   float sum[2] = {0, 0};                  // of the weights of this lane's columns
 
-  /// Moves the tops of the rows that `moves` names up to the largest of these scores. A row's four lanes agree. Outputs
-  /// so far are to be multiplied by `shrink`, 2^(old shift - new shift).
+  /// Raises the tops of the rows selected by `moves` to the largest of these scores. A row's four lanes agree. The
+  /// caller multiplies the outputs so far by `shrink`, 2^(old shift - new shift).
   template <int kCount>
   TESSERA_DEVICE void raise(const float (&scores)[kCount], float scale_log2, float (&shrink)[2],
                             const bool (&moves)[2] = {true, true}) {
-    float part[4];  // four chains: one instruction does not wait for the one before
+    float part[4];  // four independent chains, against latency
 #pragma unroll
     for (int i = 0; i < 4; ++i) part[i] = scores[i];
 #pragma unroll
@@ -60,7 +61,7 @@ struct Rows {
     }
   }
 
-  /// Weights as pairs of Scalar, and their sums over this lane, which are not added to the rows' yet.
+  /// Weights as pairs of Scalar, and their sums over this lane, not yet added to the rows' sums.
   template <class Scalar, int kCount, int kWords>
   TESSERA_DEVICE void weigh(const float (&scores)[kCount], float scale_log2, std::uint32_t (&weights)[kWords],
                             float (&sums)[2]) const {
@@ -75,7 +76,7 @@ struct Rows {
     }
   }
 
-  /// Whether weights of any row of the warp are too large to be used. No term of a sum is larger than the sum.
+  /// Whether weights of any row of the warp are too large to use. No term of a sum exceeds the sum.
   TESSERA_DEVICE static bool has_outgrown(const float (&sums)[2]) {
     return __any_sync(0xffffffffu, sums[0] > kLargest || sums[1] > kLargest);
   }

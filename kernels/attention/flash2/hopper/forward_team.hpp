@@ -73,7 +73,7 @@ struct TileKernel {
     TESSERA_DEVICE SharedAddress k_empty(int stage) const { return k_full(kKeyStages + stage); }
     TESSERA_DEVICE SharedAddress v_full(int stage) const { return k_empty(kKeyStages + stage); }
     TESSERA_DEVICE SharedAddress v_empty(int stage) const { return v_full(kKeyStages + stage); }
-    /// Which tile's queries lie in a stage.
+    /// The tile whose queries lie in a stage.
     TESSERA_DEVICE SharedAddress tile(int stage) const { return v_empty(kKeyStages) + kTileBytes * stage; }
   };
 
@@ -115,7 +115,7 @@ struct TileKernel {
       }
       fence_barrier_init();
     }
-    team.team_barrier();  // barriers exist; from here on warpgroups go their own ways and never meet again
+    team.team_barrier();  // barriers are initialised; from here on warpgroups diverge, without another team barrier
 
     if (warp < kWarpgroupWarps) {
       give_registers<kProducerRegisters>();
@@ -153,7 +153,7 @@ struct TileKernel {
         barrier_arrive_expecting(pad.v_full(key.stage), kKeyBytes);
         load_head_tile(pad.v(key.stage), v_map, pad.v_full(key.stage), j * kKeyTile, now.h, now.b);
       }
-      // As many draws as tiles: whoever made the last one leaves the counter as it was found.
+      // There are as many draws as tiles: the last one resets the counter.
       if (order.on_demand && next == teams + tiles - 1) *tile_counter = 0;
       tile = next;
     }
@@ -167,7 +167,7 @@ struct TileKernel {
   TESSERA_DEVICE static int my_turn(int consumer) { return 1 + consumer; }
   TESSERA_DEVICE static int next_turn(int consumer) { return consumer + 1 == kConsumers ? 1 : 2 + consumer; }
 
-  /// A consumer's 64 queries of a tile, as one lane sees them.
+  /// A consumer's 64 queries of a tile, from the view of one lane.
   struct OwnQueries {
     Descriptor q_rows;
     int first;      // negative in an incomplete tile
@@ -175,7 +175,7 @@ struct TileKernel {
     int unmasked;   // leading pieces that all 64 see
     int last_seen;  // last visible column of row g (of row g + 8: 8 more), counted from this lane's first, and
     int last_key;   // last column of all, counted alike
-    bool leads;     // this lane arrives for its warp
+    bool leads;     // this lane arrives on barriers for its warp
   };
 
   TESSERA_DEVICE void consume(const Pad& pad, int consumer, int warp, int lane) const {
@@ -197,8 +197,8 @@ struct TileKernel {
                           .last_key = Tk - 1 - column,
                           .leads = lane == 0};
       Rows rows;
-      // Without these zeros the registers of `output` are undefined around the loop over tiles, which ptxas answers
-      // with spills; the first product overwrites them all the same.
+      // Without these zeros the registers of `output` are undefined around the loop over tiles, and ptxas spills; the
+      // first product overwrites them anyway.
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) output[i] = 0;
 
@@ -250,7 +250,7 @@ struct TileKernel {
     const auto hide = [&](float(&half_scores)[kHalf / 2], int half) {
       if (half >= my.unmasked) hide_unseen(half_scores, my.last_seen - half * kHalf, my.last_key - half * kHalf);
     };
-    /// Weights of a half, by the tops as they stand: those of the first half serve to the end, with few exceptions.
+    /// Weights of a half, relative to the current tops: those of the first half serve to the end, with few exceptions.
     const auto weigh = [&](float(&half_scores)[kHalf / 2], std::uint32_t(&weights)[kHalf / 4]) {
       float sums[2];
       rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
@@ -280,8 +280,8 @@ struct TileKernel {
       warpgroup_wait<0>(second_scores);
       ++n;
     }
-    // 2. the others. While the weights of one half are made, the tensor cores have the scores of the next and the
-    //    output of the one before.
+    // 2. the others. While the weights of one half are computed, the tensor cores compute the scores of the next and
+    //    the output of the previous one.
     for (int j = 1; j < my.key_tiles; ++j, ++n) {
       const KeyUse key(n), last(n - 1);
       barrier_wait(pad.k_full(key.stage), key.parity);
@@ -301,8 +301,8 @@ struct TileKernel {
       warpgroup_commit();
       multiply_output<kHalf / 16>(output, second_weights, pad.v(last.stage) + kHalf * Panels::kBytes, true);
       warpgroup_commit();
-      // This look at a barrier decides nothing. Without it ptxas (CUDA 13.0) keeps the tiles' descriptors in
-      // vector registers, moves them over before every product, and spills; such a form was 4 to 12 % slower.
+      // The result of this barrier test is not used. Without it ptxas (CUDA 13.0) keeps the tiles' descriptors in
+      // vector registers, moves them before every product, and spills: 4 to 12 % slower.
       barrier_test(pad.v_full(key.stage), key.parity);
       hide(first_scores, 2 * j);
       weigh(first_scores, first_weights);
@@ -310,14 +310,14 @@ struct TileKernel {
       touch(output);
       if (my.leads) barrier_arrive(pad.v_empty(last.stage));
     }
-    // 3. the output of the last tile, of which half is enough where the mask hides the rest
+    // 3. the output of the last tile, of which half is enough if the mask hides the rest
     const bool ends_in_half = min(Tk, my.first + 64 + diagonal) <= (my.key_tiles - 1) * kKeyTile + kHalf;
     tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
     const KeyUse last(n - 1);
     barrier_wait(pad.v_full(last.stage), last.parity);
     if (my.leads) barrier_arrive(pad.k_empty(last.stage));
     barrier_arrive(pad.q_empty(query.stage));
-    // Both branches are whole chains: one that went on beyond a branch would make ptxas serialise them all.
+    // Each branch contains its whole chain of products: ptxas serialises products that are in flight across a branch.
     if (ends_in_half) {
       warpgroup_fence();
       multiply_output<kHalf / 16>(output, first_weights, pad.v(last.stage), my.key_tiles > 1);
@@ -364,7 +364,7 @@ struct TileKernel {
       weigh(scores);
       ++n;
     }
-    bool has_key = false, has_value = false;  // whether the tiles for the next step were there when last looked
+    bool has_key = false, has_value = false;  // whether the tiles for the next step had arrived when last tested
     /// Scores of tile j and output of tile j - 1.
     const auto advance = [&](auto& tile_scores, int j) {
       const KeyUse key(n), value(n - 1), next_key(n + 1);
@@ -384,7 +384,7 @@ struct TileKernel {
       rows.raise(tile_scores, scale_log2, shrink);
       warpgroup_wait_after(shrink[0] + shrink[1], output);
       if (my.leads) barrier_arrive(pad.v_empty(value.stage));
-      // A look at the barriers now costs nothing; a wait between the exponentials and the next products would.
+      // Testing the barriers here costs nothing; a wait between the exponentials and the next products would.
       has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
       has_value = barrier_test(pad.v_full(key.stage), key.parity);
       // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
