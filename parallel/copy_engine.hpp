@@ -15,9 +15,6 @@
 /// Safety  the meeting behind gather is what keeps the next piece's scatter off a receive buffer in use; the one
 ///         behind scatter keeps gather off a span whose owner has not sent it yet. A meeting alternates between two
 ///         sets of flags, so that nobody can set a flag before it was taken back.
-/// Speed   two H200s: copies go at 357 GB/s each way, and a sum of 100 MB alone takes 0.41 ms (NCCL's ring 0.36). A
-///         step of size large took 32.7 ms with it and 34.8 with the ring, whose blocks keep products waiting (one
-///         GPU: 30.7), on one machine; 32.0 ms and 30.0 on another.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once

@@ -17,11 +17,6 @@
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
-/// Measured   H200, bf16, B*T = 16,384, T = 4096, fixed order; TFLOP/s full / causal (times PyTorch's FLASH, which is
-///            not deterministic): D = 64 272 / 252 (1.02, 1.08), 80 282 / 257 (1.35, 1.42), 128 299 / 284 (1.03, 1.12),
-///            256 253 / 222 (1.04, 1.03); T = 16,384: 64 284 / 274 (0.99, 1.00), 256 264 / - (1.01). Any order: 64 275
-///            / -, 256 270 / -. Predicted 1.05 for 64 and 256. Shared memory's data path and latency limit: by ncu the
-///            path is about 70 % busy (D = 128), additions to d_q among it.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, a row of a tensor

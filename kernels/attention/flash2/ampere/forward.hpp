@@ -18,11 +18,6 @@
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     scratch: the tile of queries and a ring of tiles of k and v, 16 to 96 KiB; no workspace.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
-/// Measured   H200, bf16, B*T = 16,384, T = 4096; TFLOP/s full / causal (times PyTorch's FLASH): D = 64 323 / 299
-///            (1.11, 1.09), 80 310 / 277 (1.21, 1.15), 128 390 / 356 (1.25, 1.25), 256 329 / 279 (1.08, 1.07).
-///            Predicted for 128: 330 to 390. Latency keeps it from the instruction's 638: 8 to 12 warps, each waiting
-///            for its own products and loads in turn (ncu at D = 64: shared memory 49 % busy, stalls on fixed latencies
-///            and on its loads).
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, or a row of q, k,

@@ -33,16 +33,6 @@
 /// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() from the
 ///            caller, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
-/// Measured   H200 at full clocks (bench.rest_ms), bf16, B*T = 16,384; times cuDNN in a fixed order / in any order,
-///            full, causal: D = 128 T = 4096 1.06 / 1.12, 1.10 / 1.18, T = 16,384 1.04 / 1.09, 1.06 / 1.15; D = 64
-///            1.06 / 1.08, 1.15 / 1.15, then 1.05 / 1.08, 1.09 / 1.13. The main kernel has 80 % of the time at
-///            T = 1024, D = 64, the others move bytes. In any order, unmasked, a first share that is stored instead of
-///            sums that are cleared: predicted 3 % less time (they are written and read once less); measured 5 %,
-///            1.5 %, 0 at T = 1024, 4096, 16,384 for D = 64 and 128. Walks that start apart as in BackwardWide:
-///            nothing there. Rows of lse and delta that travel with d_out: 2 to 6 % less in a fixed order at D = 128.
-/// Limit now  by ncu at T = 4096, full, fixed order. D = 128: the path to shared memory is busy 79 % of the cycles, the
-///            tensor cores 68 %, instructions issue in 29 %; a warp's longest waits, 37 % of them, are for shared
-///            memory. D = 64: the path 69 %, the tensor cores 55 %, issue 32 %, those waits 34 %.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
 /// Throws     std::invalid_argument when runs_on() or accepts() is false, shapes disagree, D is not supported, or the

@@ -11,13 +11,6 @@
 ///
 /// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the
 /// same sums at the same time.
-///
-/// Measured  H200 at full clocks, D = 256, bf16, B*T = 16,384, H*D = 2,048; TFLOP/s in a fixed order / in any order,
-///           beside cuDNN and PyTorch's FLASH (neither in a fixed order): T = 4096 full 372 / 434, 409, 244; causal 384
-///           / 400, 371, 217. Predicted 400 to 530. Walks that start apart: predicted some percent, measured 4 to 9 %
-///           less time at T = 1024, 4096, 16,384; in a fixed order 1 % more, not done. A step adds 64 KiB to d_q, which
-///           the level-2 cache takes at 3.8 TB/s at most; by ncu (fixed order) it is 77 % busy, and the 64 places of a
-///           head, one step behind each other, stand idle for one of 16 walks.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -23,13 +23,6 @@
 /// Order      fixed for given shapes: bitwise repeatable, whichever team processes a tile.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
-/// Measured   H200 at full clocks (bench.rest_ms), bf16, B*T = 16,384; TFLOP/s full / causal (times cuDNN). D = 64:
-///            T = 1024 505 / 409 (1.17, 1.22), T = 4096 595 / 559 (1.25, 1.29), T = 16,384 622 / 621 (1.27, 1.31).
-///            D = 128: 656 / 496 (1.10, 1.13), 784 / 710 (1.18, 1.23), 809 / 793 (1.19, 1.26). D = 256, T = 4096:
-///            733 / 636 (1.03, 1.07). On a GPU at its power limit 10 to 15 % less, cuDNN likewise.
-/// Limit now  by ncu at T = 4096. D = 128: the tensor cores are busy 86 % of the cycles, instructions issue in 35 %.
-///            D = 64: tensor cores and the special-function unit (exponentials) are each busy 60 to 62 %, instructions
-///            issue in 44 %: a warp waits for its own exponentials, and once per half for the vote on the sums.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, D is not supported, or accepts() is false.
