@@ -48,7 +48,7 @@ struct MasterWeights {
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
   Vector<Scalar, Exec> working;             // [n]
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kAreOne
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kIsOneArray
 
   KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {
     if constexpr (kAreHalves) {
