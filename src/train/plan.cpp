@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
+#include "kernels/core/words.hpp"
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
 #include "model/transformer.hpp"
@@ -17,7 +18,6 @@
 #include "parallel/nccl.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
-#include "kernels/core/words.hpp"
 
 namespace tessera::train {
 
