@@ -84,7 +84,7 @@ struct BackwardPrepare {
   }
 };
 
-/// 3. Sums of d_q, scaled and rounded, from the order of accumulators back to rows.
+/// 3. Scales and rounds the sums of d_q, and reorders them from accumulators to rows.
 template <class Scalar, int D>
 struct BackwardFinish {
   using Tiles = BackwardTiles<D>;
@@ -106,7 +106,7 @@ struct BackwardFinish {
     if (tile_of_all >= unsigned(shape.heads) * shape.query_tiles) return;
     const int tile = tile_of_all % shape.query_tiles, head = tile_of_all / shape.query_tiles;
 
-    // Which warp of which consumer has these sums, and at which of its blocks of eight columns.
+    // The warp and consumer that own these sums, and the index among its blocks of eight columns.
     const int eight = inside % (D / 8), pair = inside / (D / 8), g = pair % 8, slab = pair / 8;
     constexpr int kEights0 = Tiles::kColumns0 / 8;
     const int consumer = Tiles::kSplitsColumns ? eight >= kEights0 : slab / kWarpgroupWarps;
@@ -136,7 +136,7 @@ struct BackwardFinish {
   TESSERA_DEVICE std::uint32_t word(float low, float high) const { return pack<Scalar>(low * scale, high * scale); }
 };
 
-/// Cuts a workspace into its parts; with no address, only adds up their bytes.
+/// Divides a workspace into its parts; with a null address, only adds up their bytes.
 template <int D>
 struct BackwardWorkspace {
   BackwardSums sums;
