@@ -1,4 +1,4 @@
-/// How AmpereBackward cuts its work for one width of rows: tiles, warps and scratch, and whose piece of d_q lies where.
+/// How AmpereBackward divides its work for one width of rows: tiles, warps and scratch, and the layout of d_q.
 #pragma once
 
 #include <string_view>
@@ -9,13 +9,13 @@
 
 namespace tessera::kernels::ampere {
 
-/// How d_k and d_v are cut. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that share 32
-/// keys each compute the probabilities of their part of the queries, and then their part of the columns of d_k and d_v.
-/// For the tile's share of d_q the warps are cut the other way: kQueryWarps groups share the queries, the warps of a
-/// group the columns; one kPasses-th of the tile after the other.
+/// How d_k and d_v are divided. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that
+/// share 32 keys each compute the probabilities of their part of the queries, then their part of the columns of d_k and
+/// d_v. For the tile's share of d_q the warps are divided the other way: kQueryWarps groups share the queries, the
+/// warps of a group the columns; one kPasses-th of the tile after the other.
 ///
-/// kStages tiles of queries are in scratch: of two, one is on its way while the other is in use; a single one is
-/// replaced tensor by tensor as soon as its last product is done. kKept is what else a warp keeps in registers.
+/// kStages tiles of queries are in scratch: of two, one is being loaded while the other is in use; a single one is
+/// replaced tensor by tensor as soon as its last product is done. kKept: what else a warp keeps in registers.
 template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_, int kStages_ = 2,
           unsigned kKept_ = 0, int kPasses_ = 1>
 struct KeysCut {
@@ -29,7 +29,7 @@ struct KeysCut {
 /// probabilities and score gradients.
 inline constexpr unsigned kKeepKeys = 1, kKeepP = 2, kKeepDs = 4;
 
-/// Bytes of scratch of a team under such a cut: k, v; the stages of q and d_out; p, ds; log_sum, delta.
+/// Bytes of a team's scratch: k, v; the stages of q and d_out; p, ds; log_sum, delta.
 template <int kWidth, class Cut>
 constexpr int keys_scratch_bytes() {
   constexpr int kKeys = 32 * Cut::kKeyWarps, kQueries = Cut::kQueryTile;
@@ -81,7 +81,7 @@ struct KeysCuts<256> {
   using Lean = KeysCut<2, 4, 64, 2, 1, 1>;
 };
 
-/// Whether the architecture of this build has so much scratch (CUDA Programming Guide, technical specifications).
+/// Whether the architecture of this build has that much scratch (CUDA Programming Guide, technical specifications).
 constexpr bool fits(int bytes) {
   constexpr std::string_view kArch = TESSERA_CUDA_ARCH;
   constexpr bool kIsSmall = kArch == "86" || kArch == "89" || kArch.starts_with("12");
@@ -95,8 +95,8 @@ using KeysCutOf = std::conditional_t<fits(keys_scratch_bytes<kWidth, typename Ke
 template <int kWidth>
 inline constexpr bool kKeysFit = fits(keys_scratch_bytes<kWidth, KeysCutOf<kWidth>>());
 
-/// Where a warp's piece of d_q lies: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of
-/// 16 columns from `column` on; what is left over is shared out by halves of a block.
+/// A warp's piece of d_q: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of 16 columns
+/// from `column` on; remaining blocks are divided in halves.
 template <int kWidth, class Cut>
 struct QueryPiece {
   static constexpr int kWarps = Cut::kKeyWarps * Cut::kParts, kColumnWarps = kWarps / Cut::kQueryWarps;

@@ -1,4 +1,4 @@
-/// What the kernels of AmpereBackward hand to each other through the workspace, and the kernel that fills it.
+/// The workspace that the kernels of AmpereBackward share, and the kernel that fills it.
 #pragma once
 
 #include "kernels/attention/flash2/ampere/backward.hpp"
@@ -8,11 +8,11 @@
 
 namespace tessera::kernels::ampere {
 
-/// What the backward kernels share beside the tensors, laid out in the workspace. Rows of queries are padded to whole
-/// tiles, so that tiles of them are copied without a look at Tq.
+/// What the backward kernels share besides the tensors, laid out in the workspace. Rows of queries are padded to whole
+/// tiles, so that tiles are copied without bounds checks.
 struct BackwardRows {
   static constexpr int kPadding = 128;  // rows of a head are a multiple of this
-  static constexpr int kTurns = 4;      // most tiles that so many rows make
+  static constexpr int kTurns = 4;      // largest number of tiles in so many rows
 
   float* log_sum;       // [B*H, rows]  lse in powers of two; +inf past Tq and where no key is seen, so that p = 0
   float* delta;         // [B*H, rows]  sum_d d_out out; 0 past Tq
@@ -43,7 +43,7 @@ constexpr int lanes_of_row(int width) {
   return lanes;
 }
 
-/// Fills BackwardRows: log_sum and delta, and zeroes what the choice of order needs: turns, or the sums of d_q.
+/// Fills BackwardRows: computes log_sum and delta, and zeroes turns (fixed order) or the sums of d_q (any order).
 /// kRowLanes lanes share a row; a team has kPadding rows.
 template <class Scalar, int kRowLanes>
 struct BackwardRowsTeam {
