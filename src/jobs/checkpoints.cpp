@@ -7,7 +7,7 @@
 #include "build_info.hpp"
 #include "config/keys.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -99,21 +99,21 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume ")); });
   const io::CheckpointState& state = beginning.checkpoint->state();
   config::Settings before;
-  Products products;
+  GemmRecord record;
   together(world, [&] {
     before = config::parse_deck(state.deck, kDeckInside).settings;
-    products = products_from(state.gemm);
+    record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
   });
   if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
-  if (products.library != kernels::gemm_library()) {
-    const std::string remedy = way_back(products.library, kernels::gemm_library());
+  if (record.library != kernels::gemm_library()) {
+    const std::string remedy = environment_for(record.library, kernels::gemm_library());
     note(fmt::format(
-        "resume     products were {}, now {}: the last bits may differ{}\n", products.library, kernels::gemm_library(),
+        "resume     products were {}, now {}: the last bits may differ{}\n", record.library, kernels::gemm_library(),
         remedy.empty() ? "" : fmt::format("; start with {} for the same ones (scripts/run sets one)", remedy)));
   }
   // What the library's own order of preference chose, it chooses again.
-  if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = products.algorithms;
+  if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = record.algorithms;
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
@@ -146,7 +146,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   });
   require_same_weights(world, trainer);
   if (beginning.algorithms.empty()) return;
-  if (const std::string fault = take_up(beginning.algorithms, world); !fault.empty()) {
+  if (const std::string fault = adopt_gemm_algorithms(beginning.algorithms, world); !fault.empty()) {
     note(fmt::format("resume     {}: the first step times them anew, and the last bits may differ from here on\n",
                      fault));
   }
@@ -168,7 +168,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),
                                   .corpus_fingerprint = corpus.fingerprint(),
-                                  .gemm = text_of(products_in_use()),
+                                  .gemm = text_of(gemm_in_use()),
                                   .git_hash = build_info::git_hash()};
   std::vector<io::CheckpointTensor> tensors;
   for (train::SavedTensor& tensor : trainer.saved_state(true)) {

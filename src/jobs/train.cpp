@@ -18,7 +18,7 @@
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
@@ -186,7 +186,7 @@ class TrainingRun {
       if (settings_.train.tune_gemm && step_ + trainer_->started() == first_step_ + 1) {
         settle_all();
         const auto watch = world_.watch("the choice of algorithms for products");
-        agree_on_products(world_);
+        agree_on_gemm_algorithms(world_);
       }
     }
     console_.end();
