@@ -51,7 +51,7 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
     try {
       kernels::set_gemm_algorithms(algorithms);
     } catch (const std::invalid_argument& damage) {
-      throw Failure(Exit::files, fmt::format("the checkpoint's matrix products: {}", damage.what()));
+      throw Failure(Exit::files, fmt::format("the checkpoint's GEMM algorithms: {}", damage.what()));
     } catch (const std::runtime_error& refusal) {
       fault = refusal.what();
     }
@@ -65,17 +65,18 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
 }
 
 std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks) {
-  std::string stamp;                          // of library and GPU: the first line
-  std::map<std::string, std::string> chosen;  // the words of a kind of product, and its line
+  std::string stamp;                          // library and GPU: the first line
+  std::map<std::string, std::string> chosen;  // kind of product -> its line
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const std::vector<std::string>& lines = of_ranks[rank];
     if (lines.empty()) continue;
     if (stamp.empty()) stamp = lines.front();
     if (lines.front() != stamp) {
-      throw Failure(Exit::environment,
-                    fmt::format("train.tune_gemm = true wants the same GPUs and library for all ranks: rank {} has {}, "
-                                "another {}; set train.tune_gemm = false",
-                                rank, lines.front(), stamp));
+      throw Failure(
+          Exit::environment,
+          fmt::format("train.tune_gemm = true requires the same GPUs and library on all ranks: rank {} has {}, "
+                      "another {}; set train.tune_gemm = false",
+                      rank, lines.front(), stamp));
     }
     for (std::size_t i = 1; i < lines.size(); ++i) chosen.emplace(lines[i].substr(0, lines[i].find(" :")), lines[i]);
   }

@@ -22,7 +22,7 @@ TEST(GemmRecord, goes_through_a_checkpoint) {
   EXPECT_EQ(read.library, chosen.library);
   EXPECT_EQ(read.algorithms, chosen.algorithms);
   EXPECT_THAT(gemm_record_from(text_of({"a BLAS", {}})).algorithms, IsEmpty());
-  EXPECT_EQ(gemm_record_from("").library, "");  // of checkpoints that did not say
+  EXPECT_EQ(gemm_record_from("").library, "");  // checkpoints without a record
 }
 
 std::string openblas(const std::string& version, const std::string& core) {
@@ -30,7 +30,7 @@ std::string openblas(const std::string& version, const std::string& core) {
          " NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY " + core + " SINGLE_THREADED)";
 }
 
-TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_took) {
+TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_used) {
   const std::string before = openblas("0.3.21", "SkylakeX");
   EXPECT_EQ(environment_for(before, openblas("0.3.21", "Cooperlake")), "OPENBLAS_CORETYPE=SkylakeX");
   EXPECT_EQ(environment_for(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
@@ -38,7 +38,7 @@ TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_took) {
   EXPECT_EQ(environment_for("", before), "");
 }
 
-TEST(MergedGemmAlgorithms, take_the_first_ranks_choice_and_what_only_others_met) {
+TEST(MergedGemmAlgorithms, take_the_lowest_ranks_choice_and_what_only_others_chose) {
   const Lines first = {"stamp", "kind a : 1", "kind c : 1"}, second = {"stamp", "kind a : 2", "kind b : 2"};
   EXPECT_THAT(merged({first, second}), ElementsAre("stamp", "kind a : 1", "kind b : 2", "kind c : 1"));
   EXPECT_THAT(merged({{}, second, first}), ElementsAre("stamp", "kind a : 2", "kind b : 2", "kind c : 1"));
