@@ -1,6 +1,6 @@
-/// What a person or a script asked for on standard output: it gets there whole, or the program ends with 6.
+/// Requested output on standard output: it is written whole, or the program exits with 6.
 ///
-/// A training run's console (io/console.hpp) is not among it: who watches may leave, and the run goes on.
+/// A training run's console (io/console.hpp) is not part of it: its reader may leave, and the run continues.
 #pragma once
 
 #include <string_view>
