@@ -1,4 +1,4 @@
-/// out[i] = part[0][i] + part[1][i] + ..., in this order: what the ranks have of the same numbers, added up.
+/// out[i] = part[0][i] + part[1][i] + ..., in this order: the sum of the ranks' values.
 ///
 /// One of the parts may be `out` itself. One lane per packet, all of whose parts are read before it is written.
 ///
