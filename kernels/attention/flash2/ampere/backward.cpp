@@ -11,15 +11,15 @@ template <class Scalar>
 bool AmpereBackward<Scalar>::supports(int D) {
   if (D < 8 || D > 256 || D % 8 != 0) return false;
   bool has_room = false;
-  ampere::for_width<ampere::kLeastBackward>(D, [&]<int kWidth>() { has_room = ampere::kKeysFit<kWidth>; });
+  ampere::for_width<ampere::kMinBackward>(D, [&]<int kWidth>() { has_room = ampere::kKeysFit<kWidth>; });
   return has_room;
 }
 
 template <class Scalar>
 std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D) {
   std::int64_t bytes = 0;
-  ampere::for_width<ampere::kLeastBackward>(
-      D, [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });
+  ampere::for_width<ampere::kMinBackward>(D,
+                                          [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });
   return bytes;
 }
 
@@ -42,8 +42,8 @@ void AmpereBackward<Scalar>::launch(const Exec& exec) const {
   if (q.extent(0) * q.extent(1) == 0) return;
   detail::require_workspace("ampere attention backward: workspace_bytes() are needed, on a multiple of 16", workspace,
                             workspace_bytes(q.extent_int(0), q.extent_int(1), q.extent_int(2), q.extent_int(3)), 16);
-  ampere::for_width<ampere::kLeastBackward>(
-      q.extent_int(3), [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
+  ampere::for_width<ampere::kMinBackward>(q.extent_int(3),
+                                          [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
 }
 
 template struct AmpereBackward<bfloat16>;

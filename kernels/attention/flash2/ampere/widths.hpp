@@ -6,11 +6,11 @@
 #include "kernels/core/require.hpp"
 
 /// The narrowest width of backward; it serves narrower rows as well.
-#define TESSERA_AMPERE_LEAST_BACKWARD 32
+#define TESSERA_AMPERE_MIN_BACKWARD 32
 
 namespace tessera::kernels::ampere {
 
-inline constexpr int kLeastForward = 16, kLeastBackward = TESSERA_AMPERE_LEAST_BACKWARD;
+inline constexpr int kMinForward = 16, kMinBackward = TESSERA_AMPERE_MIN_BACKWARD;
 
 /// Defined in width.cpp.in, once per width. The shapes have been checked and are not empty.
 template <class Scalar, int kWidth>
@@ -18,10 +18,10 @@ void launch_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Sc
 template <class Scalar, int kWidth>
 void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& problem);
 
-/// Calls launch.operator()<kWidth>() for the narrowest width from kLeast on that holds D.
-template <int kLeast, class Launch>
+/// Calls launch.operator()<kWidth>() for the narrowest width from kMin on that holds D.
+template <int kMin, class Launch>
 void for_width(int D, const Launch& launch) {
-  if constexpr (kLeast <= 16) {
+  if constexpr (kMin <= 16) {
     if (D <= 16) return launch.template operator()<16>();
   }
   if (D <= 32) return launch.template operator()<32>();
