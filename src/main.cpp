@@ -169,6 +169,6 @@ int main(int argc, char** argv) {
   } catch (const Failure& failure) {
     return report(failure);
   } catch (const std::exception& exception) {
-    return report(Failure(Exit::environment, exception.what()));
+    return report(jobs::failure_of(exception));
   }
 }

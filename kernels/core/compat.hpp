@@ -61,6 +61,8 @@ inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
 #ifdef KOKKOS_HAS_SHARED_HOST_PINNED_SPACE
 using PinnedSpace = Kokkos::SharedHostPinnedSpace;
 #else
+static_assert(Kokkos::SpaceAccessibility<Kokkos::DefaultExecutionSpace, Kokkos::HostSpace>::accessible,
+              "a device that cannot read host memory needs a Kokkos with SharedHostPinnedSpace");
 using PinnedSpace = Kokkos::HostSpace;
 #endif
 

@@ -293,14 +293,14 @@ std::string fingerprint_of(const Corpus::Source& source) {
 
 }  // namespace
 
-Corpus::Corpus(std::unique_ptr<const Source> source)
-    : source_(std::move(source)), fingerprint_(fingerprint_of(*source_)) {}
+Corpus::Corpus(std::unique_ptr<const Source> source, std::int64_t vocab_size)
+    : source_(std::move(source)), vocab_size_(vocab_size), fingerprint_(fingerprint_of(*source_)) {}
 Corpus::Corpus(Corpus&&) noexcept = default;
 Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 Corpus::~Corpus() = default;
 
 Corpus Corpus::open(config::DataSource source, const std::string& path, std::int64_t vocab_size, std::uint64_t seed) {
-  return Corpus(open_source(source, path, vocab_size, seed));
+  return Corpus(open_source(source, path, vocab_size, seed), vocab_size);
 }
 
 std::int64_t Corpus::size() const { return source_->size(); }
@@ -312,7 +312,10 @@ void Corpus::copy(std::int64_t first, std::span<std::int32_t> out) const {
   if (first < 0 || count > size() || first > size() - count) {
     throw std::out_of_range(fmt::format("{}: tokens {}..{} of {}", name(), first, first + count - 1, size()));
   }
-  if (count > 0) source_->copy(first, out);
+  if (count == 0) return;
+  source_->copy(first, out);
+  // Checked when opened, but a file may have been written to since, and an id beyond the vocabulary corrupts memory.
+  require_in_vocabulary(std::span<const std::int32_t>(out), first, vocab_size_, name(), "");
 }
 
 }  // namespace tessera::data

@@ -51,8 +51,9 @@ class Corpus {
   ~Corpus();
 
  private:
-  explicit Corpus(std::unique_ptr<const Source>);
+  Corpus(std::unique_ptr<const Source>, std::int64_t vocab_size);
   std::unique_ptr<const Source> source_;
+  std::int64_t vocab_size_;
   std::string fingerprint_;
 };
 

@@ -241,7 +241,8 @@ void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(folder.parent_path());
 }
 
-/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. What cannot be deleted stays: the
+/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later ones, of a write that was
+/// killed before `latest` moved, stay until they are written again. What cannot be deleted stays: the
 /// next write tries again.
 void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   std::error_code ignored;
@@ -285,7 +286,7 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
       prune(checkpoints, state.step, keep);
       return std::string();
     });
-  } catch (const Failure&) {
+  } catch (...) {
     std::error_code ignored;
     if (is_first) fs::remove_all(temporary, ignored);
     throw;
@@ -361,6 +362,8 @@ struct CheckpointReader::Opened {
   fs::path folder;
   h5::File index;
   CheckpointState state;
+  std::vector<std::string> files;   // of the ranks
+  std::vector<std::int64_t> bytes;  // theirs
 };
 
 CheckpointReader::CheckpointReader(std::unique_ptr<Opened> opened) : opened_(std::move(opened)) {}
@@ -387,6 +390,19 @@ void CheckpointReader::read(const std::string& group, const std::string& label, 
   opened_->index.dataset(group + "/" + label).read(out);
 }
 
+void CheckpointReader::require_unchanged() const {
+  for (std::size_t i = 0; i < opened_->files.size(); ++i) {
+    const fs::path path = opened_->folder / opened_->files[i];
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error || bytes != static_cast<std::uintmax_t>(opened_->bytes[i])) {
+      throw Failure(Exit::files, fmt::format("{}: {} while it was read: another run deletes or writes the checkpoints "
+                                             "there. Copy the checkpoint to another folder, and start again.",
+                                             path.string(), error ? "disappeared" : "changed"));
+    }
+  }
+}
+
 CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
   // "x/step_00000010/" and relative paths get the same name and neighbours as the plain one
   fs::path folder = fs::absolute(step_folder).lexically_normal();
@@ -401,7 +417,7 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
          file += static_cast<std::size_t>(peers.ranks)) {
       verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
     }
-    opened.reset(new CheckpointReader::Opened{folder, std::move(index), state});
+    opened.reset(new CheckpointReader::Opened{folder, std::move(index), state, names, bytes});
     return std::string();
   });
   return CheckpointReader(std::move(opened));
@@ -409,46 +425,77 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
 
 namespace {
 
-/// Makes checkpoints/abandoned_NN with the first NN that is free.
-fs::path make_abandoned(const fs::path& checkpoints) {
+constexpr std::string_view kAbandoned = "abandoned_";
+
+/// The text of `latest`: the name of the newest checkpoint, and while a rewind to it is under way the folder that takes
+/// the later ones.
+struct Latest {
+  std::string name, abandoned;
+};
+
+Latest read_latest(const fs::path& checkpoints) {
+  std::error_code error;
+  Latest latest;
+  if (!fs::exists(checkpoints / "latest", error)) return latest;
+  std::istringstream words(read_text(checkpoints / "latest"));
+  words >> latest.name >> latest.abandoned;
+  if (!step_of(latest.name) || !fs::is_directory(checkpoints / latest.name, error)) return {};
+  if (!latest.abandoned.starts_with(kAbandoned) || latest.abandoned.find('/') != std::string::npos) {
+    latest.abandoned.clear();
+  }
+  return latest;
+}
+
+/// The first abandoned_NN that is not there.
+std::string free_abandoned(const fs::path& checkpoints) {
+  std::error_code error;
   for (int number = 1;; ++number) {
-    const fs::path folder = checkpoints / fmt::format("abandoned_{:02d}", number);
-    std::error_code error;
-    if (fs::create_directory(folder, error)) return folder;
-    if (error) throw file_failure(folder, "making the folder", error.value());
+    std::string name = fmt::format("{}{:02d}", kAbandoned, number);
+    if (!fs::exists(checkpoints / name, error)) return name;
   }
 }
 
 }  // namespace
 
+bool is_rewinding(const fs::path& run_directory) {
+  return !read_latest(checkpoints_of(run_directory)).abandoned.empty();
+}
+
 std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path& step_folder) {
   const fs::path checkpoints = checkpoints_of(run_directory);
   const std::string name = fs::canonical(step_folder).filename().string();
-  if (newest_checkpoint(run_directory) != checkpoints / name) write_text(checkpoints / "latest", name + "\n");
+  Latest latest = read_latest(checkpoints);
   auto later = steps_in(checkpoints);
   std::erase_if(later, [&](std::int64_t step) { return step <= step_of(name); });
-  if (later.empty()) return {};
+  const bool is_under_way = latest.name == name && !latest.abandoned.empty();
+  if (!is_under_way) {
+    if (later.empty()) {
+      if (latest.name != name) write_text(checkpoints / "latest", name + "\n");
+      return {};
+    }
+    latest = {name, free_abandoned(checkpoints)};
+    write_text(checkpoints / "latest", latest.name + "\n" + latest.abandoned + "\n");
+  }
 
-  const fs::path abandoned = make_abandoned(checkpoints);
+  const fs::path abandoned = checkpoints / latest.abandoned;
+  make_folder(abandoned);
   std::error_code error;
-  if (const fs::path trace = run_directory / "run.h5"; fs::exists(trace, error)) {
-    fs::copy_file(trace, abandoned / "run.h5", error);
-    if (error) throw file_failure(abandoned / "run.h5", "copying run.h5 to it", error.value());
-    sync_file(abandoned / "run.h5");
+  if (const fs::path trace = run_directory / "run.h5"; fs::exists(trace, error) && !fs::exists(abandoned / "run.h5")) {
+    const fs::path temporary = abandoned / "run.h5.tmp";
+    fs::copy_file(trace, temporary, fs::copy_options::overwrite_existing, error);
+    if (error) throw file_failure(temporary, "copying run.h5 to it", error.value());
+    sync_file(temporary);
+    publish(temporary, abandoned / "run.h5");
   }
   for (const std::int64_t step : later) publish(checkpoints / step_name(step), abandoned / step_name(step));
   sync_folder(checkpoints);
+  write_text(checkpoints / "latest", name + "\n");
   return abandoned;
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
   const fs::path checkpoints = checkpoints_of(run_directory);
-  std::error_code error;
-  if (fs::exists(checkpoints / "latest", error)) {
-    std::string name = read_text(checkpoints / "latest");
-    name.erase(name.find_last_not_of(" \n") + 1);
-    if (step_of(name) && fs::is_directory(checkpoints / name, error)) return checkpoints / name;
-  }
+  if (const std::string name = read_latest(checkpoints).name; !name.empty()) return checkpoints / name;
   const auto steps = steps_in(checkpoints);
   if (steps.empty()) return {};
   return checkpoints / step_name(steps.back());

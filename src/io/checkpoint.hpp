@@ -74,6 +74,9 @@ class CheckpointReader {
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
   void read(const std::string& group, const std::string& label, std::span<float> out) const;
+  /// Call after the last read. Throws Failure(Exit::files) if a rank's file has gone or changed its size since it was
+  /// verified: HDF5 then has read zeros, without an error.
+  void require_unchanged() const;
 
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
@@ -91,13 +94,15 @@ class CheckpointReader {
 /// `option`: what a person types before the path of one ("--resume ", "job.input=").
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
-/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run goes on: `latest` names
+/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest` names
 /// it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose rows
-/// after that step are about to be cut. A kill before `latest` has moved leaves all as it was; after it the next call
-/// completes what is missing. Returns that folder; empty where there was no later checkpoint and `latest` named this
-/// one. Local: call it on one rank. Throws Failure(Exit::files).
+/// after that step are about to be cut. Returns that folder; empty if there was no later checkpoint. A kill before
+/// `latest` has moved leaves everything as it was; after it is_rewinding() until the next call with this checkpoint has
+/// completed the rest. Local: call it on one rank.
+/// Throws  Failure(Exit::files)
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
                                                const std::filesystem::path& step_folder);
+bool is_rewinding(const std::filesystem::path& run_directory);
 
 /// The folder that `latest` names; the newest step folder where `latest` is missing or names none. Empty: no
 /// checkpoint. Local: call it on one rank and tell the others.

@@ -65,6 +65,16 @@ void require_same_weights(parallel::World& world, train::Trainer& trainer) {
                "holds other weights than rank 0 after loading: the checkpoint is not the same file on every host");
 }
 
+/// A new run in `directory` deletes the checkpoints there (job.overwrite), those that a rewind set aside included.
+void require_outside(const fs::path& directory, const fs::path& checkpoint) {
+  std::error_code error;
+  const fs::path place = fs::canonical(checkpoint, error).lexically_relative(fs::weakly_canonical(directory, error));
+  if (place.empty() || *place.begin() == "..") return;
+  throw Failure(Exit::files, fmt::format("{}: this checkpoint lies in job.directory and is none that its run continues "
+                                         "from; use another job.directory",
+                                         checkpoint.string()));
+}
+
 }  // namespace
 
 bool continues_itself(const Context& context) {
@@ -84,11 +94,14 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   parallel::World& world = context.world;
   Beginning beginning;
   std::string folder;
+  const bool is_own = continues_itself(context);
   on_root(world, [&] {
-    if (*context.resume != "auto")
+    if (*context.resume != "auto") {
       folder = checkpoint_folder(*context.resume).string();
-    else if (const auto newest = io::newest_checkpoint(settings.job.directory))
+      if (!is_own) require_outside(settings.job.directory, folder);
+    } else if (const auto newest = io::newest_checkpoint(settings.job.directory)) {
       folder = newest->string();
+    }
   });
   folder = world.broadcast(folder);
   if (folder.empty()) {
@@ -133,6 +146,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.data);
     });
+    checkpoint.require_unchanged();
     train::StateScalars scalars = trainer.scalars();
     scalars.step = state.step;
     scalars.optimizer_steps = state.optimizer_steps;

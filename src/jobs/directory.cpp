@@ -63,7 +63,13 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
                                              "(job.directory=...)",
                                              path_.string(), error ? error.message() : std::strerror(errno)));
     }
-    const auto is_taken = [&] { return flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; };
+    const auto is_taken = [&] {
+      if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return false;
+      if (errno == EWOULDBLOCK) return true;
+      note(fmt::format("{}: this file system has no locks ({}): take care that no other run works in this directory\n",
+                       path_.string(), std::strerror(errno)));
+      return false;
+    };
     if (!is_taken()) return;
     note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", path_.string(),
                      kLockPatience_s));

@@ -32,6 +32,7 @@ Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::Checkp
     checkpoint.read("params", param.label, buffer);
     std::copy(buffer.begin(), buffer.end(), weights.begin() + param.first);
   }
+  checkpoint.require_unchanged();
   const Real* source = weights.data();
   const auto master = Kokkos::create_mirror_view_and_copy(
       Exec(), Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(source, weights.size()));

@@ -23,14 +23,18 @@ std::int64_t available_bytes(const MemoryShare& share) {
   return untaken / share.ranks + share.held;
 }
 
+bool fits(const memory::Layout& layout, const MemoryShare& share) {
+  const std::int64_t on_host = kComputesOnHost ? layout.arena_bytes(memory::Space::host) : 0;
+  return layout.total_bytes() + on_host <= available_bytes(share);
+}
+
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice) {
+  if (fits(layout, share)) return;
   if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
-  const std::int64_t available = available_bytes(share);
-  if (layout.total_bytes() <= available) return;
   throw Failure(Exit::out_of_memory,
                 fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
                             memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
-                            memory::readable_bytes(available),
+                            memory::readable_bytes(available_bytes(share)),
                             share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
                             layout.table(), advice));
 }

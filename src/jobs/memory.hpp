@@ -19,8 +19,13 @@ MemoryShare share_of_memory(parallel::World& world);
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
 std::int64_t available_bytes(const MemoryShare& share = {});
 
-/// Throws Failure(Exit::out_of_memory) with the layout's table if one layout per rank does not fit; `advice` says what
-/// would.
+/// Whether a layout for each of the ranks fits there.
+bool fits(const memory::Layout& layout, const MemoryShare& share);
+
+/// Whether one layout per rank fits there.
+bool fits(const memory::Layout& layout, const MemoryShare& share);
+
+/// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
 }  // namespace tessera::jobs

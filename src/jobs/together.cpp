@@ -7,20 +7,23 @@
 
 namespace tessera::jobs {
 
-Failure failure_of(const parallel::World& world, const std::exception& caught) {
-  const auto* ours = dynamic_cast<const Failure*>(&caught);
-  if (ours != nullptr && ours->code() == Exit::hang) return *ours;
+Failure failure_of(const std::exception& caught) {
+  if (const auto* ours = dynamic_cast<const Failure*>(&caught)) return *ours;
   if (dynamic_cast<const parallel::LossError*>(&caught)) return Failure(Exit::hang, caught.what());
-  if (const std::string lost = world.devices().empty() ? "" : parallel::device_fault(); !lost.empty()) {
-    return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}); resume from the last checkpoint (--resume auto)",
-                                           lost, caught.what()));
-  }
-  if (ours != nullptr) return *ours;
   if (dynamic_cast<const parallel::MemoryError*>(&caught)) return Failure(Exit::out_of_memory, caught.what());
   if (dynamic_cast<const parallel::EnvironmentError*>(&caught)) return Failure(Exit::environment, caught.what());
   const Exit code = exit_of(caught);
   const char* advice = code == Exit::out_of_memory ? ": an allocation failed; smaller batches or models need less" : "";
   return Failure(code, caught.what() + std::string(advice));
+}
+
+Failure failure_of(const parallel::World& world, const std::exception& caught) {
+  Failure failure = failure_of(caught);
+  if (failure.code() == Exit::hang || world.devices().empty()) return failure;
+  const std::string lost = parallel::device_fault();
+  if (lost.empty()) return failure;
+  return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}); resume from the last checkpoint (--resume auto)",
+                                         lost, caught.what()));
 }
 
 void leave_with(parallel::World& world, const std::exception& caught) {

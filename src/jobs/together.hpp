@@ -17,7 +17,10 @@ class CollectiveFailure : public Failure {
   using Failure::Failure;
 };
 
-/// An exception caught on this rank, with its exit code: 7 if the rank's GPU is lost, whatever the exception.
+/// What an exception means: its exit code and message.
+Failure failure_of(const std::exception& caught);
+
+/// The same of one that was caught on this rank: exit code 7 if the rank's GPU is lost, whatever the message says.
 Failure failure_of(const parallel::World& world, const std::exception& caught);
 
 /// Tells the watchdog that this rank leaves, and why. Call it where a job catches a fatal exception, before its objects

@@ -83,8 +83,7 @@ class TrainingRun {
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     together(world_, [&] {
       const MemoryShare share = share_of_memory(world_);
-      const std::int64_t available = available_bytes(share);
-      if (plan_->layout.total_bytes() > available) require_memory(plan_->layout, share, what_would_fit(available));
+      if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(share));
     });
     together(world_, [&] {
       corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,
@@ -110,7 +109,6 @@ class TrainingRun {
                        beginning.checkpoint->state().step, settings_.train.steps));
       return false;
     }
-    if (!continues) on_root(world_, [&] { directory_->clear(); });
     together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
     together(world_, [&] { trainer_->connect(); });
     if (beginning.checkpoint) {
@@ -122,6 +120,7 @@ class TrainingRun {
       trainer_->initialize(settings_.job.seed);
     }
     on_root(world_, [&] {
+      if (!continues) directory_->clear();  // only now: all that can be refused has been
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
@@ -131,7 +130,10 @@ class TrainingRun {
                                                   context_.deck.resolved, world_.devices(), transport, mfu_.formula()},
                                       settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
-      if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
+      const bool is_chosen = context_.resume && *context_.resume != "auto";
+      if (continues && beginning.checkpoint && (is_chosen || io::is_rewinding(settings_.job.directory))) {
+        rewind_to(beginning.checkpoint->folder());
+      }
       trace_->flush();  // on disk: rows after the resumed step are gone
     });
     if (beginning.checkpoint && !continues)
@@ -149,7 +151,7 @@ class TrainingRun {
     }
   }
 
-  std::string what_would_fit(std::int64_t available) const {
+  std::string what_would_fit(const MemoryShare& available) const {
     std::string text = "\nwhat would fit:";
     config::Settings smaller = settings_;
     const std::int64_t share = plan_->batch.sequences_of(0);
@@ -157,16 +159,16 @@ class TrainingRun {
     for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
       if (share % micro != 0 && !is_any_legal) continue;
       smaller.train.micro_batch_size = micro;
-      if (train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes() <= available) {
+      if (fits(train::plan_training(smaller, plan_->options.dtype, world_.size()).layout, available)) {
         return text + fmt::format(" train.micro_batch_size={}", micro);
       }
     }
     smaller.train.micro_batch_size = 1;
     smaller.train.checkpoint_activations = 1;
-    const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes();
-    if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
+    const train::Plan least = train::plan_training(smaller, plan_->options.dtype, world_.size());
+    if (fits(least.layout, available)) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
     return text + fmt::format(" nothing: one sequence with train.checkpoint_activations=1 needs {}",
-                              memory::readable_bytes(least));
+                              memory::readable_bytes(least.layout.total_bytes()));
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------

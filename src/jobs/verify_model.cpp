@@ -48,6 +48,7 @@ std::vector<float> read_params(const io::h5::File& input, const model::ParamTabl
       input.dataset("params/" + param.label).read(target);
     }
   }
+  if (checkpoint) checkpoint->require_unchanged();
   return flat;
 }
 

@@ -7,9 +7,7 @@
 ///   forward, inference   every unit once, in order; the head stays open until its loss is done, or close_head()
 ///   recompute            the blocks of a segment in order, before their backward pass; the last one is still open when
 ///                        its backward pass opens it
-///   backward             every unit once, in reverse; the head's begins before its forward pass is over, as the two
-///   are
-///                        fused
+///   backward             every unit once, in reverse; the head's begins before its forward pass is over: they are fused
 #pragma once
 
 namespace tessera::model {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -158,6 +159,9 @@ class StateOf final : public State {
 }  // namespace
 
 std::unique_ptr<State> make_state(const Plan& plan, const memory::Arena<Exec>& arena) {
+  if (plan.owned.size() != 1 || plan.owned[0].first != 0 || plan.owned[0].count != plan.table.flat_count()) {
+    throw std::logic_error("training state: only for a rank that owns every element");
+  }
   return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
     return std::make_unique<StateOf<Scalar>>(plan, arena);
   });

@@ -1,9 +1,8 @@
 /// What a run keeps on the device from step to step: the weights and the optimizer's two moments. How they begin, are
 /// cleared, given out for a checkpoint, taken from one, and compared between ranks.
 ///
-/// The working copy of the weights is a flat array of all parameters. What only the optimizer reads, the rest of the
-/// weights (kernels/master_weights.hpp) and the moments, is kept for the elements that this rank owns alone, range
-/// behind range.
+/// Flat arrays of table.flat_count() elements: the working copy of the weights, what lies beside it of their master
+/// (kernels/master_weights.hpp), and the moments. This rank owns all of them.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +58,7 @@ class State {
   virtual std::uint64_t fingerprint() const = 0;
 };
 
-/// Keeps references to all of them.
+/// Keeps references to both. Throws std::logic_error for a plan that owns less than the whole.
 std::unique_ptr<State> make_state(const Plan& plan, const memory::Arena<kernels::Device>& arena);
 
 }  // namespace tessera::train

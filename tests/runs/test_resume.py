@@ -171,6 +171,11 @@ class Resume(RunTest):
                                  ["run.h5", "step_00000020", "step_00000030"])
                 shutil.copytree(abandoned / "step_00000030", moved / "checkpoints/step_00000030")
                 self.assertEqual(len(tensors(moved, 30)), len(tensors(whole, 30)), "an abandoned checkpoint opens")
+                with self.subTest("its run's directory does not take an abandoned one, whatever it may overwrite"):
+                    before = snapshot(directory)
+                    self.run_deck(TINY, f"job.directory={directory}", "job.overwrite=true", "--resume",
+                                  abandoned / "step_00000020", ranks=ranks, code=FILES, says="another job.directory")
+                    self.assertEqual(snapshot(directory), before)
                 self.run_deck(TINY, f"job.directory={directory}", *keep, *slower, "--resume", "auto", ranks=ranks)
                 self.assert_same_bits(directory, whole)
 

@@ -6,7 +6,8 @@
 
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
 `#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line, and section rules
-are whole; no path of a particular machine; scripts parse.
+are whole; no path of a particular machine; scripts parse; no source of the program is longer than
+LONGEST lines; links of pages lead somewhere.
 """
 import ast
 import itertools
@@ -56,6 +57,7 @@ VENDORS = [
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
 ]
 
+ROOT = [Path()]  # of the tree that is checked
 LONGEST = 520  # lines of a source file of the program
 FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
@@ -175,16 +177,29 @@ def check_length(name, text):
         yield LONGEST + 1, f"{lines} lines: split a file of more than {LONGEST} where it holds two ideas"
 
 
-RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length]
+def check_links(name, text):
+    """A link of a page names a file that is there; what stands in code is none."""
+    if not name.endswith(".md"):
+        return
+    page = re.sub(r"```.*?```", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
+    for number, line in enumerate(page.splitlines(), 1):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"`[^`]*`", "", line)):
+            if "://" not in target and not (ROOT[0] / name).parent.joinpath(target).exists():
+                yield number, f"links to {target}, which is not there"
+
+
+RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length, check_links]
 
 
 def check(root):
+    ROOT[0] = root
     return [f"{name}:{number}: {message}" for name, text in files(root) for rule in RULES for number, message in rule(name, text)]
 
 
 # name, text, a word of the message that must come back ("" : the file is sound)
 HPP = "/// What.\n#pragma once\n"
 PLANTED = [
+    ("src/page.md", "[here](page.md#part) and `[code](none.md)` and [there](none.md)\n", "links to none.md"),
     ("kernels/long.cpp", "// What.\n" + "int x;\n" * 520, "split"),
     ("kernels/good.hpp", HPP + '#include "kernels/core/tensor.hpp"\n// MPI_Send and #include <mpi.h> in a comment are fine\n', ""),
     ("parallel/good.cpp", "// What.\n#include <mpi.h>\nint x = MPI_COMM_WORLD;\n", ""),

@@ -195,6 +195,15 @@ TEST(BinCorpus, raw_uint16_as_nanogpt_writes_it) {
   EXPECT_EQ(corpus.tokenisation(), "uint16");
 }
 
+TEST(BinCorpus, tokens_that_were_written_after_it_was_opened_are_held_to_the_vocabulary) {
+  const ScratchFolder folder;
+  write_array(folder / "train.bin", kTokens);
+  const auto corpus = open_tokens((folder / "train.bin").string());
+  write_array(folder / "train.bin", std::vector<std::uint16_t>{0, 1, 60000, 7});
+  EXPECT_THAT(tokens_of(corpus, 0, 2), ElementsAre(0, 1));
+  EXPECT_THAT(failure_of([&] { tokens_of(corpus, 1, 3); }), HasSubstr("token 60000 at position 2"));
+}
+
 TEST(BinCorpus, both_formats_of_llmc) {
   const ScratchFolder folder;
   write_bytes(folder / "gpt2.bin", llmc_file(20240520, 1, 4, kTokens));

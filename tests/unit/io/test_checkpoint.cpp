@@ -204,12 +204,36 @@ TEST(Checkpoint, rewind_sets_later_checkpoints_aside) {
 TEST(Checkpoint, rewind_that_was_killed_is_completed_by_the_next) {
   const ScratchFolder run;
   write_steps(run.path(), {10, 20, 30});
-  write_bytes(run / "checkpoints/latest", "step_00000010\n");  // killed right after it had moved
+  write_bytes(run / "run.h5", "rows");
+  write_bytes(run / "checkpoints/latest", "step_00000010\nabandoned_01\n");  // killed right after it had moved
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000010");
+  EXPECT_TRUE(io::is_rewinding(run.path()));
+  fs::create_directory(run / "checkpoints/abandoned_01");  // and killed again, with a part of the work done
+  fs::rename(run / "checkpoints/step_00000020", run / "checkpoints/abandoned_01/step_00000020");
   EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_01");
-  write_steps(run.path(), {20});
+  EXPECT_FALSE(io::is_rewinding(run.path()));
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "latest", "step_00000010"));
+  EXPECT_THAT(names_in(run / "checkpoints/abandoned_01"), ElementsAre("run.h5", "step_00000020", "step_00000030"));
+  EXPECT_EQ(read_bytes(run / "checkpoints/latest"), "step_00000010\n");
+}
+
+TEST(Checkpoint, write_that_was_killed_before_latest_moved_is_no_rewind) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 20});
   write_bytes(run / "checkpoints/latest", "step_00000010\n");
-  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_02");
-  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "abandoned_02", "latest", "step_00000010"));
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000010");
+  EXPECT_FALSE(io::is_rewinding(run.path()));
+  write_steps(run.path(), {20});  // the same steps again
+  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010", "step_00000020"));
+}
+
+TEST(Checkpoint, files_that_go_while_they_are_read_are_missed) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10}, 2, 2);
+  const auto reader = io::open_checkpoint(run / "checkpoints/step_00000010", {}, "--resume ");
+  EXPECT_NO_THROW(reader.require_unchanged());
+  fs::remove(run / "checkpoints/step_00000010/rank_00001.h5");
+  EXPECT_THAT(failure_of([&] { reader.require_unchanged(); }), HasSubstr("rank_00001.h5: disappeared"));
 }
 
 TEST(Checkpoint, same_step_is_replaced) {
