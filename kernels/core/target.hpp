@@ -19,7 +19,9 @@ inline constexpr Target kHostTarget{.is_host = true};
 constexpr Target gpu_target(std::string_view capability) {
   const bool is_small = capability == "86" || capability == "89" || capability.starts_with("12");
   return {.is_host = false,
-          .team_scratch_kib = capability == "80" || capability == "87" ? 163 : is_small ? 99 : 227,
+          .team_scratch_kib = capability == "80" || capability == "87" ? 163
+                              : is_small                               ? 99
+                                                                       : 227,
           .has_wgmma = capability.starts_with("90")};
 }
 

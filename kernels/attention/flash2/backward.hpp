@@ -38,8 +38,9 @@ constexpr int flash2_backward_tile(const Target& target) {
 }
 
 /// Reals of its pad on level 0, for heads of width D that are stored `width` apart.
-KOKKOS_FORCEINLINE_FUNCTION constexpr std::size_t flash2_backward_pad_reals(int tile, int width, int D) {
-  return (3 * tile + 2 * tile) * width + 2 * D * tile + 2 * tile * tile + 2 * tile;
+template <int kTile>
+KOKKOS_FUNCTION constexpr std::size_t flash2_backward_pad_reals(int width, int D) {
+  return (3 * kTile + 2 * kTile) * width + 2 * D * kTile + 2 * kTile * kTile + 2 * kTile;
 }
 
 /// Bytes that Kokkos allocates for its scratch. A host runs one team at a time, with both levels in memory; a GPU has
@@ -48,9 +49,10 @@ template <class Real>
 constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t B, std::int64_t H,
                                                      std::int64_t Tk, int D) {
   const int width = round_up(D, lane_block(target, sizeof(Real)));
-  const auto pad = static_cast<std::int64_t>(flash2_backward_pad_reals(flash2_backward_tile<Real>(target), width, D));
   const std::int64_t head = 2 * Tk * width;
-  return static_cast<std::int64_t>(sizeof(Real)) * (target.is_host ? pad + head : B * H * head);
+  constexpr int kHostTile = flash2_backward_tile<Real>(kHostTarget);
+  const auto host_pad = static_cast<std::int64_t>(flash2_backward_pad_reals<kHostTile>(width, D));
+  return static_cast<std::int64_t>(sizeof(Real)) * (target.is_host ? host_pad + head : B * H * head);
 }
 
 template <class Exec, class Scalar>
@@ -73,7 +75,7 @@ struct Flash2Backward {
   using Product = TileProduct<Exec, Real>;
   KOKKOS_FUNCTION static int width(int D) { return round_up(D, Product::kLaneBlock); }
   KOKKOS_FUNCTION static std::size_t tile_pad_reals(int D) {
-    return flash2_backward_pad_reals(kQueryTile, width(D), D);
+    return flash2_backward_pad_reals<kQueryTile>(width(D), D);
   }
 };
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/target.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "reference/gemm.hpp"
 #include "support/buffer.hpp"

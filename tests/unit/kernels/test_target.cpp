@@ -28,7 +28,8 @@ TEST(Target, has_the_engines_whose_instructions_and_scratch_it_has) {
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64}) {
     const bool is_16_bit = bytes_of(dtype) == 2;
     for (const kernels::Target& target : {kHostTarget, ampere, small, hopper}) {
-      EXPECT_TRUE(has_forward(Engine::portable, dtype, 13, target) && has_backward(Engine::portable, dtype, 13, target));
+      EXPECT_TRUE(has_forward(Engine::portable, dtype, 13, target) &&
+                  has_backward(Engine::portable, dtype, 13, target));
       EXPECT_EQ(has_forward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
       EXPECT_EQ(has_backward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
       EXPECT_EQ(has_forward(Engine::wgmma, dtype, 64, target), is_16_bit && target.has_wgmma);

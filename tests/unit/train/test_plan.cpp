@@ -8,6 +8,7 @@
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/device.hpp"
 
 namespace tessera::train {
 namespace {
@@ -266,23 +267,46 @@ const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target(
 
 TEST(PlanDevice, here_is_what_this_build_computes_on) {
   config::Settings deck = settings();
+  deck.train.sample_tokens = 10;
+  const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
+  Machine named;
+  named.target = architecture.empty() ? kernels::kHostTarget : kernels::gpu_target(architecture.substr(3));
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    const Plan here = plan_training(deck, dtype, 2), there = plan_training(deck, dtype, 2, named);
+    EXPECT_EQ(here.layout.table(), there.layout.table());
+    EXPECT_EQ(here.layout.total_bytes(), there.layout.total_bytes());
+    ASSERT_EQ(here.layout.tensors().size(), there.layout.tensors().size());
+    for (std::size_t i = 0; i < here.layout.tensors().size(); ++i) {
+      EXPECT_EQ(here.layout.tensors()[i].offset, there.layout.tensors()[i].offset) << here.layout.tensors()[i].label;
+    }
+  }
+}
+
+TEST(PlanText, of_cpus_is_that_of_a_build_for_them_but_for_the_name) {
+  if (this_build().cuda) GTEST_SKIP() << "this build is for GPUs";
+  config::Settings deck = settings();
   const std::string here = plan_text(deck, 2);
-  if (this_build().cuda) GTEST_SKIP() << "this build computes on GPUs";
   deck.plan.device = config::PlanDevice::cpu;
   const std::string cpu = plan_text(deck, 2);
   EXPECT_THAT(cpu, HasSubstr("on CPUs (plan.device)\n"));
   EXPECT_EQ(cpu.substr(cpu.find('\n')), here.substr(here.find('\n')));
 }
 
-TEST(PlanDevice, h200_takes_what_was_measured_there) {
-  // GiB taken on an H200 by the rows of input/bench/README.md, of which plans are within 0.2 %; timing comes on top
+TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_measured_there) {
+  struct Golden {
+    std::string_view size;
+    std::int64_t bytes;  // as a build for sm_90a plans
+    double gib;          // as taken on an H200: input/bench/README.md, of which plans are within 0.2 %
+  };
   config::Settings deck = gpu_deck();
   deck.train.tune_gemm = false;
-  for (const auto& [size, gib] :
-       {std::pair{"small", 2.3}, {"medium", 7.1}, {"large", 15.6}, {"xl", 30.9}, {"2.7b", 49.6}}) {
-    deck.model = config::with_size(deck.model, size);
-    const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
-    EXPECT_NEAR(static_cast<double>(plan.layout.total_bytes()) / (1 << 30), gib, 0.05 + 0.002 * gib) << size;
+  for (const Golden& row : {Golden{"small", 2'497'129'472, 2.3}, Golden{"medium", 7'636'166'400, 7.1},
+                            Golden{"large", 16'703'013'120, 15.6}, Golden{"xl", 33'134'554'368, 30.9},
+                            Golden{"2.7b", 53'225'745'920, 49.6}}) {
+    deck.model = config::with_size(deck.model, row.size);
+    const std::int64_t bytes = plan_training(deck, Dtype::bf16, 1, kH200).layout.total_bytes();
+    EXPECT_EQ(bytes, row.bytes) << row.size;
+    EXPECT_NEAR(static_cast<double>(bytes) / (1 << 30), row.gib, 0.05 + 0.002 * row.gib) << row.size;
   }
 }
 
