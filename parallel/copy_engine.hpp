@@ -12,9 +12,9 @@
 /// on which one warp waits. All of it is enqueued on one stream and may be captured in a graph.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Safety  the meeting behind gather is what keeps the next piece's scatter off a receive buffer in use; the one
-///         behind scatter keeps gather off a span whose owner has not sent it yet. A meeting alternates between two
-///         sets of flags, so that nobody can set a flag before it was taken back.
+/// Safety  the barrier after gather keeps the next piece's scatter from overwriting a receive buffer in use; the one
+///         after scatter keeps gather from overwriting a span that its owner has not sent yet. Barriers alternate
+///         between two sets of flags, so that no flag is set before it was reset.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once

@@ -21,10 +21,12 @@
 #include "config/availability.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
+#include "config/jobs.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
+#include "jobs/together.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
@@ -96,21 +98,10 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
   return true;
 }
 
-/// Whether the job captures steps as graphs.
-bool wants_graph(const config::Settings& settings) {
-  const auto is_graph = [&](const std::string& variant) {
-    return variant == "graph" || (variant == "deck" && settings.train.graph);
-  };
-  const std::vector<std::string>& variants = settings.bench.variants;
-  return settings.job.kind == config::JobKind::train        ? settings.train.graph
-         : settings.job.kind == config::JobKind::bench_step ? std::any_of(variants.begin(), variants.end(), is_graph)
-                                                            : false;
-}
-
 /// Steps 4 to 6. A signal is remembered for training only, which can stop and go on. Views die before Kokkos is
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
-  if (deck.settings.job.kind != config::JobKind::train) jobs::end_on_signals();
+  if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
   const std::string command = joined(argc, argv);
   std::optional<parallel::World> world(std::in_place, argc, argv);
   const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
@@ -135,12 +126,6 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(keys), *device);
-    if (wants_graph(deck.settings) && world->size() > 1 && !world->collectives().is_asynchronous()) {
-      jobs::fail_together(*world, Exit::environment,
-                          "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through "
-                          "MPI, which cannot be part of a graph: set train.graph = false, and leave \"graph\" out of "
-                          "bench.variants");
-    }
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // every rank is here: rank 0 speaks, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());

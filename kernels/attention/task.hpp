@@ -1,6 +1,6 @@
-/// What every implementation of attention is given, forward and backward: the tensors, the scale and the mask.
+/// The operands that all implementations of attention share, forward and backward: tensors, scale and mask.
 ///
-/// An implementation's struct holds one of these, and beside it what only that implementation needs.
+/// An implementation's struct holds one of these, and its own further operands.
 #pragma once
 
 #include "kernels/core/tensor.hpp"
@@ -14,7 +14,7 @@ struct ForwardTask {
   HeadTensor<const Scalar, Exec> v;   // [B,H,Tk,D]  in
   HeadTensor<Scalar, Exec> out;       // [B,H,Tq,D]  out
   HeadRows<Accum<Scalar>, Exec> lse;  // [B,H,Tq]    out  row log-sum-exp (natural log), kept for backward
-  Accum<Scalar> scale;                // usually 1/sqrt(D); the tuned kernels want it > 0
+  Accum<Scalar> scale;                // usually 1/sqrt(D); > 0 for the tuned kernels
   bool causal;                        // bottom-right: query i sees the keys j <= i + Tk - Tq
 };
 

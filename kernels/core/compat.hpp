@@ -17,8 +17,8 @@
   #define TESSERA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/// Statements for a device alone, before those for a host: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither that
-/// nor a device (Debian's).
+/// Statements for a device alone, before those for a host: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither
+/// that nor a device (Debian's).
 #if KOKKOS_VERSION >= 30600
   #define TESSERA_ON_DEVICE(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
 #else

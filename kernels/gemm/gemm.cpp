@@ -105,7 +105,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     return;
   }
   if constexpr (cublaslt::kServes<Exec>) {
-    // Kokkos Kernels multiplies a^T b with a small result by dot products that meet in atomic sums: in no fixed order.
+    // Kokkos Kernels computes a^T b with a small result by dot products and atomic additions: in no fixed order.
     const bool is_summed_in_any_order = ta && !tb && m * n < 100;
     if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order) {
       multiply_cublaslt(exec, *this, m, n, k);

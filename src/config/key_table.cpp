@@ -1,4 +1,9 @@
 /// The rows of the key table: member, legal values, unit, and the text of `--explain`. Defaults are in settings.hpp.
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "config/jobs.hpp"
 #include "config/keys.hpp"
 
 namespace tessera::config {
@@ -42,13 +47,12 @@ constexpr Word word(std::string_view text, Enum value) {
 }
 constexpr Word word(std::string_view text) { return {text, 0}; }
 
-constexpr Word kJobKinds[] = {word("train", JobKind::train),
-                              word("generate", JobKind::generate),
-                              word("bench.step", JobKind::bench_step),
-                              word("bench.attention", JobKind::bench_attention),
-                              word("bench.kernels", JobKind::bench_kernels),
-                              word("verify.attention", JobKind::verify_attention),
-                              word("verify.model", JobKind::verify_model)};
+constexpr auto kJobKinds = [] {
+  std::array<Word, std::size(kJobs)> words{};
+  std::transform(std::begin(kJobs), std::end(kJobs), words.begin(),
+                 [](const JobTraits& job) { return word(job.name, job.kind); });
+  return words;
+}();
 constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar),
                               word("line", Progress::line), word("none", Progress::none)};
 constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),

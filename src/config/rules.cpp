@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "config/jobs.hpp"
 #include "config/availability.hpp"
 #include "config/keys.hpp"
 
@@ -88,26 +89,23 @@ void check_training(const Settings& settings, Rules& rules) {
 }
 
 void check_files(const Settings& settings, const Sources& sources, Rules& rules) {
-  const JobKind kind = settings.job.kind;
+  const JobTraits& job = traits_of(settings.job.kind);
   const Data& data = settings.data;
   rules.require(
       data.source != DataSource::text || settings.model.vocab_size >= 257, {"model.vocab_size", "data.source"},
       fmt::format("{} is too small for data.source = \"text\" (256 bytes and end-of-text)", settings.model.vocab_size),
       "257 or more");
-  const bool reads_data = kind == JobKind::train || kind == JobKind::bench_step;
-  rules.require(!reads_data || data.source == DataSource::synthetic || !data.path.empty(), {"data.path", "data.source"},
-                "is not given, and data.source names a file", "a path, or data.source = \"synthetic\"");
+  rules.require(!job.has_steps || data.source == DataSource::synthetic || !data.path.empty(),
+                {"data.path", "data.source"}, "is not given, and data.source names a file",
+                "a path, or data.source = \"synthetic\"");
   rules.require(data.path.empty() || data.source != DataSource::synthetic || !sources.contains("data.source"),
                 {"data.path", "data.source"}, "would be ignored: data.source is \"synthetic\"",
                 "data.source = \"text\" or \"tokens\", or no data.path");
   rules.require(data.path.empty() || sources.contains("data.source"), {"data.path"},
                 "would be ignored: data.source is not given and defaults to \"synthetic\"",
                 "data.source = \"text\" or \"tokens\" beside it");
-  const bool needs_input =
-      kind == JobKind::generate || kind == JobKind::verify_attention || kind == JobKind::verify_model;
-  rules.require(!needs_input || !settings.job.input.empty(), {"job.input", "job.kind"},
-                "is not given, and this job.kind reads it",
-                kind == JobKind::generate ? "the path of a checkpoint folder" : "the path of an HDF5 file");
+  rules.require(job.input.empty() || !settings.job.input.empty(), {"job.input", "job.kind"},
+                "is not given, and this job.kind reads it", std::string(job.input));
 }
 
 void check_gradients(const PrecisionSettings& precision, Rules& rules) {

@@ -14,6 +14,7 @@
 #include "build_info.hpp"
 #include "io/answer.hpp"
 #include "io/h5.hpp"
+#include "jobs/directory.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"

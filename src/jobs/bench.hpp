@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/h5.hpp"
 #include "jobs/jobs.hpp"
 #include "kernels/core/tensor.hpp"
 

@@ -14,6 +14,9 @@
 #include <optional>
 
 #include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/flash2/backward.hpp"
 #include "kernels/core/round_up.hpp"

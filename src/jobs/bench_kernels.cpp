@@ -9,6 +9,9 @@
 #include <numeric>
 
 #include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"

@@ -23,8 +23,11 @@
 #include "config/rules.hpp"
 #include "io/answer.hpp"
 #include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/step_timing.hpp"
+#include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/kernel_timer.hpp"
 

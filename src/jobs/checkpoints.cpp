@@ -6,9 +6,11 @@
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/products.hpp"
-#include "kernels/gemm/gemm.hpp"
+#include "jobs/together.hpp"
 #include "kernels/core/words.hpp"
+#include "kernels/gemm/gemm.hpp"
 
 namespace tessera::jobs {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "data/corpus.hpp"
 #include "io/checkpoint.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "train/trainer.hpp"
 

@@ -9,6 +9,7 @@
 
 #include "errors.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/together.hpp"
 #include "kernels/gemm/gemm.hpp"
 
 namespace tessera::jobs {

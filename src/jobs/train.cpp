@@ -14,15 +14,18 @@
 #include "io/console.hpp"
 #include "io/trace.hpp"
 #include "jobs/checkpoints.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/products.hpp"
 #include "jobs/stop.hpp"
+#include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
+#include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "train/trainer.hpp"
-#include "kernels/core/words.hpp"
 
 namespace tessera::jobs {
 namespace {

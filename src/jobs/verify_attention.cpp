@@ -10,7 +10,10 @@
 #include <cmath>
 
 #include "io/h5.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/flash2/backward.hpp"
 #include "kernels/attention/flash2/forward.hpp"

@@ -12,7 +12,10 @@
 #include <filesystem>
 
 #include "io/h5.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "memory/arena.hpp"
 #include "model/transformer.hpp"

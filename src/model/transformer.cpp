@@ -27,6 +27,7 @@ Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTabl
       table_(table),
       tensors_(tensors),
       options_(options),
+      segments_{shape.L, options.checkpoint_blocks},
       arena_(arena),
       params_(params),
       grads_(grads) {
@@ -226,9 +227,9 @@ template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
   for (int block = static_cast<int>(shape_.L) - 1; block >= 0; --block) {
     hooks.tick(tensors_.timeline.backward(block + 1, 0));
-    if (ends_segment(block)) recompute_segment(exec, block, hooks);
+    if (segments_.ends(block)) recompute_segment(exec, block, hooks);
     hooks.before(Pass::backward, block + 1);
-    if (ends_segment(block)) hooks.after(Pass::recompute, block + 1);
+    if (segments_.ends(block)) hooks.after(Pass::recompute, block + 1);
     block_backward(exec, block, hooks);
     hooks.after(Pass::backward, block + 1);
   }
@@ -249,46 +250,10 @@ void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
   hooks.after(Pass::backward, 0);
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::walk(Hooks& hooks) const {
-  const auto visit = [&](Pass pass, int unit) {
-    hooks.before(pass, unit);
-    hooks.after(pass, unit);
-  };
-  for (int unit = 0; unit < head_unit(); ++unit) visit(Pass::forward, unit);
-  hooks.before(Pass::forward, head_unit());
-  hooks.before(Pass::backward, head_unit());
-  hooks.after(Pass::forward, head_unit());
-  for (int unit = head_unit(), param = static_cast<int>(table_.params().size()) - 1; unit >= 0; --unit) {
-    const int block = unit - 1;
-    const bool is_recomputed = unit < head_unit() && unit > 0 && ends_segment(block);
-    if (is_recomputed) {
-      for (int earlier = first_of_segment(block); earlier < block; ++earlier) visit(Pass::recompute, earlier + 1);
-      hooks.before(Pass::recompute, unit);
-    }
-    if (unit < head_unit()) hooks.before(Pass::backward, unit);
-    if (is_recomputed) hooks.after(Pass::recompute, unit);
-    for (; param >= 0 && table_.params()[param].unit == unit; --param) hooks.gradient_ready(param);
-    hooks.progress();
-    hooks.after(Pass::backward, unit);
-  }
-}
-
-template <class Exec, class Scalar, class Grad>
-bool Transformer<Exec, Scalar, Grad>::ends_segment(int block) const {
-  const std::int64_t segment = options_.checkpoint_blocks;
-  return segment > 0 && (block + 1 == shape_.L || (block + 1) % segment == 0);
-}
-
-template <class Exec, class Scalar, class Grad>
-int Transformer<Exec, Scalar, Grad>::first_of_segment(int last_block) const {
-  return static_cast<int>(last_block / options_.checkpoint_blocks * options_.checkpoint_blocks);
-}
-
 /// Rebuilds the activations of the blocks from the last kept residual up to `last_block`, which stays open.
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
-  const int first = first_of_segment(last_block);
+  const int first = segments_.first(last_block);
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
   Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
   for (int block = first; block <= last_block; ++block) {

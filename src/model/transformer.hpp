@@ -23,6 +23,7 @@
 #include "model/activations.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
+#include "model/walk.hpp"
 
 namespace tessera::model {
 
@@ -68,9 +69,9 @@ class Transformer {
   /// Blocks and embedding, backwards; after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
 
-  /// Announces what forward(), head() with gradients and backward() announce, without time line, and computes nothing:
-  /// the micro-step of a rank that has no sequences in it.
-  void walk(Hooks& hooks) const;
+  /// What a rank announces instead of forward(), head() with gradients and backward() in a micro-step in which it has no
+  /// sequences.
+  void walk(Hooks& hooks) const { model::walk(table_, segments_, hooks); }
 
   /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(), while the head is open; the View is
   /// valid until the next call.
@@ -116,8 +117,6 @@ class Transformer {
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
                      KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
-  bool ends_segment(int block) const;  // the last of the blocks that are recomputed together
-  int first_of_segment(int last_block) const;
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
   void run_blocks(const Exec& exec, Pass pass, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   int head_unit() const { return static_cast<int>(shape_.L) + 1; }
@@ -126,6 +125,7 @@ class Transformer {
   const ParamTable& table_;
   const ActivationTensors& tensors_;
   ActivationOptions options_;
+  Segments segments_;
   const memory::Arena<Exec>& arena_;
   const Scalar* params_;
   Grad* grads_;

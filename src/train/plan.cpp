@@ -8,13 +8,13 @@
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
+#include "kernels/core/words.hpp"
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
-#include "kernels/core/words.hpp"
 
 namespace tessera::train {
 

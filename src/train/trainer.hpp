@@ -115,6 +115,8 @@ class Trainer final : public Steps {
     return compute_->generate(exec_, prompt, options, *hooks_);
   }
 
+  const State& state() const { return *state_; }
+
   /// A hash of the weights, bit for bit: equal on all ranks when they hold the same model.
   std::uint64_t weights_fingerprint() const { return state_->fingerprint(); }
 

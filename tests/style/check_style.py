@@ -45,7 +45,7 @@ CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/atte
 VENDORS = [
     ("MPI", r"#include\s*<mpi\.h>|\bMPI_[A-Z]\w+", ["parallel/", "src/main.cpp", "tests/support/"]),
     ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/nccl."]),
-    ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5."]),
+    ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5.", "src/io/h5_calls."]),
     ("toml++", r"#include\s*<toml\+\+/", ["src/config/"]),
     ("CLI11", r"#include\s*<CLI/", ["src/config/"]),
     ("KOKKOS_VERSION", r"\bKOKKOS_VERSION\b", ["kernels/core/compat.hpp"]),
@@ -56,6 +56,7 @@ VENDORS = [
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
 ]
 
+LONGEST = 520  # lines of a source file of the program
 FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
@@ -168,7 +169,13 @@ def check_scripts(name, text):
             yield 1, "does not parse: " + answer.stderr.strip().splitlines()[0]
 
 
-RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts]
+def check_length(name, text):
+    lines = text.count("\n")
+    if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/")) and lines > LONGEST:
+        yield LONGEST + 1, f"{lines} lines: split a file of more than {LONGEST} where it holds two ideas"
+
+
+RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length]
 
 
 def check(root):
@@ -178,6 +185,7 @@ def check(root):
 # name, text, a word of the message that must come back ("" : the file is sound)
 HPP = "/// What.\n#pragma once\n"
 PLANTED = [
+    ("kernels/long.cpp", "// What.\n" + "int x;\n" * 520, "split"),
     ("kernels/good.hpp", HPP + '#include "kernels/core/tensor.hpp"\n// MPI_Send and #include <mpi.h> in a comment are fine\n', ""),
     ("parallel/good.cpp", "// What.\n#include <mpi.h>\nint x = MPI_COMM_WORLD;\n", ""),
     ("kernels/good.cpp", '#include "kernels/good.hpp"\n', ""),

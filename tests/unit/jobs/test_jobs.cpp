@@ -1,5 +1,7 @@
 /// How one rank's failure becomes every rank's, and what memory a rank may have.
 #include "jobs/jobs.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

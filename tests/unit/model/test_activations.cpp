@@ -30,7 +30,7 @@ class Poisoner final : public model::Hooks {
   void tick(int tick) override {
     EXPECT_GT(tick, last_tick_) << "time stands still or runs backwards";
     Kokkos::fence();
-    for (const Range& range : nobodys_) {
+    for (const Range& range : unowned_) {
       const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), bytes_of(range));
       const unsigned char* const begin = host.data();
       const unsigned char* const end = begin + host.size();
@@ -44,7 +44,7 @@ class Poisoner final : public model::Hooks {
          not_owned([&](const memory::Lifetime& life) { return life.first < tick && tick <= life.last; })) {
       Kokkos::deep_copy(bytes_of(range), static_cast<unsigned char>(0xFF));
     }
-    nobodys_ = not_owned([&](const memory::Lifetime& life) { return life.first <= tick && tick <= life.last; });
+    unowned_ = not_owned([&](const memory::Lifetime& life) { return life.first <= tick && tick <= life.last; });
     last_tick_ = tick;
     ++ticks;
   }
@@ -80,7 +80,7 @@ class Poisoner final : public model::Hooks {
   const memory::Layout& layout_;
   unsigned char* base_;
   int last_tick_ = 0;
-  std::vector<Range> nobodys_;
+  std::vector<Range> unowned_;
 };
 
 TEST(Activations, every_tensor_is_alive_when_it_is_used) {

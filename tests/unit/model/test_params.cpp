@@ -118,7 +118,8 @@ TEST(ParamTable, block_numbers_of_deep_models_sort_as_text) {
 }
 
 Param param_of(const std::string& label, double std) {
-  return {.label = label,
+  return {.number = 0,
+          .label = label,
           .shape = {1000, 1000},
           .axes = {"row", "column"},
           .unit = 0,

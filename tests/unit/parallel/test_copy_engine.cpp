@@ -13,8 +13,8 @@ namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
+using test::BarrierAtEnd;
 using test::Buffer;
-using test::Meeting;
 using test::same_bits;
 using test::TestWorld;
 
@@ -80,7 +80,7 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift) {
     Span span = span_of(buffer);
     span.data = buffer.data() + shift;
     span.count = static_cast<std::int64_t>(n);
-    const Meeting meeting(test.world);
+    const BarrierAtEnd barrier(test.world);
     const auto sum = test.engines.make_sum(span);
     for (int run = 0; run < 2; ++run) {  // the second time from what the first one left
       sum->enqueue(test.exec);
@@ -112,7 +112,7 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
     expected[i] = static_cast<double>(i % 1'000'003) * (ranks * (ranks + 1) / 2);
   }
   const Buffer<double> buffer(values);
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto sum = engines.make_sum(span_of(buffer));
   sum->enqueue(exec);
   exec.fence();
@@ -122,7 +122,7 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
 TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   const std::size_t n = 100'003;
   const Buffer<float> first(std::vector<float>(n, 1.0f)), second(std::vector<float>(n, 2.0f));
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto one = engines.make_sum(span_of(first));
   const auto other = engines.make_sum(span_of(second));
   const auto enqueue = [&] {
@@ -153,7 +153,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
 
 TEST_F(CopyEngine, who_leaves_is_not_held_up_by_ranks_that_never_come) {
   const Buffer<float> buffer(std::vector<float>(1000, 1.0f));
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto sum = engines.make_sum(span_of(buffer));
   if (world.rank() == 0) {
     sum->enqueue(exec);

@@ -21,8 +21,8 @@ namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
+using test::BarrierAtEnd;
 using test::Buffer;
-using test::Meeting;
 using test::same_bits;
 using test::TestWorld;
 
@@ -157,7 +157,7 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
   const Kokkos::View<std::uint16_t*, Device::memory_space> memory(
       Kokkos::view_alloc(Kokkos::WithoutInitializing, "values"), n);
   const Halves values(reinterpret_cast<bfloat16*>(memory.data()), n);
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto sum = test::connected_sum(world, {"values", values.data(), n, Dtype::bf16});
   const Device exec;
   for (int run = 0; run < 3; ++run) {
@@ -189,7 +189,7 @@ void double_all(const Device& exec, const Buffer<float>& buffer) {
 TEST_P(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto sum = test::connected_sum(world, span_of(buffer));
   for (int run = 0; run < 3; ++run) {
     fill_slowly(exec, buffer, 3.0f);
@@ -205,7 +205,7 @@ TEST_P(Nccl, leaves_the_host_free_and_allocates_nothing) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
   const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(1 << 20);
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const auto plain = test::connected_sum(world, span_of(buffer));
   const auto narrow = test::connected_sum(world, span_of(buffer), span_of(wire));
   for (const auto* sum : {&plain, &narrow}) {
@@ -236,7 +236,7 @@ TEST_P(Nccl, leaves_the_host_free_and_allocates_nothing) {
 TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   const Device exec;
   std::vector<Buffer<double>> values;
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   std::vector<std::unique_ptr<AllReduce>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
@@ -296,7 +296,7 @@ struct Step {
   Step(Nccl& test, bool is_narrow)
       : grads(Buffer<float>::zeros(4 * kUnit)),
         wire(Buffer<bfloat16>::zeros(4 * kUnit)),
-        meeting(test.world),
+        barrier(test.world),
         rank(test.world.rank()) {
     for (int unit = 0; unit < 4; ++unit) {
       spans.push_back({"unit", grads.data() + (3 - unit) * kUnit, kUnit, Dtype::fp32});
@@ -334,7 +334,7 @@ struct Step {
 
   Buffer<float> grads;
   Buffer<bfloat16> wire;
-  Meeting meeting;
+  BarrierAtEnd barrier;
   int rank;
   Device exec;
   std::vector<Span> spans;

@@ -24,14 +24,14 @@ struct TestWorld : parallel::World {
 
 /// Waits for all ranks at the end of a scope. Declare it after the memory that is summed, which other ranks may have
 /// mapped, and before the sums, which are then destroyed first.
-class Meeting {
+class BarrierAtEnd {
  public:
-  explicit Meeting(const parallel::World& world) : world_(world) {}
-  ~Meeting() {
+  explicit BarrierAtEnd(const parallel::World& world) : world_(world) {}
+  ~BarrierAtEnd() {
     if (std::uncaught_exceptions() == 0) world_.barrier();
   }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  BarrierAtEnd(const BarrierAtEnd&) = delete;
+  BarrierAtEnd& operator=(const BarrierAtEnd&) = delete;
 
  private:
   const parallel::World& world_;
@@ -47,7 +47,7 @@ inline std::unique_ptr<parallel::AllReduce> connected_sum(parallel::World& world
 
 /// A sum over all ranks that runs once, and for which the host waits.
 inline void all_reduce(parallel::World& world, const parallel::Span& span) {
-  const Meeting meeting(world);
+  const BarrierAtEnd barrier(world);
   const kernels::Device exec;
   const auto sum = connected_sum(world, span);
   sum->start(exec);

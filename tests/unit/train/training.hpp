@@ -80,12 +80,12 @@ inline State state_of(train::Trainer& trainer, bool mine_only = false) {
 /// A trainer with everything it refers to. Steps follow each other from sample 0 on.
 class Training {
  public:
-  explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32)
+  explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32, model::Hooks* observer = nullptr)
       : settings(deck),
         plan(train::plan_training(settings, dtype, world.size())),
         corpus(data::Corpus::open(config::DataSource::synthetic, "", settings.model.vocab_size, 11)),
         sampler(corpus, settings.model.context_length, 0.1, 12),
-        trainer(train::make_trainer(plan, settings, world)) {
+        trainer(std::make_unique<train::Trainer>(plan, settings, world, observer)) {
     trainer->connect();
     trainer->initialize(13);
   }

@@ -1,4 +1,4 @@
-/// How AmpereBackward cuts its work for one width of rows in this build, and whose piece of d_q lies where.
+/// How AmpereBackward divides its work for one width of rows in this build, and the layout of d_q.
 #pragma once
 
 #include <type_traits>
@@ -13,8 +13,8 @@ template <int kWidth>
 using KeysCutOf = std::conditional_t<fits(kBuiltTarget, keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>()),
                                      typename KeysCuts<kWidth>::Best, typename KeysCuts<kWidth>::Lean>;
 
-/// Where a warp's piece of d_q lies: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of
-/// 16 columns from `column` on; what is left over is shared out by halves of a block.
+/// A warp's piece of d_q: of kSumTile queries the rows of group `group`, and every kColumnWarps-th block of 16 columns
+/// from `column` on; remaining blocks are divided in halves.
 template <int kWidth, class Cut>
 struct QueryPiece {
   static constexpr int kWarps = Cut::kKeyWarps * Cut::kParts, kColumnWarps = kWarps / Cut::kQueryWarps;

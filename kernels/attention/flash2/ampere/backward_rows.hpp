@@ -15,7 +15,7 @@ constexpr int lanes_of_row(int width) {
   return lanes;
 }
 
-/// Fills BackwardRows: log_sum and delta, and zeroes what the choice of order needs: turns, or the sums of d_q.
+/// Fills BackwardRows: computes log_sum and delta, and zeroes turns (fixed order) or the sums of d_q (any order).
 /// kRowLanes lanes share a row; a team has kPadding rows.
 template <class Scalar, int kRowLanes>
 struct BackwardRowsTeam {

@@ -1,4 +1,4 @@
-/// The last kernel of AmpereBackward for one width of rows: d_q out of its sums.
+/// The last kernel of AmpereBackward for one width of rows: d_q from its sums.
 #pragma once
 
 #include "kernels/attention/flash2/ampere/backward_cut.hpp"
@@ -61,7 +61,7 @@ struct BackwardSumsTeam {
                                 cuda::pack<Scalar>(task.scale * d_q.z, task.scale * d_q.w));
       }
     }
-    team.team_barrier();  // all pieces are there
+    team.team_barrier();  // all pieces are complete
     write_rows<Layout, kThreads>(staging, row_of(task.d_q, b, h, first_query), task.d_q.stride(2), queries, D,
                                  warp * cuda::kWarpLanes + lane);
   }

@@ -42,7 +42,7 @@ struct ForwardCutOf<256> : ForwardCut<1, 4, 64, 1, 2, 4> {};
 template <class Scalar, int kWidth, class Cut>
 struct ForwardTeam {
   ForwardTask<Kokkos::Cuda, Scalar> task;
-  int heads_of_group;  // heads whose keys and values share the L2 cache for a while
+  int heads_of_group;  // heads processed together, so that their keys and values share the L2 cache
 
   static constexpr int kThreads = Cut::kWarps * cuda::kWarpLanes;
   static constexpr int kWarpRows = Cut::kRowTiles * 16;

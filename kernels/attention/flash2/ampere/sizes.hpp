@@ -31,11 +31,11 @@ constexpr void for_width(int D, const Launch& launch) {
   return launch.template operator()<256>();
 }
 
-/// What the backward kernels share beside the tensors, laid out in the workspace. Rows of queries are padded to whole
-/// tiles, so that tiles of them are copied without a look at Tq.
+/// What the backward kernels share besides the tensors, laid out in the workspace. Rows of queries are padded to whole
+/// tiles, so that tiles are copied without bounds checks.
 struct BackwardRows {
   static constexpr int kPadding = 128;  // rows of a head are a multiple of this
-  static constexpr int kTurns = 4;      // most tiles that so many rows make
+  static constexpr int kTurns = 4;      // largest number of tiles in so many rows
 
   float* log_sum;       // [B*H, rows]  lse in powers of two; +inf past Tq and where no key is seen, so that p = 0
   float* delta;         // [B*H, rows]  sum_d d_out out; 0 past Tq
@@ -59,13 +59,13 @@ struct BackwardRows {
   }
 };
 
-/// How d_k and d_v are cut. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that share 32
-/// keys each compute the probabilities of their part of the queries, and then their part of the columns of d_k and d_v.
-/// For the tile's share of d_q the warps are cut the other way: kQueryWarps groups share the queries, the warps of a
-/// group the columns; one kPasses-th of the tile after the other.
+/// How d_k and d_v are divided. A team of kKeyWarps * kParts warps owns 32 * kKeyWarps keys. The kParts warps that
+/// share 32 keys each compute the probabilities of their part of the queries, then their part of the columns of d_k and
+/// d_v. For the tile's share of d_q the warps are divided the other way: kQueryWarps groups share the queries, the
+/// warps of a group the columns; one kPasses-th of the tile after the other.
 ///
-/// kStages tiles of queries are in scratch: of two, one is on its way while the other is in use; a single one is
-/// replaced tensor by tensor as soon as its last product is done. kKept is what else a warp keeps in registers.
+/// kStages tiles of queries are in scratch: of two, one is being loaded while the other is in use; a single one is
+/// replaced tensor by tensor as soon as its last product is done. kKept: what else a warp keeps in registers.
 template <int kKeyWarps_, int kParts_, int kQueryTile_, int kQueryWarps_, int kTeams_, int kStages_ = 2,
           unsigned kKept_ = 0, int kPasses_ = 1>
 struct KeysCut {
@@ -82,7 +82,7 @@ inline constexpr unsigned kKeepKeys = 1, kKeepP = 2, kKeepDs = 4;
 /// Bytes of a tile in scratch (tile.hpp).
 constexpr int tile_bytes(int width, int rows) { return rows * width * 2; }
 
-/// Bytes of scratch of a team under such a cut: k, v; the stages of q and d_out; p, ds; log_sum, delta.
+/// Bytes of a team's scratch: k, v; the stages of q and d_out; p, ds; log_sum, delta.
 template <int kWidth, class Cut>
 constexpr int keys_scratch_bytes() {
   constexpr int kKeys = 32 * Cut::kKeyWarps, kQueries = Cut::kQueryTile;

@@ -84,7 +84,7 @@ struct BackwardPrepare {
   }
 };
 
-/// 3. Sums of d_q, scaled and rounded, from the order of accumulators back to rows.
+/// 3. Scales and rounds the sums of d_q, and reorders them from accumulators to rows.
 template <class Scalar, int D>
 struct BackwardFinish {
   using Tiles = BackwardTiles<D>;
@@ -106,7 +106,7 @@ struct BackwardFinish {
     if (tile_of_all >= unsigned(shape.heads) * shape.query_tiles) return;
     const int tile = tile_of_all % shape.query_tiles, head = tile_of_all / shape.query_tiles;
 
-    // Which warp of which consumer has these sums, and at which of its blocks of eight columns.
+    // The warp and consumer that own these sums, and the index among its blocks of eight columns.
     const int eight = inside % (D / 8), pair = inside / (D / 8), g = pair % 8, slab = pair / 8;
     constexpr int kEights0 = Tiles::kColumns0 / 8;
     const int consumer = Tiles::kSplitsColumns ? eight >= kEights0 : slab / kWarpgroupWarps;
@@ -163,16 +163,17 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
   shape.keys_of_tile = Tiles::kKeys;
   shape.key_tiles = teams_for(Tk, Tiles::kKeys);
   shape.diagonal = task.causal ? Tk - Tq : kEveryKey;
-  // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the level-2 cache beside each other.
-  // Without one all places of a head take the same time: a group is then what runs at once, so that the order of
-  // tickets, in which a head's places stand one behind the other, carries over from one group to the next.
+  // With a causal mask, q, d_out and the sums of d_q of a group's heads fit the L2 cache together. Without one all
+  // places of a head take the same time: a group is then as many heads as run at once, so that the order of tickets, in
+  // which a head's places follow each other, carries over from one group to the next.
   const int processors = exec.cuda_device_prop().multiProcessorCount;
   const double bytes_of_head = 8.0 * Tq * D;
   shape.heads_per_group = task.causal ? std::clamp(static_cast<int>((32 << 20) / bytes_of_head), 1, shape.heads)
                                       : std::clamp(processors / shape.key_tiles, 1, shape.heads);
   shape.is_descending = in_order;
   // In any order and without a mask all places of a head walk the same tiles. The first one stores its shares, so that
-  // nothing needs clearing; wide ones start apart instead, where adding to the same sums at the same time costs more.
+  // nothing needs clearing; for wide heads, where concurrent additions to the same sums cost more, walks start at
+  // different tiles instead.
   shape.is_ring = !in_order && !task.causal && Tiles::kIsWide;
   workspace.sums.are_cleared = !in_order && (task.causal || Tiles::kIsWide);
   const std::int64_t rows = std::int64_t{shape.heads} * shape.query_tiles * Tiles::kQueries;

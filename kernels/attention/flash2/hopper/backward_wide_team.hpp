@@ -9,8 +9,8 @@
 /// reads: it is added to the sums in two shares, half a step apart, by warps 2 and 3, so that additions are in flight
 /// all the time. The next scores overlap the store of the first share, the second share overlaps ds of the next step.
 ///
-/// Without a mask and in any order, walks of a head start apart and come round: places that walk in step add to the
-/// same sums at the same time.
+/// Without a mask and in any order, walks of a head start at different tiles and wrap round: walks in step would add to
+/// the same sums at the same time.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -43,7 +43,7 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& proble
                        kernel);
 }
 
-/// No keys at all: the answer is known, and there is nothing that a tensor map could describe.
+/// The result without keys, which a tensor map cannot describe.
 template <class Scalar>
 void write_keyless(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& a) {
   const auto out = a.out;

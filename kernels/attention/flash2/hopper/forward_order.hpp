@@ -1,4 +1,4 @@
-/// In which order HopperForward's tiles of queries are done, and by whom.
+/// The order of HopperForward's tiles of queries, and their assignment to teams.
 #pragma once
 
 #include "kernels/core/round_up.hpp"
@@ -6,7 +6,7 @@
 
 namespace tessera::kernels::detail::hopper_forward {
 
-/// The list of all query tiles, and who takes which.
+/// The list of all query tiles, and their assignment to teams.
 ///
 /// Query tile p of a head ends p tiles before its last query; with a causal mask p = 0 is the longest. First come the
 /// tiles p < query_tiles - light, `section` heads at a time (their keys and values then share the cache), the longest
@@ -36,8 +36,8 @@ struct TileOrder {
   }
 };
 
-/// How teams share the tiles out. A full mask makes equal tiles, which a fixed stride serves best: teams then walk the
-/// same keys in step. Unequal ones are drawn on demand, longest first.
+/// How tiles are assigned to teams. Without a mask all tiles take the same time, and a fixed stride is best: teams then
+/// walk the same keys in step. Tiles of different lengths are drawn on demand, longest first.
 template <class Kernel, class Task>
 TileOrder tile_order(const Task& a) {
   const int query_tiles = ceil_div(a.q.extent_int(2), Kernel::kQueryTile);

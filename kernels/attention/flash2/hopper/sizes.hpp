@@ -53,7 +53,7 @@ struct BackwardSums {
   bool are_cleared = false;  // sums of d_q are 0 before the first share; else that one is stored, not added
 };
 
-/// Cuts a workspace into its parts; with no address, only adds up their bytes.
+/// Divides a workspace into its parts; with a null address, only adds up their bytes.
 template <int D>
 struct BackwardWorkspace {
   BackwardSums sums;

@@ -1,0 +1,110 @@
+#include "io/h5_calls.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "io/files.hpp"
+
+namespace tessera::io::h5::detail {
+
+static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that hdf5.h stays in h5*.cpp");
+
+namespace {
+
+/// The innermost entry of HDF5's error stack: the actual cause.
+std::string innermost_reason() {
+  std::string reason;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
+        *static_cast<std::string*>(out) = entry->desc != nullptr ? entry->desc : "";
+        return 1;  // one is enough
+      },
+      &reason);
+  H5Eclear2(H5E_DEFAULT);
+  return reason;
+}
+
+/// The errno inside a reason such as "file write failed: ..., errno = 28, error message = '...'"; 0: none.
+int errno_in(const std::string& reason) {
+  const auto at = reason.find("errno = ");
+  return at == std::string::npos ? 0 : std::atoi(reason.c_str() + at + 8);
+}
+
+}  // namespace
+
+void fail(const std::string& where, std::string_view doing) {
+  const std::string reason = innermost_reason();
+  const int error = errno_in(reason);
+  if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
+    throw Failure(
+        Exit::files,
+        fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; where the "
+                    "file system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
+                    where, doing, reason));
+  }
+  if (error != 0) throw file_failure(where, doing, error);
+  throw Failure(Exit::files,
+                fmt::format("{}: {} failed: {}. The file is damaged or not what is expected there: look at "
+                            "it with h5dump -H, or use another copy.",
+                            where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
+}
+
+void start_library() {
+  static const herr_t without_clean_up = H5dont_atexit();
+  static thread_local const herr_t is_quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  static_cast<void>(without_clean_up);
+  static_cast<void>(is_quiet);
+}
+
+Handle text_type() {
+  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.id(), H5T_VARIABLE);
+  H5Tset_cset(type.id(), H5T_CSET_UTF8);
+  return type;
+}
+
+Handle make_type(Type type, bool is_stored) {
+  const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
+  switch (type) {
+    case Type::float32: return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
+    case Type::float64: return copy(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE);
+    case Type::int32: return copy(H5T_NATIVE_INT32, H5T_STD_I32LE);
+    case Type::int64: return copy(H5T_NATIVE_INT64, H5T_STD_I64LE);
+    case Type::uint8: return copy(H5T_NATIVE_UINT8, H5T_STD_U8LE);
+    case Type::uint16: return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
+    case Type::uint32: return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
+    case Type::uint64: return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
+    case Type::text: return text_type();
+  }
+  throw std::logic_error("unknown h5::Type");
+}
+
+std::int64_t product(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Handle make_space(const Shape& shape) {
+  if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};
+}
+
+Handle strict_transfer() {
+  Handle plist(H5Pcreate(H5P_DATASET_XFER), H5Pclose);
+  H5Pset_type_conv_cb(
+      plist.id(),
+      [](H5T_conv_except_t kind, hid_t, hid_t, void*, void*, void*) {
+        const bool is_range = kind == H5T_CONV_EXCEPT_RANGE_HI || kind == H5T_CONV_EXCEPT_RANGE_LOW;
+        return is_range ? H5T_CONV_ABORT : H5T_CONV_UNHANDLED;
+      },
+      nullptr);
+  return plist;
+}
+
+}  // namespace tessera::io::h5::detail

@@ -1,0 +1,138 @@
+#include "jobs/directory.hpp"
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "io/answer.hpp"
+#include "io/checkpoint.hpp"
+#include "jobs/together.hpp"
+#include "kernels/core/events.hpp"
+
+namespace tessera::jobs {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kLockName = ".lock";
+
+bool holds_something(const fs::path& directory) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().filename() != kLockName) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void require_new_directory(const config::Job& job) {
+  std::error_code error;
+  if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
+    throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
+  }
+  if (job.overwrite || !holds_something(job.directory)) return;
+  throw Failure(Exit::files,
+                io::newest_checkpoint(job.directory)
+                    ? fmt::format("{} holds a run. Resume it (--resume auto), use another directory "
+                                  "(job.directory=...), or delete its run.h5 and checkpoints (job.overwrite=true)",
+                                  job.directory)
+                    : fmt::format("{} is not empty. Use another directory (job.directory=...), or run in it "
+                                  "(job.overwrite=true): that deletes its run.h5 and checkpoints, if any, and nothing "
+                                  "else",
+                                  job.directory));
+}
+
+RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
+    : path_(context.settings().job.directory) {
+  on_root(context.world, [&] {
+    if (!may_exist) require_new_directory(context.settings().job);
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (!error) lock_ = open((path_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (error || lock_ < 0) {
+      throw Failure(Exit::files, fmt::format("{}: cannot be made or written: {}; name a directory that can be "
+                                             "(job.directory=...)",
+                                             path_.string(), error ? error.message() : std::strerror(errno)));
+    }
+    const auto is_taken = [&] { return flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; };
+    if (!is_taken()) return;
+    note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", path_.string(),
+                     kLockPatience_s));
+    const double until_s = events::now_s() + kLockPatience_s;
+    while (is_taken()) {
+      if (events::now_s() > until_s) {
+        throw Failure(Exit::files,
+                      fmt::format("{}: another run is working in this directory; wait for it, or use another "
+                                  "(job.directory=...)",
+                                  path_.string()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written meanwhile
+  });
+}
+
+RunDirectory::~RunDirectory() {
+  if (lock_ >= 0) close(lock_);
+}
+
+void RunDirectory::clear() const {
+  std::error_code ignored;
+  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(path_ / name, ignored);
+}
+
+fs::path checkpoint_folder(const std::string& path) {
+  std::error_code error;  // a link that leads nowhere has that name, too: reading it tells what is wrong with it
+  if (fs::exists(fs::symlink_status(fs::path(path) / "index.h5", error))) return path;
+  if (const auto newest = io::newest_checkpoint(path)) return *newest;
+  throw Failure(Exit::files,
+                fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "
+                            "folders",
+                            path));
+}
+
+std::string result_path(const Context& context, const std::string& name) {
+  const config::Job& job = context.settings().job;
+  const fs::path path = job.output.empty() ? fs::path(job.directory) / name : fs::path(job.output);
+  std::error_code error;
+  if (fs::exists(path, error) && !job.overwrite) {
+    throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
+                                           "job.overwrite=true",
+                                           path.string()));
+  }
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error) {
+    throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; choose another job.output",
+                                           path.parent_path().string(), error.message()));
+  }
+  return path.string();
+}
+
+void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+  const std::string unfinished = path + ".tmp";
+  std::error_code error;
+  try {
+    io::h5::File file = io::h5::File::create(unfinished);
+    fill(file);
+    file.close();
+    fs::rename(unfinished, path);
+    io::answer(fmt::format("result in {}\n", path));
+  } catch (const fs::filesystem_error& failure) {
+    fs::remove(unfinished, error);
+    throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));
+  } catch (...) {
+    fs::remove(unfinished, error);
+    throw;
+  }
+}
+
+}  // namespace tessera::jobs

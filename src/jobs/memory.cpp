@@ -1,0 +1,38 @@
+#include "jobs/memory.hpp"
+
+#include <fmt/format.h>
+
+#include "errors.hpp"
+#include "kernels/core/device_info.hpp"
+#include "kernels/core/tensor.hpp"
+#include "memory/arena.hpp"
+
+namespace tessera::jobs {
+
+namespace {
+constexpr bool kComputesOnHost = kernels::kIsHost<kernels::Device>;
+}
+
+MemoryShare share_of_memory(parallel::World& world) {
+  return {kComputesOnHost ? world.local_size() : world.ranks_on_device(), world.collectives().device_bytes()};
+}
+
+std::int64_t available_bytes(const MemoryShare& share) {
+  const std::int64_t untaken =
+      kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
+  return untaken / share.ranks + share.held;
+}
+
+void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice) {
+  if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
+  const std::int64_t available = available_bytes(share);
+  if (layout.total_bytes() <= available) return;
+  throw Failure(Exit::out_of_memory,
+                fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
+                            memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
+                            memory::readable_bytes(available),
+                            share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
+                            layout.table(), advice));
+}
+
+}  // namespace tessera::jobs
