@@ -112,7 +112,7 @@ double BucketQueue::collect() {
   return exposed_s;
 }
 
-/// Tells of a bucket that has just completed on the host; returns the seconds of waiting for it.
+/// Reports a bucket that has just completed on the host; returns the seconds of waiting for it.
 double BucketQueue::complete(Bucket& bucket) {
   bucket.is_under_way = false;
   const AllReduce::Times times = bucket.sum->times();

@@ -3,13 +3,13 @@
 /// The spans come in the order in which backward completes them; neighbours in memory are joined until a bucket has
 /// `bucket_bytes`, or as much as is left: large messages travel faster, but nothing is computed under the last one, so
 /// buckets become smaller towards the end. A bucket's reduction starts when its last span is ready; finish() makes what
-/// is enqueued on the compute instance from there on see all sums. Sums, not means: whoever weights by tokens scales
-/// before.
+/// is enqueued on the compute instance from there on see all sums. Sums, not means: a caller that weights by tokens
+/// scales first.
 ///
 /// Over MPI, progress() moves what is under way, because a library without a progress thread moves nothing by itself,
 /// and finish() waits on the host. Over NCCL the buckets run on the communication stream, finish() only orders the
-/// streams, and begin() to finish() may be captured in a graph, whose replays repeat it all; collect() asks afterwards
-/// how it went.
+/// streams, and begin() to finish() may be captured in a graph, whose replays repeat it all; collect() reads the times
+/// afterwards.
 ///
 /// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
 #pragma once
@@ -44,8 +44,8 @@ class BucketQueue {
   double finish();
 
   /// Once the work behind the last finish(), or behind the last replay of its graph, has been done, and before the next
-  /// step: reports the buckets to whoever listens (over MPI that has happened already) and returns the seconds in which
-  /// `exec` had nothing to do but wait for them.
+  /// step: reports the buckets as events (over MPI already done) and returns the seconds in which `exec` only waited
+  /// for them.
   double collect();
 
   std::size_t buckets() const { return buckets_.size(); }

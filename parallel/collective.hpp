@@ -2,8 +2,8 @@
 /// nccl.cpp for the memory of NVIDIA GPUs.
 ///
 /// Every rank calls the same operations in the same order. A started reduction owns its spans until it has completed.
-/// Over MPI it makes progress only inside test() and join(), so whoever computes meanwhile polls; over NCCL it runs on
-/// a stream of its own, and nobody has to wait on the host at all: join() orders the streams.
+/// Over MPI it makes progress only inside test() and join(), so the caller polls while it computes; over NCCL it runs
+/// on its own stream and the host never waits: join() orders the streams.
 #pragma once
 
 #include <cstdint>
@@ -24,29 +24,29 @@ struct Span {
   std::int64_t bytes() const { return count * bytes_of(dtype); }
 };
 
-/// Sum over ranks of one span, in place. May be started again once it has completed: what it needs is made once.
+/// Sum over ranks of one span, in place. May be started again once it has completed: its resources are made once.
 class AllReduce {
  public:
   virtual ~AllReduce() = default;
 
-  /// Collective, once, before the first start: tells the other ranks what they must know of this one. Making a sum is
+  /// Collective, once, before the first start: exchanges what the ranks must know of each other. Making a sum is
   /// not collective, so a rank that has no memory for it can say so before the others wait for it here. Throws on every
   /// rank or on none.
   virtual void connect() {}
 
-  /// Begins behind what was enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
+  /// Starts after the work enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
   /// Where is_asynchronous(), start and join may be captured in a graph, together.
   virtual void start(const kernels::Device& exec) = 0;
 
-  /// Polls; true once the sums are there. Not while it is captured.
+  /// Polls; true once the sums are complete. Not during capture.
   virtual bool test() = 0;
 
-  /// What is enqueued on `exec` from here on sees the sums. The host waits, too, unless is_asynchronous().
+  /// Work enqueued on `exec` after this sees the sums. The host waits, too, unless is_asynchronous().
   virtual void join(const kernels::Device& exec) = 0;
 
   struct Times {
     double start_s, end_s;  // of the communication, on the clock of events::now_s()
-    double joined_s;        // when there was nothing left to do but wait for it; end_s where nobody had to
+    double joined_s;        // when the wait for it began; end_s if there was none
   };
   /// Of the latest run, or of the latest replay of the graph that holds it. Only once it has completed, and before it
   /// is started again; throws std::logic_error while it runs.
@@ -77,17 +77,19 @@ class Collectives {
   /// A sum over `span`, dtype fp32, fp64, bf16 or fp16. The same bits on every rank, and from run to run on as many
   /// ranks (MPI does not promise it; the tests hold the library to it).
   /// `wire`: empty, or as many elements of another dtype, of the same memory as `span`, in which the values cross the
-  /// network: rounded into it before, summed there, widened back after. Its content is nobody else's meanwhile.
-  /// Not collective; connect() it. Throws std::invalid_argument for what cannot be summed.
+  /// network: rounded into it before, summed there, widened back after. No one else may use it until the sum has
+  /// completed.
+  /// Not collective; connect() it.
+  /// Throws std::invalid_argument for what cannot be summed.
   virtual std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) = 0;
 
-  /// Rank 0's content to everyone, before it returns. Any dtype. What made the content has been fenced.
+  /// Broadcasts rank 0's content; complete on return. Any dtype. The work that writes it must have been fenced.
   virtual void broadcast(const Span& span) = 0;
 
-  /// What the library knows to have gone wrong with the other ranks; empty: nothing. From any thread.
+  /// The fault of another rank that the library has detected; empty: none. Callable from any thread.
   virtual std::string fault() = 0;
 
-  /// This rank leaves in mid-step: what is under way on its device is cut off, so that its memory can be given back.
+  /// This rank leaves in mid-step: aborts what is under way on its device, so that its memory can be freed.
   /// Nothing can be started afterwards.
   virtual void abandon() = 0;
 };

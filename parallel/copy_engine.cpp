@@ -42,11 +42,11 @@ std::string address_of(void* data) {
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-constexpr int kMostRanks = kernels::SumParts<Device, float>::kMostParts;
+constexpr int kMaxRanks = kernels::SumParts<Device, float>::kMaxParts;
 
 /// Per peer: its flag for this rank, and this rank's flag for it. Null for this rank itself.
 struct Flags {
-  std::uint32_t *there[kMostRanks], *here[kMostRanks];
+  std::uint32_t *there[kMaxRanks], *here[kMaxRanks];
 };
 
 /// One lane per peer: signals this rank's arrival to it, waits for its arrival, and resets the flag.
@@ -102,8 +102,8 @@ PeerArray::~PeerArray() {
 CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()), ranks_(world.size()) {
   if (world.any(world.local_size() != ranks_)) {
     fault_ = "the ranks are on several hosts";
-  } else if (ranks_ > kMostRanks) {
-    fault_ = "there are more than " + std::to_string(kMostRanks) + " ranks";
+  } else if (ranks_ > kMaxRanks) {
+    fault_ = "there are more than " + std::to_string(kMaxRanks) + " ranks";
   }
   if (!fault_.empty() || ranks_ == 1) return;
   slot_bytes_ = kReceiveBytes / (ranks_ - 1) / kAlignment * kAlignment;
@@ -151,7 +151,7 @@ void CopyEngines::meet(int set, cudaStream_t stream) const {
     flags.there[peer] = flag(peer, rank_);
     flags.here[peer] = flag(rank_, peer);
   }
-  wait_for_all<<<1, kMostRanks, 0, stream>>>(flags, is_abandoned_);
+  wait_for_all<<<1, kMaxRanks, 0, stream>>>(flags, is_abandoned_);
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -1,5 +1,4 @@
-/// What goes wrong between ranks, as exceptions with words for a person that end with what to do. Which exit code each
-/// one means is for the caller to say.
+/// Exceptions for faults between ranks. Messages end with what to do; the caller maps each type to an exit code.
 #pragma once
 
 #include <stdexcept>

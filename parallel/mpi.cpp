@@ -17,7 +17,7 @@ namespace {
 
 using kernels::Device;
 
-constexpr std::int64_t kMostElements = std::int64_t{1} << 30;  // MPI counts are ints
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;  // MPI counts are ints
 
 using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space, kernels::Unmanaged>;
@@ -101,8 +101,8 @@ class MpiAllReduce final : public AllReduce {
     is_complete_ = false;
     requests_.clear();
     const Span& message = wire_.message();
-    for (std::int64_t first = 0; first < message.count; first += kMostElements) {
-      const int count = static_cast<int>(std::min(kMostElements, message.count - first));
+    for (std::int64_t first = 0; first < message.count; first += kMaxElements) {
+      const int count = static_cast<int>(std::min(kMaxElements, message.count - first));
       requests_.push_back(MPI_REQUEST_NULL);
       MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * bytes_of(message.dtype), count, sum_.first,
                                sum_.second, comm_, &requests_.back()));
@@ -172,8 +172,8 @@ class MpiCollectives final : public Collectives {
     Reachable message(span);
     const Device exec;
     message.fetch(exec);
-    for (std::int64_t first = 0; first < span.bytes(); first += kMostElements) {
-      const int count = static_cast<int>(std::min(kMostElements, span.bytes() - first));
+    for (std::int64_t first = 0; first < span.bytes(); first += kMaxElements) {
+      const int count = static_cast<int>(std::min(kMaxElements, span.bytes() - first));
       MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, comm_));
     }
     message.put_back(exec);

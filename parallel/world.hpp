@@ -1,4 +1,4 @@
-/// The ranks of this launch: who am I, who shares my host, and the few exchanges of small host values.
+/// The ranks of this launch: number, host and device of each, and exchanges of small host values.
 ///
 /// Owns MPI: constructed once in main, finalised when it goes; where MPI runs already (a test, a host program) it only
 /// borrows it. MPI runs FUNNELED: only the main thread calls in.
@@ -64,11 +64,11 @@ class World {
   void start_watchdog(double limit_s, int exit_code);
 
   /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long. `departure`:
-  /// the cause, where the caller knows it, for the watchdog to tell; main may never get to that.
+  /// the cause, where the caller knows it, for the watchdog to report; main may never get there.
   void leave(const std::optional<Departure>& departure = {});
 
-  /// Collective: all ranks are about to give up what they are at, by the same exception. None takes for a loss what
-  /// the others do from here on, until the next watch begins.
+  /// Collective: all ranks are about to throw the same exception. Until the next watch begins, none takes the exit of
+  /// another for a loss.
   void leave_together();
 
   // Small values, collective, blocking.

@@ -8,9 +8,9 @@
 ///   for (const auto& row : timer.rows()) ...
 ///
 /// Timing     on a device, kernels run after their launch returns: while a timer runs, each launch is fenced before
-///            and after. Such a step is slower than others; report it apart and average it into nothing.
+///            and after. Such a step is slower than others; report it separately and exclude it from averages.
 /// Counting   launches, fences and allocations since `start` (the timer's own fences are not counted). Kokkos before
-///            3.5 never tells of fences (kFencesAreObservable): their count stays 0 there and proves nothing.
+///            3.5 does not report fences (kFencesAreObservable): their count stays 0 there and proves nothing.
 /// Throws     std::logic_error from `start` while another timer runs: there is one set of slots.
 /// Threads    one thread launches kernels and owns the timer.
 #pragma once

@@ -1,4 +1,4 @@
-/// out[i] = part[0][i] + part[1][i] + ..., in this order: what the ranks have of the same numbers, added up.
+/// out[i] = part[0][i] + part[1][i] + ..., in this order: the sum of the ranks' values.
 ///
 /// One of the parts may be `out` itself. One lane per packet, all of whose parts are read before it is written.
 ///
@@ -15,15 +15,15 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 struct SumParts {
-  static constexpr int kMostParts = 16;
+  static constexpr int kMaxParts = 16;
   static constexpr int kTogether = 4;  // parts on their way to a lane at once
 
-  Kokkos::Array<const Scalar*, kMostParts> part;  // [parts] of [n]  in
+  Kokkos::Array<const Scalar*, kMaxParts> part;  // [parts] of [n]  in
   int parts;
   Vector<Scalar, Exec> out;  // [n]  out
 
   void launch(const Exec& exec) const {
-    TESSERA_REQUIRE(parts >= 1 && parts <= kMostParts, "sum of parts: 1 to 16 of them", parts);
+    TESSERA_REQUIRE(parts >= 1 && parts <= kMaxParts, "sum of parts: 1 to 16 of them", parts);
     bool fit = packets_fit(1, 1, out.data());
     for (int p = 0; p < parts; ++p) fit = fit && packets_fit(1, 1, part[p]);
     for_packets<kPacketWidth<Exec, Scalar>>("tessera::core::sum_parts", exec, fit, out.extent(0), *this);

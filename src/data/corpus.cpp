@@ -43,7 +43,7 @@ Failure unusable(const std::string& name, const std::string& what, const std::st
   return Failure(Exit::files, fmt::format("{}: {}. {}.", name, what, action));
 }
 
-constexpr std::int64_t kBlock = 1 << 16;    // tokens that are read at a time, where all are
+constexpr std::int64_t kBlock = 1 << 16;    // tokens read at a time in a full scan
 constexpr std::int64_t kSamples = 1 << 10;  // blocks in the fingerprint of a corpus that has more
 
 /// Calls visit(first, count) for all of `size` tokens, a block at a time.
@@ -256,7 +256,7 @@ struct Synthetic final : Corpus::Source {
   }
   std::string tokenisation() const override { return "synthetic"; }
   std::string name() const override { return "synthetic data"; }
-  std::int64_t fingerprinted() const override { return kBlock; }  // the others follow from the same numbers
+  std::int64_t fingerprinted() const override { return kBlock; }  // the seed determines the others
 
   std::uint64_t vocabulary, seed, factor, shift;
 };

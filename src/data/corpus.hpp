@@ -13,7 +13,7 @@
 /// Throws  Failure(Exit::files): missing, no regular file, unreadable, empty, odd byte count, truncated or overlong
 ///         header, raw tokens that are wider than uint16 by all appearance, token above the vocabulary (with its
 ///         position), not an array of integers; copy: the file was shortened since it was opened.
-/// Limits  what is written over tokens during a run is read as it is then: the next start tells by the fingerprint.
+/// Limits  tokens overwritten during a run are read as they are then; the next start detects it by the fingerprint.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class Corpus {
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
   /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
   std::string tokenisation() const;
-  /// What a resumed run, and every rank of one, ought to have the same of: XXH3 (64 bit, 16 hex digits, seeded with
+  /// Must agree between a run and its resumes, and between ranks: XXH3 (64 bit, 16 hex digits, seeded with
   /// size()) of the tokens as int32, whatever they are stored as. Of all of them up to 2^26; of a larger corpus, of
   /// 1024 blocks of 2^16 tokens at even distances, the first and the last among them; of synthetic data, of the first
   /// block.

@@ -1,22 +1,22 @@
-/// What a person or a script asked for on standard output: it gets there whole, or the program ends with 6.
+/// Requested output on standard output: it is written whole, or the program exits with 6.
 ///
-/// A training run's console (io/console.hpp) is not among it: who watches may leave, and the run goes on.
+/// A training run's console (io/console.hpp) is not part of it: its reader may leave, and the run continues.
 #pragma once
 
 #include <string_view>
 
 namespace tessera::io {
 
-/// To be called before any file is opened. A standard stream that is closed is a place where reads and writes fail from
-/// here on, so that no file gets its number and other text with it; and a reader that goes away is an error of the
-/// write, no longer a signal that ends the process.
+/// To be called before any file is opened. Replaces a closed standard stream by one on which reads and writes
+/// fail, so that no file gets its descriptor and the text written to it; a reader that goes away makes the write fail
+/// instead of ending the process by a signal.
 void hold_standard_streams();
 
-/// Writes to standard output. What does not get there is remembered, and the program goes on: a benchmark has a file to
-/// write besides.
+/// Writes to standard output. A failure is remembered and the program continues: a benchmark has a file to write,
+/// too.
 void answer(std::string_view text);
 
-/// Throws Failure(Exit::files) where an answer did not get there whole.
+/// Throws Failure(Exit::files) if an answer was not written whole.
 void require_answered();
 
 }  // namespace tessera::io

@@ -14,7 +14,7 @@ namespace tessera::io {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-constexpr Seconds kRedrawEvery{0.1};  // a bar that moves more often costs more than it tells
+constexpr Seconds kRedrawEvery{0.1};  // a faster bar costs more than it is worth
 
 /// "-" where not measured, else in the given format.
 std::string number(double value, fmt::format_string<double&> format) {

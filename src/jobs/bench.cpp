@@ -46,7 +46,7 @@ std::int64_t repeats_within(const config::Bench& bench, double once_s) {
 }
 
 Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
-  // 1. rest, behind the first run of the warm-up
+  // 1. the first run of the warm-up, then the rest
   std::int64_t warmup = bench.warmup;
   const auto rest = std::chrono::duration<double, std::milli>(bench.rest_ms);
   if (bench.rest_ms > 0 && (warmup > 0 || bench.warmup_ms > 0)) {
@@ -56,7 +56,8 @@ Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::fun
   }
   std::this_thread::sleep_for(rest);
 
-  // 2. warm up; the fastest run tells how many repeats there is time for. On a device the last run is not waited for
+  // 2. warm up; the fastest run determines how many repeats there is time for. On a device the host does not wait
+  // for the last run
   const std::int64_t leading = kernels::kIsHost<Exec> ? 0 : 1;
   const double start_s = events::now_s();
   double once_s = INFINITY;
@@ -136,7 +137,7 @@ void BenchTable::add(std::vector<Cell> row) {
     const bool matches =
         std::equal(row.begin(), row.end(), rows_.front().begin(), rows_.front().end(),
                    [](const Cell& a, const Cell& b) { return a.column == b.column && a.units == b.units; });
-    if (!matches) throw std::logic_error("bench table: a row with other columns than the first");
+    if (!matches) throw std::logic_error("bench table: a row whose columns differ from those of the first");
   }
   rows_.push_back(std::move(row));
 }
@@ -217,8 +218,8 @@ void require_fast_blas() {
     return;
   }
   throw Failure(Exit::environment,
-                fmt::format("the BLAS of this process is {}, which may be the slow reference one: a bench of it would "
-                            "measure the wrong thing. Install libopenblas0-serial (scripts/setup does)",
+                fmt::format("the BLAS of this process is {}, which may be the slow reference implementation: the "
+                            "benchmark would measure the wrong thing. Install libopenblas0-serial (scripts/setup does)",
                             library));
 }
 

@@ -1,4 +1,4 @@
-/// What every bench job shares: repeated timing, and a table of rows for the console and for HDF5.
+/// Shared by the bench jobs: repeated timing, and a table of rows for the console and for HDF5.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@ struct Timing {
 };
 Timing summarize(std::vector<double> seconds);  // in the order in which they were measured
 
-/// How many repeats of something that takes `once_s` the deck asks for: bench.repeats, fewer under bench.row_limit_s.
+/// Number of repeats for work that takes `once_s`: bench.repeats, fewer where bench.row_limit_s demands it.
 std::int64_t repeats_within(const config::Bench& bench, double once_s);
 
-/// Runs `work` on `exec`: first for the warm-up, bench.warmup times and more until bench.warmup_ms are over, then for
-/// the repeats, each timed on the instance's own clock; never else. The rest of bench.rest_ms comes behind the first
-/// run of the warm-up, which may load code and fill pools. On a device the repeats are enqueued behind the warm-up's
-/// last run, and the host waits only at the end, so that no gap between two launches counts. Where bench.row_limit_s
-/// limits the repeats and no run of the warm-up told how long one takes, the host waits after each.
+/// Runs `work` on `exec`: the warm-up, bench.warmup times and on until bench.warmup_ms have passed, then the repeats,
+/// each timed by the instance's own clock; no other runs. The pause of bench.rest_ms follows the first run of the
+/// warm-up, which may load code and fill pools. On a device the repeats are enqueued behind the warm-up's last run, and
+/// the host waits only at the end, so that no gap between launches is timed. If bench.row_limit_s limits the repeats
+/// and no warm-up run has shown how long one takes, the host waits after each.
 Timing time_repeats(const config::Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
 
-/// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, near to normal (the sum of four
-/// uniform ones), the same on every device. Scalar is float, bfloat16 or float16.
+/// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, approximately normal (sums of
+/// four uniform ones), the same on every device. Scalar is float, bfloat16 or float16.
 template <class Scalar>
 void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
                  float mean, float deviation);
@@ -46,7 +46,7 @@ std::string device_text();
 /// A table with one row per case. Columns come in the order in which the first row names them.
 class BenchTable {
  public:
-  /// `units` stands in the HDF5 file; "" marks a column of text.
+  /// `units` is written to the HDF5 file; "" marks a text column.
   struct Cell {
     std::string column, units;
     double number;  // NaN shows as '-'
@@ -66,24 +66,24 @@ class BenchTable {
   }
 
   void add(std::vector<Cell> row);
-  std::string header() const;  // of the console's table
+  std::string header() const;  // of the console table
   std::string line(std::size_t row) const;
   std::size_t rows() const { return rows_.size(); }
 
-  /// /<column> one dataset per column over the row index `row`, what ran it as root attributes.
+  /// One dataset /<column> per column over the row index `row`; provenance as root attributes.
   void write(io::h5::File& file, const Context& context) const;
 
  private:
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Adds a row and prints it (rank 0), before the first one what ran it and the header.
+/// Adds a row and prints it (rank 0); before the first row, build, device and header.
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
 
-/// Writes the table to `path` and says so. For rank 0.
+/// Writes the table to `path` and prints its path. For rank 0.
 void write_and_say(const BenchTable& table, const std::string& path, const Context& context);
 
-/// Refuses (exit 3) to measure products with a BLAS that is none of OpenBLAS, MKL and BLIS.
+/// Refuses (exit 3) to benchmark with a BLAS other than OpenBLAS, MKL and BLIS.
 void require_fast_blas();
 
 }  // namespace tessera::jobs

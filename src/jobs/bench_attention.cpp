@@ -1,11 +1,11 @@
 /// The bench.attention job: forward, backward and both (bench.passes), over dtype x causal x T x D x implementation x
 /// engine.
 ///
-/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what lives
-/// between forward and backward: q, k, v, out, lse, and the probabilities where they are stored; `peak_mib` all that
-/// backward takes, pads and workspace included. `speedup` and `memory_saved` are against the row of the same case that
-/// stores its scores (implementation `standard`), which therefore comes first where the deck asks for it. A case above
-/// the memory limit, or without a kernel in this build, is a row without times that says so, not a crash. Rank 0 works.
+/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
+/// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
+/// needs, pads and workspace included. `speedup` and `memory_saved` are relative to the row of the same case that
+/// stores its scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the
+/// memory limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -30,8 +30,8 @@ using kernels::AttentionChoice, kernels::AttentionKind, kernels::Engine;
 
 struct Case {
   AttentionChoice choice;
-  bool has_forward = true, has_backward = true;  // whether this build has the engine that was asked for
-  std::string implementation, engine;            // as the table names them
+  bool has_forward = true, has_backward = true;  // whether this build has the requested engine
+  std::string implementation, engine;            // as named in the table
   Dtype dtype = Dtype::fp32;
   int B = 0, H = 0, T = 0, D = 0;
   bool causal = false;
@@ -119,7 +119,7 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   if (times_forward) {
     m.forward = time_repeats(bench, exec, forward);
   } else if (times_backward) {
-    forward();  // backward reads what it leaves, of the fastest engine that there is
+    forward();  // backward reads its results; the fastest available engine makes them
   }
   if (times_backward) m.backward = time_repeats(bench, exec, backward);
   if (c.has_forward && c.has_backward && contains(bench.passes, "both")) {
@@ -140,7 +140,7 @@ Measured measure_case(const Case& c, const config::Bench& bench, std::int64_t li
   return measured;
 }
 
-/// One row; `standard` is the row of the same case that stores its scores, where there is one.
+/// One row; `standard` is the row of the same case that stores its scores, if any.
 std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Measured* standard) {
   const double flop = 4.0 * static_cast<double>(c.head_elements()) * c.T * (c.causal ? 0.5 : 1.0);
   const auto ms = [](const std::optional<Timing>& timing, double Timing::*part) {
@@ -186,7 +186,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   return row;
 }
 
-/// Everything the deck asks for at one dtype, mask, length and width; `standard` first.
+/// All cases that the deck requests at one dtype, mask, length and width; `standard` first.
 std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
   const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
   const std::int64_t H = bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads;

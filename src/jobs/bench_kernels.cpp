@@ -1,7 +1,7 @@
 /// The bench.kernels job: the memory-bound kernels over [rows, width] tensors, against a copy of the same tensor.
 ///
-/// GB/s count every tensor that must be read or written once, each in its own number format; the fraction is of the
-/// measured copy rate (bytes read plus bytes written) of the same run. Rank 0 works.
+/// GB/s count every tensor that must be read or written once, each in its own number format; `of_copy` is the fraction
+/// of the copy rate (bytes read plus bytes written) measured in the same run. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ class Numbers {
   Kokkos::View<Number*, typename Exec::memory_space> view_;
 };
 
-/// Head width for a row of C channels: 128 where it divides them, else the largest power of two that does.
+/// Head width for a row of C channels: 128 if it divides C, else the largest power of two that does.
 std::int64_t head_width(std::int64_t C) { return std::gcd(C, std::int64_t{128}); }
 
 template <class Scalar>
@@ -59,7 +59,7 @@ void measure_all(const Context& context, BenchTable& table) {
   if (N * C * static_cast<std::int64_t>(4 * sizeof(Scalar) + 4 * sizeof(Real)) > available_bytes()) {
     throw Failure(
         Exit::out_of_memory,
-        fmt::format("four tensors of {} x {} {} and four of fp32 do not fit; smaller bench.rows or bench.width", N, C,
+        fmt::format("four tensors of {} x {} {} and four of fp32 do not fit; reduce bench.rows or bench.width", N, C,
                     kScalarName<Scalar>));
   }
   const Exec exec;
@@ -185,7 +185,7 @@ void measure_all(const Context& context, BenchTable& table) {
     const Kokkos::View<int*, Exec::memory_space> targets("bench", N);  // zeros
     const Kokkos::View<Real, Exec::memory_space> grad_scale("bench");
     Kokkos::deep_copy(grad_scale, Real(1));
-    measure("cross_entropy", 2 * tensor, [&] {  // its own gradient is as good a logit as any
+    measure("cross_entropy", 2 * tensor, [&] {  // in place: the gradient of one run is the logits of the next
       kernels::CrossEntropy<Exec, Scalar>{c.matrix(N, C), targets, rows.vector(), grad_scale, true}.launch(exec);
     });
   }

@@ -1,18 +1,17 @@
 /// The bench.step job: whole optimizer steps, for each model in bench.sizes and each form of the step in
 /// bench.variants.
 ///
-/// Steps follow each other as in training: while one runs, the next one waits behind it. `step_ms` is the time from the
-/// end of one to the end of the next on rank 0, `device_ms` what the device says of the same steps, and the phases are
-/// parts of that; head and loss belong to the backward phase, which fuses their two passes. `forward_ms` is a pass of
-/// its own over as many sequences, head and loss included, without gradients, and comes after the steps. `peak_mib` is
-/// what the job's process has taken of a GPU's memory since it began, libraries and captured graphs included;
-/// `planned_mib` is the layout's.
+/// Steps are queued as in training: while one runs, the next is already enqueued. `step_ms` is the time from the end of
+/// one step to the end of the next on rank 0, `device_ms` the same by the device's clock, and the phases are its parts;
+/// head and loss belong to the backward phase, which fuses their two passes. `forward_ms` is a separate pass over as
+/// many sequences, head and loss included, without gradients, run after the steps. `peak_mib` is the GPU memory that
+/// the process has taken since the job began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
-/// What counts is what step_timing.hpp says: bench.warmup = 0 counts the first step, with all that only a first one
-/// does, and `cold_steps` says how many of the counted steps were no ordinary ones.
+/// step_timing.hpp defines which steps count: with bench.warmup = 0 the first step counts, its one-time costs included;
+/// `cold_steps` is the number of counted steps with such costs (StepNumbers::was_cold).
 ///
-/// MFU is mfu.hpp's. bench.profile adds the kernels of one more step by time. A model that does not fit is a
-/// row that says so, where the deck asks for several.
+/// MFU is defined in mfu.hpp. bench.profile adds a list of the kernels of one more step, by time. If the deck asks for
+/// several models, one that does not fit gives a row whose outcome says so.
 
 #include <fmt/format.h>
 
@@ -74,7 +73,7 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations));
 }
 
-/// What a row is measured with.
+/// The objects with which a row is measured.
 struct RowRun {
   std::optional<train::Plan> plan;
   std::optional<data::Corpus> corpus;
@@ -82,7 +81,7 @@ struct RowRun {
   std::unique_ptr<train::Trainer> trainer;
 };
 
-/// What a plan counts and the rank holds already: the rows before have left what the collectives took for them.
+/// Buffers that a plan counts and that the rank already holds: the collectives keep those of earlier rows.
 MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_start, parallel::World& world) {
   MemoryShare share = share_of_memory(world);
   if constexpr (!kernels::kIsHost<Exec>) {
@@ -209,7 +208,7 @@ Exit bench_step(const Context& context) {
         if (run.trainer) run.trainer->disconnect();
         world.barrier();
       }
-      {  // the next row counts what is free when every rank has given this one's memory back
+      {  // the next row reads the free memory after every rank has released this one's
         const auto watch = world.watch("the exchange between rows");
         world.barrier();
       }

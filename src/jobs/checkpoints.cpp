@@ -7,7 +7,7 @@
 #include "build_info.hpp"
 #include "config/keys.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -23,7 +23,7 @@ constexpr const char* kDeckInside = "the checkpoint's deck";
 std::string overrides_to(const config::Settings& checkpoint, const config::Settings& deck) {
   std::string text;
   for (const config::Key& key : config::all_keys()) {
-    if (key.section() != "model" || key.name == "model.size") continue;  // a name for numbers that are compared here
+    if (key.section() != "model" || key.name == "model.size") continue;  // only a name for the sizes compared here
     const std::string value = value_text(key, checkpoint);
     if (value != value_text(key, deck)) text += fmt::format(" {}={}", key.name, value);
   }
@@ -44,20 +44,20 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
   }
 }
 
-/// Where samples come from other tokens than before, which is legal, a line that says so; "" where they do not.
+/// A line of warning if the data have changed, which is legal; "" if not.
 std::string change_of_data(const io::CheckpointState& state, const data::Corpus& corpus) {
   if (state.corpus_tokens != corpus.size()) {
-    return fmt::format("resume     the data have changed: {} tokens then, {} now; samples come from other places\n",
+    return fmt::format("resume     the data have changed: {} tokens then, {} now; samples start at other positions\n",
                        state.corpus_tokens, corpus.size());
   }
   if (state.corpus_fingerprint.empty() || state.corpus_fingerprint == corpus.fingerprint()) return "";
   return fmt::format(
-      "resume     the data have changed: {} tokens as before, but others (fingerprint {} then, {} now); "
-      "samples are of other content\n",
+      "resume     the data have changed: {} tokens as before, but different ones (fingerprint {} then, {} now); "
+      "samples differ in content\n",
       corpus.size(), state.corpus_fingerprint, corpus.fingerprint());
 }
 
-/// A rank that loaded something else would train on with a loss that looks normal.
+/// Training on different weights would not show in the loss.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::string print;
   together(world, [&] { print = std::to_string(trainer.weights_fingerprint()); });
@@ -99,21 +99,21 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume ")); });
   const io::CheckpointState& state = beginning.checkpoint->state();
   config::Settings before;
-  Products products;
+  GemmRecord record;
   together(world, [&] {
     before = config::parse_deck(state.deck, kDeckInside).settings;
-    products = products_from(state.gemm);
+    record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
   });
   if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
-  if (products.library != kernels::gemm_library()) {
-    const std::string remedy = way_back(products.library, kernels::gemm_library());
+  if (record.library != kernels::gemm_library()) {
+    const std::string remedy = environment_for(record.library, kernels::gemm_library());
     note(fmt::format(
-        "resume     products were {}, now {}: the last bits may differ{}\n", products.library, kernels::gemm_library(),
-        remedy.empty() ? "" : fmt::format("; start with {} for the same ones (scripts/run sets one)", remedy)));
+        "resume     GEMM library was {}, is {}: the last bits may differ{}\n", record.library, kernels::gemm_library(),
+        remedy.empty() ? "" : fmt::format("; start with {} to restore it (scripts/run sets a default)", remedy)));
   }
-  // What the library's own order of preference chose, it chooses again.
-  if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = products.algorithms;
+  // Without tuning the library's heuristic repeats its own choice.
+  if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = record.algorithms;
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
@@ -137,7 +137,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
     scalars.step = state.step;
     scalars.optimizer_steps = state.optimizer_steps;
     const auto trained_in = config::parse_deck(state.deck, kDeckInside).settings.precision.compute;
-    // A loss scale of fp16 means nothing to other precisions, nor theirs to fp16.
+    // The loss scale carries over only from fp16 to fp16.
     if (trained_in == config::Precision::fp16 && context.settings().precision.compute == config::Precision::fp16) {
       scalars.good_steps = state.good_steps;
       scalars.loss_scale = state.loss_scale;
@@ -146,7 +146,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   });
   require_same_weights(world, trainer);
   if (beginning.algorithms.empty()) return;
-  if (const std::string fault = take_up(beginning.algorithms, world); !fault.empty()) {
+  if (const std::string fault = adopt_gemm_algorithms(beginning.algorithms, world); !fault.empty()) {
     note(fmt::format("resume     {}: the first step times them anew, and the last bits may differ from here on\n",
                      fault));
   }
@@ -168,14 +168,14 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),
                                   .corpus_fingerprint = corpus.fingerprint(),
-                                  .gemm = text_of(products_in_use()),
+                                  .gemm = text_of(gemm_in_use()),
                                   .git_hash = build_info::git_hash()};
   std::vector<io::CheckpointTensor> tensors;
   for (train::SavedTensor& tensor : trainer.saved_state(true)) {
     const auto fetched = [&world, fetch = std::move(tensor.data)] {
       try {
         return fetch();
-      } catch (const std::exception& caught) {  // io takes what has no code for a fault of files
+      } catch (const std::exception& caught) {  // io would report an exception without a code as Exit::files
         throw failure_of(world, caught);
       }
     };

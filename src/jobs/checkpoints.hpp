@@ -1,6 +1,6 @@
-/// The checkpoints of a training run: the one that --resume means, what it brings back, and new ones.
+/// The checkpoints of a training run: finding the one named by --resume, restoring it, and writing new ones.
 ///
-/// All of it is collective; what fails on one rank is thrown on all, as CollectiveFailure.
+/// All functions are collective; a failure on one rank is thrown on all, as CollectiveFailure.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,25 @@ namespace tessera::jobs {
 /// Where a run begins.
 struct Beginning {
   std::optional<io::CheckpointReader> checkpoint;  // none: from step 0
-  std::vector<std::string> algorithms;             // of products, which the run before had timed
+  std::vector<std::string> algorithms;             // GEMM algorithms that the run had tuned
 };
 
-/// Whether --resume goes on in the run's own directory, which then may hold a run: "auto", or a folder of that
-/// directory however it is spelled. Asks rank 0.
+/// Whether --resume continues the run in its own directory, which may then hold a run: "auto", or a folder of that
+/// directory, however spelled. Rank 0 looks.
 bool continues_itself(const Context& context);
 
-/// What --resume asks for: "auto", the newest of the run's own directory where there is one; or a folder. Notes every
-/// key that has changed since. Throws Failure(Exit::files) where it is not whole, Failure(Exit::usage) where model or
-/// tokenisation are not the deck's.
+/// Opens the checkpoint that --resume names: "auto", the newest in the run's own directory, if any; or a folder. Notes
+/// every key that has changed since.
+/// Throws Failure(Exit::files) if the checkpoint is incomplete or damaged, Failure(Exit::usage) if its model or
+/// tokenisation differs from the deck's.
 Beginning find_beginning(const Context& context, const data::Corpus& corpus, const Note& note);
 
-/// Puts the checkpoint's weights, moments, scalars and algorithms in place. Throws Failure(Exit::files) where it does
-/// not fit the model, or ranks read different weights.
+/// Restores weights, moments, scalars and GEMM algorithms.
+/// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note);
 
-/// Writes a checkpoint of the run after `step` steps, whose next sample is `sample`. No step is started.
+/// Writes a checkpoint of the run after `step` steps, whose next sample is `sample`. No step may be started and not
+/// collected.
 void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
                      std::int64_t sample);
 

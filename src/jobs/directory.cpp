@@ -77,7 +77,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written meanwhile
+    if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written files
   });
 }
 
@@ -91,7 +91,7 @@ void RunDirectory::clear() const {
 }
 
 fs::path checkpoint_folder(const std::string& path) {
-  std::error_code error;  // a link that leads nowhere has that name, too: reading it tells what is wrong with it
+  std::error_code error;  // a dangling link counts, too: reading it gives the precise error
   if (fs::exists(fs::symlink_status(fs::path(path) / "index.h5", error))) return path;
   if (const auto newest = io::newest_checkpoint(path)) return *newest;
   throw Failure(Exit::files,

@@ -1,4 +1,4 @@
-/// The generate job: text from a checkpoint. Rank 0 works; the model is the checkpoint's.
+/// The generate job: text from a checkpoint. Runs on rank 0; the model is the checkpoint's.
 
 #include <fmt/format.h>
 
@@ -49,12 +49,12 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const model::ParamTable table(shape);
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
-  model::Hooks nobody;  // one rank holds every weight
+  model::Hooks no_hooks;  // one rank holds every weight
   return model::generate<Exec, Scalar>(
       Exec(), shape, table, params.data(),
       {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
        train::math_of(settings.precision.compute)},
-      prompt, {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText}, nobody);
+      prompt, {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText}, no_hooks);
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ Exit run_job(const Context& context) {
   if (wants_graph(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(
         world, Exit::environment,
-        "a step as a graph on several ranks wants NCCL and a GPU for each rank; these talk through MPI, which "
-        "cannot be part of a graph: set train.graph = false, and leave \"graph\" out of bench.variants");
+        "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, which "
+        "cannot be captured in a graph: set train.graph = false, and leave \"graph\" out of bench.variants");
   }
   for (const Row& row : kTable) {
     if (row.kind == traits.kind) return row.run(context);

@@ -1,7 +1,7 @@
-/// What a deck can ask for: one function per job.kind, one file each, one table (jobs.cpp).
+/// The jobs: one function per job.kind, one file each, one table (jobs.cpp).
 ///
-/// A job runs on every rank of the world and returns the program's exit code. A failure that every rank meets alike
-/// is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception ends the launch.
+/// A job runs on every rank of the world and returns the program's exit code. A failure common to
+/// all ranks is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,9 @@ struct Context {
   const config::Settings& settings() const { return deck.settings; }
 };
 
-/// Runs the job of job.kind. Fails together (exit 2) where --resume was given to one that cannot, (exit 3) where steps
-/// are to be graphs and the collectives cannot be part of one.
+/// Runs the job of job.kind.
+/// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
+/// graphs and the collectives cannot be captured.
 Exit run_job(const Context& context);
 
 Exit train(const Context& context);

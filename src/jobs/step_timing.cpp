@@ -7,7 +7,7 @@
 namespace tessera::jobs {
 namespace {
 
-/// Runs `work` at least `least` times, and until bench.warmup_ms are over on every rank.
+/// Runs `work` at least `least` times, and until bench.warmup_ms have passed on every rank.
 template <class Work>
 void warm_up(const config::Bench& bench, std::int64_t least, parallel::World& world, const Work& work) {
   const double begin_s = events::now_s();

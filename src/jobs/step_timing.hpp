@@ -1,4 +1,4 @@
-/// What bench.step times: which steps and passes run before those that count, and what the times come to.
+/// How bench.step times: warm-up, counted steps and passes, and their statistics.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,26 @@
 
 namespace tessera::jobs {
 
-/// Times of the counted steps on this rank, phases as in StepNumbers; forward_backward is of each step's own sum.
+/// Times of the counted steps on this rank, phases as in StepNumbers; forward_backward is the sum of both per step.
 struct StepTiming {
   Timing step, device, forward, backward, forward_backward, exposed, optimizer;
   std::int64_t cold_steps = 0;  // StepNumbers::was_cold
 };
 StepTiming summarize(const std::vector<train::StepNumbers>& steps);
 
-/// Whether a step waits behind the one before, as in training on a GPU, or begins when all ranks have ended theirs.
+/// Whether a step is enqueued behind the previous one, as in training on a GPU, or begins when all ranks have finished
+/// it.
 enum class StepOrder { queued, alone };
 constexpr StepOrder kStepOrder = kernels::kIsHost<kernels::Device> ? StepOrder::alone : StepOrder::queued;
 
-/// Runs the steps of the warm-up: bench.warmup of them, and more until bench.warmup_ms are over on every rank; then
-/// bench.repeats more, and returns their numbers. No other step runs: without a warm-up the first number is the first
-/// step's. In a queue the last step of the warm-up is the one that the first counted step waits behind. Collective.
+/// Runs the warm-up, bench.warmup steps and on until bench.warmup_ms have passed on every rank; then bench.repeats
+/// more, and returns their numbers. No other step runs: without a warm-up the first step counts. When queued, the first
+/// counted step is enqueued behind the last of the warm-up. Collective.
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
                                           const data::Sampler& sampler, parallel::World& world,
                                           StepOrder order = kStepOrder);
 
-/// The same of validation passes over as many sequences as a step has; no times where the corpus holds too few.
+/// The same for validation passes over as many sequences as a step has; no times if the corpus holds too few.
 /// Collective.
 Timing time_forward(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
                     parallel::World& world);

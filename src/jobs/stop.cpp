@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
 volatile std::sig_atomic_t received = 0;
-struct sigaction before[3];  // what the process was started with: a shell may have it ignore SIGINT
+struct sigaction before[3];  // dispositions at start: a shell may have made it ignore SIGINT
 bool is_remembering = false;
 
 void remember(int signal) {

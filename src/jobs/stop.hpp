@@ -1,8 +1,8 @@
 /// Reasons to stop at the next step boundary: SIGTERM, SIGINT, SIGUSR1, or the wall-clock limit.
 ///
-/// Signals are remembered from main's first line to the end of the process: one that comes while MPI starts stops the
-/// run before its first step. A handler only sets a flag; the job asks between steps, and at every token of its sample,
-/// and all ranks agree. A second SIGINT ends the process at once, for a person who does not want to wait.
+/// Signals are caught from main's first line to the end of the process: one that arrives during MPI's start stops the
+/// run before its first step. The handler only sets a flag; the job checks it between steps and at every token of its
+/// sample, and all ranks agree. A second SIGINT ends the process at once.
 #pragma once
 
 #include <chrono>
@@ -12,17 +12,17 @@ namespace tessera::jobs {
 
 void remember_signals();
 
-/// For what cannot stop and go on, after remember_signals: signals do again what they did before it, one that has come
-/// included. Unless they were ignored, they end the process.
+/// For jobs that cannot be resumed: restores the signals' dispositions from before remember_signals() and raises one
+/// that has arrived. Unless ignored, they end the process.
 void end_on_signals();
 
 class StopRequest {
  public:
-  /// 0: no limit. Remembers signals, should a library have taken them since main did.
+  /// 0: no limit. Installs the handlers again, in case a library has replaced them.
   explicit StopRequest(double time_limit_s);
 
   bool is_due() const;         // on this rank
-  std::string reason() const;  // "SIGTERM", "train.time_limit_s"; empty where nothing is due here
+  std::string reason() const;  // "SIGTERM", "train.time_limit_s"; empty if nothing is due on this rank
 
  private:
   std::chrono::steady_clock::time_point start_;

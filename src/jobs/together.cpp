@@ -24,14 +24,14 @@ Failure failure_of(const parallel::World& world, const std::exception& caught) {
 }
 
 void leave_with(parallel::World& world, const std::exception& caught) {
-  world.leave();  // first: asking for the cause may itself wait for the GPU
+  world.leave();  // first: finding the cause may itself wait for the GPU
   const Failure failure = failure_of(world, caught);
   world.leave(parallel::Departure{static_cast<int>(failure.code()), failure.what()});
 }
 
 namespace {
 
-/// Runs `work`; "" when it went well, else the failure as the other ranks are told.
+/// Runs `work`; "" on success, else the failure encoded for the other ranks.
 std::string problem_of(const parallel::World& world, const std::function<void()>& work) {
   try {
     work();

@@ -1,4 +1,4 @@
-/// How the ranks of a job fail: all together, with one message, or one by one, watched.
+/// How the ranks of a job fail: together, with one message, or alone, under the watchdog.
 #pragma once
 
 #include <exception>
@@ -17,31 +17,31 @@ class CollectiveFailure : public Failure {
   using Failure::Failure;
 };
 
-/// What was caught on this rank, with the exit code that it means here: 7 where the rank's GPU is lost, whatever the
-/// words are.
+/// An exception caught on this rank, with its exit code: 7 if the rank's GPU is lost, whatever the exception.
 Failure failure_of(const parallel::World& world, const std::exception& caught);
 
-/// Where a job catches what ends it, while its objects live, whose destructors may wait for what is gone: this rank
-/// leaves, and the watchdog knows why.
+/// Tells the watchdog that this rank leaves, and why. Call it where a job catches a fatal exception, before its objects
+/// are destroyed: their destructors may wait for a lost rank or GPU.
 void leave_with(parallel::World& world, const std::exception& caught);
 
-/// Throws a CollectiveFailure. Waits for all ranks first, so that none takes another's leaving for a loss.
+/// Throws a CollectiveFailure. Waits for all ranks first, so that none takes another's exit for a loss.
 [[noreturn]] void fail_together(parallel::World& world, Exit code, const std::string& message);
 
-/// Runs `work` on every rank and waits for all; if any rank failed, every rank throws the same CollectiveFailure,
-/// which names the ranks where not all failed.
+/// Runs `work` on every rank and waits for all. If any rank failed, every rank throws the same CollectiveFailure, which
+/// names the failed ranks unless all failed.
 void together(parallel::World& world, const std::function<void()>& work);
 
-/// The same with work for rank 0 only.
+/// The same with `work` on rank 0 only.
 void on_root(parallel::World& world, const std::function<void()>& work);
 
-/// Throws a CollectiveFailure (exit 6) unless `mine` is the same on every rank; `what` follows "rank N on HOST" there.
+/// Throws a CollectiveFailure (exit 6) unless `mine` is the same on every rank; `what` follows "rank N on HOST" in its
+/// message.
 void require_same(parallel::World& world, const std::string& mine, const std::string& what);
 
-/// How many times parallel.timeout_s a rank may wait for another's files.
+/// Factor on parallel.timeout_s for waits on another rank's files.
 inline constexpr double kPatience = 10;
 
-/// The ranks as io wants them.
+/// The ranks in io's terms.
 io::Peers peers_of(const parallel::World& world);
 
 }  // namespace tessera::jobs

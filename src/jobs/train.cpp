@@ -1,7 +1,7 @@
-/// The training job: plan, corpus, beginning, the loop, and what is told about it.
+/// The training job: plan, corpus, resume, the training loop, trace and console.
 ///
-/// Arithmetic and communication are train/trainer.hpp's; this file is the night watch around it: it decides when to
-/// validate, to checkpoint and to stop, and tells trace and console what happened.
+/// train/trainer.hpp computes and communicates; this file decides when to validate, checkpoint and stop, and reports to
+/// trace and console.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
@@ -62,13 +62,13 @@ class TrainingRun {
     return how;
   }
 
-  /// Writes what is not in the trace's file yet.
+  /// Flushes the trace to its file and closes it.
   void close_trace() { trace_.reset(); }
 
  private:
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
-  /// False where the run is at its last step already: then nothing was touched.
+  /// False if the run is already at its last step; then nothing was changed.
   bool set_up() {
     const auto watch = world_.watch("the set-up", kPatience);
     const bool continues = continues_itself(context_);
@@ -92,9 +92,9 @@ class TrainingRun {
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
                        settings_.job.seed);
     });
-    require_same(world_, corpus_->fingerprint(),
-                 fmt::format("reads other data than rank 0: {} is not the same on every host; copy it there anew",
-                             corpus_->name()));
+    require_same(
+        world_, corpus_->fingerprint(),
+        fmt::format("reads other data than rank 0: {} differs between hosts; copy it there again", corpus_->name()));
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
@@ -106,7 +106,7 @@ class TrainingRun {
     directory_.emplace(context_, continues, take_note);
     const Beginning beginning = find_beginning(context_, *corpus_, take_note);
     if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
-      note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to go on\n",
+      note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
                        beginning.checkpoint->state().step, settings_.train.steps));
       return false;
     }
@@ -117,7 +117,7 @@ class TrainingRun {
       restore_checkpoint(beginning, context_, *trainer_, take_note);
       step_ = beginning.checkpoint->state().step;
       sample_ = beginning.checkpoint->state().sample_index;
-      if (*context_.resume == "auto") last_checkpoint_ = step_;  // `latest` names it already
+      if (*context_.resume == "auto") last_checkpoint_ = step_;  // already named by `latest`
     } else {
       trainer_->initialize(settings_.job.seed);
     }
@@ -132,17 +132,18 @@ class TrainingRun {
                                       settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
       if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
-      trace_->flush();  // rows after the beginning are cut from now on
+      trace_->flush();  // on disk: rows after the resumed step are gone
     });
-    if (beginning.checkpoint && !continues) save();  // or a kill before the first checkpoint would lose the beginning
+    if (beginning.checkpoint && !continues)
+      save();  // so that a kill before the next checkpoint does not lose the start
     return true;
   }
 
-  /// From here on --resume auto finds this checkpoint, or one that comes of it. For rank 0.
+  /// From now on --resume auto finds this checkpoint or a successor. For rank 0.
   void rewind_to(const fs::path& checkpoint) {
     if (const auto abandoned = io::rewind_to(settings_.job.directory, checkpoint)) {
       note(
-          fmt::format("resume     later checkpoints are in {} now, with the run.h5 of then: delete it, or go on from "
+          fmt::format("resume     later checkpoints and a copy of run.h5 moved to {}: delete it, or continue from "
                       "one of them in another job.directory\n",
                       abandoned->string()));
     }
@@ -152,7 +153,7 @@ class TrainingRun {
     std::string text = "\nwhat would fit:";
     config::Settings smaller = settings_;
     const std::int64_t share = plan_->batch.sequences_of(0);
-    const bool is_any_legal = settings_.parallel.allow_uneven;  // else divisors only; of all sizes, halves are enough
+    const bool is_any_legal = settings_.parallel.allow_uneven;  // then halving suffices; else divisors only
     for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
       if (share % micro != 0 && !is_any_legal) continue;
       smaller.train.micro_batch_size = micro;
@@ -164,7 +165,7 @@ class TrainingRun {
     smaller.train.checkpoint_activations = 1;
     const std::int64_t least = train::plan_training(smaller, plan_->options.dtype, world_.size()).layout.total_bytes();
     if (least <= available) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
-    return text + fmt::format(" nothing here: one sequence with train.checkpoint_activations=1 needs {}",
+    return text + fmt::format(" nothing: one sequence with train.checkpoint_activations=1 needs {}",
                               memory::readable_bytes(least));
   }
 
@@ -185,8 +186,8 @@ class TrainingRun {
       one_step();
       if (settings_.train.tune_gemm && step_ + trainer_->started() == first_step_ + 1) {
         settle_all();
-        const auto watch = world_.watch("the choice of algorithms for products");
-        agree_on_products(world_);
+        const auto watch = world_.watch("the agreement on GEMM algorithms");
+        agree_on_gemm_algorithms(world_);
       }
     }
     console_.end();
@@ -202,7 +203,7 @@ class TrainingRun {
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
-    return "a request";  // it came between the two exchanges
+    return "a request";  // it arrived between the two exchanges
   }
 
   Exit stopped(const std::string& reason) {
@@ -214,10 +215,10 @@ class TrainingRun {
     return Exit::stopped;
   }
 
-  /// Starts the next step, then settles the one before it, or itself where something waits for its end. On a GPU the
-  /// next step is therefore enqueued before the last one has ended.
+  /// Starts the next step, then settles the previous one, and this one too if something needs its result. On a GPU the
+  /// next step is thus enqueued before the previous one has ended.
   void one_step() {
-    const std::int64_t step = step_ + trainer_->started() + 1;  // as people count
+    const std::int64_t step = step_ + trainer_->started() + 1;  // counted from 1
     const auto& profiled = settings_.trace.profile_steps;
     const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
@@ -246,7 +247,7 @@ class TrainingRun {
     while (trainer_->started() > 0) settle(false);
   }
 
-  /// Waits for the oldest step under way and does everything that follows from it.
+  /// Waits for the oldest step under way, then records it, validates and checkpoints as due.
   void settle(bool is_profiled) {
     const std::int64_t step = step_ + 1;
     const auto [numbers, loss] = watched_collect(step);
@@ -270,7 +271,7 @@ class TrainingRun {
                           .mfu = mfu_.of(train::step_flop(*plan_), numbers.step_s),
                           .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
     if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
-    if (is_profiled) {  // enters no average: its kernels were timed one by one
+    if (is_profiled) {  // excluded from averages: its kernels were timed one by one
       record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
           kNotMeasured;
       record.tokens_per_second = record.mfu = kNotMeasured;
@@ -317,14 +318,13 @@ class TrainingRun {
       trace_->add(record);
       trace_->flush();
     }
-    fail_together(
-        world_, Exit::numbers,
-        fmt::format("step {}: loss {} and gradient norm {} are not numbers to train on, and no checkpoint holds what "
-                    "came of them{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                    step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                    last_checkpoint_ >= 0
-                        ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
-                        : ""));
+    fail_together(world_, Exit::numbers,
+                  fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
+                              "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+                              step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
+                              last_checkpoint_ >= 0
+                                  ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
+                                  : ""));
   }
 
   void add_profile() {
@@ -344,7 +344,7 @@ class TrainingRun {
     if (trace_) trace_->set_kernels(kernels_);
   }
 
-  /// Before memory goes that other ranks may have open. They may have to wait for rank 0's files.
+  /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
   void disconnect() {
     const auto watch = world_.watch("the end of the run", kPatience);
     trainer_->disconnect();
@@ -355,7 +355,7 @@ class TrainingRun {
 
   void save() {
     const auto watch = world_.watch("a checkpoint", kPatience);
-    // A resume goes on from here: the rows before must not be lost.
+    // A resume continues from here, so the rows up to here must be on disk.
     on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
     const double begin_s = events::now_s();
     save_checkpoint(context_, *trainer_, *corpus_, step_, sample_);
@@ -370,7 +370,7 @@ class TrainingRun {
     total_s += events::now_s() - begin_s;
   }
 
-  /// Where the wall time of this start went. The trace's share is the time rank 0 spent in it outside of steps.
+  /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
   void summarize() {
     const double wall_s = events::now_s() - start_s_;
     const auto share = [&](double s) {
@@ -384,12 +384,12 @@ class TrainingRun {
     }
   }
 
-  /// What the ranks agree on at each token of the sample: the highest of what each has to say.
+  /// Agreed on at each token of the sample: the maximum over the ranks.
   enum SampleState { goes_on, is_cut, is_whole };
   bool ends_sample() { return world_.max(stop_.is_due() ? is_cut : goes_on) != goes_on; }
 
-  /// Text continues generate.prompt; of other tokens there is no text, so their ids continue the corpus' first ones.
-  /// Rank 0 makes it, and a reason to stop on any rank cuts it short: what was trained is saved.
+  /// Prints a sample: text continues generate.prompt; other tokens continue the corpus's first ones, printed as ids.
+  /// Rank 0 generates; a reason to stop on any rank cuts it short, the training being saved already.
   void print_sample() {
     if (world_.rank() != 0) {
       while (!ends_sample()) {
@@ -421,7 +421,7 @@ class TrainingRun {
     }
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
-                     was_cut ? ", then a signal or the time limit ended it; the run is finished" : "", text));
+                     was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "", text));
   }
 
   void note(const std::string& text) {
@@ -468,7 +468,7 @@ Exit train(const Context& context) {
   try {
     return run.run();
   } catch (const CollectiveFailure& failure) {
-    run.close_trace();  // no rank waits for another: files may take their time
+    run.close_trace();  // no rank waits for another here: slow files are harmless
     leave_with(context.world, failure);
     throw;
   } catch (const std::exception& caught) {

@@ -3,7 +3,7 @@
 ///   job.input    q, d_out [B,H,Tq,D]; k, v [B,H,Tk,D] float32; root attribute `causal` 0 or 1
 ///   job.output   out, d_q [B,H,Tq,D]; lse [B,H,Tq]; d_k, d_v [B,H,Tk,D] float32
 ///
-/// precision.compute chooses the storage type, [attention] the kernel, as for training. Rank 0 works.
+/// precision.compute chooses the storage type, [attention] the kernel, as for training. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -101,7 +101,7 @@ void verify(const Context& context) {
   const std::int64_t causal = input.integer("causal");
   if (causal != 0 && causal != 1) {
     throw Failure(Exit::files, fmt::format("{}: the attribute causal is {}; make it 1 (each query sees the keys up to "
-                                           "its own place) or 0 (all keys)",
+                                           "its own position) or 0 (all keys)",
                                            settings.job.input, causal));
   }
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
@@ -117,8 +117,8 @@ void verify(const Context& context) {
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
-                  fmt::format("{}: these shapes need {} of memory and {} are available; fewer heads or a shorter "
-                              "sequence need less",
+                  fmt::format("{}: these shapes need {} of memory and {} are available; use fewer heads or a shorter "
+                              "sequence",
                               settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available)));
   }
 

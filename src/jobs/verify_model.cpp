@@ -5,7 +5,7 @@
 ///   job.output   logits [B,T,V], loss (mean over all tokens, nats), grads/<label> float32
 ///
 /// The model's sizes are the deck's. precision.compute chooses the storage type, [attention] the kernel, as for
-/// training. Rank 0 works.
+/// training. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -118,8 +118,8 @@ void verify(const Context& context) {
   Kokkos::deep_copy(exec, transformer.targets(), HostInts(targets.data(), targets.size()));
 
   // 3. forward, logits chunk by chunk, backward
-  model::Hooks nobody;  // one rank holds every weight
-  transformer.forward(exec, model::Pass::forward, nobody);
+  model::Hooks no_hooks;  // one rank holds every weight
+  transformer.forward(exec, model::Pass::forward, no_hooks);
   std::vector<float> logits(std::int64_t{N} * shape.V);
   for (int first = 0; first < N; first += transformer.chunk_rows()) {
     const int count = std::min(transformer.chunk_rows(), N - first);
@@ -130,8 +130,8 @@ void verify(const Context& context) {
         logits[(std::int64_t{first} + row) * shape.V + v] = static_cast<float>(chunk_h(row, v));
     }
   }
-  transformer.head(exec, loss, scale, true, nobody);
-  transformer.backward(exec, nobody);
+  transformer.head(exec, loss, scale, true, no_hooks);
+  transformer.backward(exec, no_hooks);
   exec.fence();
 
   // 4. the answer

@@ -63,7 +63,7 @@ std::int64_t available_host_bytes(const fs::path& root) {
     least = std::min(least, std::max<std::int64_t>(static_cast<std::int64_t>(address_space.rlim_cur) - mapped, 0));
   }
 
-  // Lines "number:controllers:path"; without controllers it is version 2. The group and all above it have a say.
+  // Lines "number:controllers:path"; without controllers it is version 2. The group and all its ancestors limit it.
   // A container may not see its path under the mount: then the mount itself is its group.
   std::ifstream membership(root / "proc/self/cgroup");
   for (std::string line; std::getline(membership, line);) {
@@ -93,7 +93,7 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 
 void refuse_arena(const Layout& layout, const std::exception& refusal) {
   if (exit_of(refusal) != Exit::out_of_memory) throw;
-  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\nsomething else took the memory meanwhile: free it, or make "
+  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\nanother process has taken the memory since: free it, or make "
                                                  "train.micro_batch_size or the model smaller",
                                                  refusal.what(), layout.table()));
 }

@@ -1,8 +1,8 @@
 /// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers. The host's is pinned
 /// where Exec is a GPU.
 ///
-/// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: a tensor that is read before it was
-/// written shows up as a NaN loss instead of a plausible number. After construction nothing is allocated.
+/// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: reading a tensor before it is
+/// written gives a NaN loss instead of a plausible number. After construction nothing is allocated.
 ///
 /// Throws  Failure(Exit::out_of_memory) with the layout's table.
 #pragma once
@@ -23,7 +23,7 @@
 namespace tessera::memory {
 
 /// Bytes of memory this process may still take: the least of what the system has available and what its control
-/// groups' limits leave. A machine that overcommits kills a process that believes malloc. `root` is for tests.
+/// groups' limits leave. With overcommit malloc succeeds and the process is killed later. `root` is for tests.
 std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 
 /// Throws Failure(Exit::out_of_memory) with the layout's table when `ranks_on_host` arenas exceed what the host has.

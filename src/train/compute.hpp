@@ -1,5 +1,5 @@
 /// The model's part of a step: one micro-step forwards and backwards, a validation, a sample of text. All of it is
-/// enqueued on the caller's instance; nothing here waits but generation.
+/// enqueued on the caller's instance; only generation waits.
 #pragma once
 
 #include <memory>

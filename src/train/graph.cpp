@@ -27,7 +27,7 @@ struct StepGraph::Recorded {
 
 void StepGraph::record(const kernels::Device& exec, const std::function<void()>& enqueue) {
   auto recorded = std::make_unique<Recorded>();
-  // Of this thread only: the watchdog's and the communication library's threads do as they like meanwhile.
+  // Captures this thread only; those of the watchdog and the communication library may call CUDA meanwhile.
   check(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "CUDA graph: recording");
   try {
     enqueue();

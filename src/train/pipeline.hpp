@@ -1,8 +1,8 @@
 /// Steps enqueued ahead of the host, and the graphs that replay them.
 ///
 /// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
-/// so that the next one is waiting when it ends. kMaxStarted slots, each with time marks and a graph of its own, take
-/// turns. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then on.
+/// so that the next one is waiting when it ends. kMaxStarted slots, each with time marks and a graph of its own, are
+/// used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then on.
 #pragma once
 
 #include <cstdint>

@@ -18,10 +18,10 @@ namespace tessera::train {
 class StepHooks final : public model::Hooks {
  public:
   /// `last_tick` is the update's. `queue` has one span for each unit, the last unit first. Keeps references to all;
-  /// `observer` hears of passes and gradients what this hears.
+  /// `observer` gets the same calls about passes and gradients.
   StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue, const model::ParamTable& table,
             model::Hooks* observer = nullptr);
-  /// The queue is about to go: from here on no pass reduces.
+  /// Forgets the queue, which is about to be destroyed: no pass reduces any more.
   void forget_queue() { queue_ = nullptr; }
 
   /// Before the first micro-step of a step. Reports what lives for the whole run once.
@@ -57,7 +57,7 @@ class StepHooks final : public model::Hooks {
   std::vector<int> whole_run_;
   const model::ParamTable& table_;
   parallel::BucketQueue* queue_;
-  model::Hooks* const observer_;                                 // hears of every pass; null: nobody
+  model::Hooks* const observer_;                                 // gets every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
   std::array<UnderWay, model::kPasses> under_way_;               // [pass]
   std::vector<int> missing_;                                     // [unit] gradients that are not ready yet

@@ -82,7 +82,7 @@ class Trainer final : public Steps {
   using Exec = kernels::Device;
 
   /// Takes the plan's memory on this rank; keeps references to plan, settings and world. Not collective: connect() it
-  /// when every rank has one. `observer` hears of every pass what the step's own hooks hear.
+  /// when every rank has one. `observer` gets every call that the step's own hooks get.
   Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer = nullptr);
   ~Trainer() override;  // waits for what is under way: it uses the memory that goes
   Trainer(const Trainer&) = delete;

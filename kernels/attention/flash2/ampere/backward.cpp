@@ -36,8 +36,8 @@ void AmpereBackward<Scalar>::launch(const Exec& exec) const {
   if (q.extent(0) * q.extent(1) == 0) return;
   detail::require_workspace("ampere attention backward: workspace_bytes() are needed, on a multiple of 16", workspace,
                             workspace_bytes(q.extent_int(0), q.extent_int(1), q.extent_int(2), q.extent_int(3)), 16);
-  ampere::for_width<ampere::kLeastBackward>(
-      q.extent_int(3), [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
+  ampere::for_width<ampere::kMinBackward>(q.extent_int(3),
+                                          [&]<int kWidth>() { ampere::launch_backward<Scalar, kWidth>(exec, *this); });
 }
 
 template struct AmpereBackward<bfloat16>;

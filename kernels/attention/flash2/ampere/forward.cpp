@@ -17,8 +17,8 @@ void AmpereForward<Scalar>::launch(const Exec& exec) const {
   ampere::require_aligned_rows("ampere attention forward: rows of v must start at multiples of 16 bytes", v);
   ampere::require_aligned_rows("ampere attention forward: rows of out must start at multiples of 16 bytes", out);
   if (q.extent(0) * q.extent(1) * q.extent(2) == 0) return;
-  ampere::for_width<ampere::kLeastForward>(q.extent_int(3),
-                                           [&]<int kWidth>() { ampere::launch_forward<Scalar, kWidth>(exec, task); });
+  ampere::for_width<ampere::kMinForward>(q.extent_int(3),
+                                         [&]<int kWidth>() { ampere::launch_forward<Scalar, kWidth>(exec, task); });
 }
 
 template struct AmpereForward<bfloat16>;

@@ -9,16 +9,16 @@
 #include "kernels/core/target.hpp"
 
 /// The narrowest width of backward; it serves narrower rows as well.
-#define TESSERA_AMPERE_LEAST_BACKWARD 32
+#define TESSERA_AMPERE_MIN_BACKWARD 32
 
 namespace tessera::kernels::ampere {
 
-inline constexpr int kLeastForward = 16, kLeastBackward = TESSERA_AMPERE_LEAST_BACKWARD;
+inline constexpr int kMinForward = 16, kMinBackward = TESSERA_AMPERE_MIN_BACKWARD;
 
-/// Calls launch.operator()<kWidth>() for the narrowest width from kLeast on that holds D.
-template <int kLeast, class Launch>
+/// Calls launch.operator()<kWidth>() for the narrowest width from kMin on that holds D.
+template <int kMin, class Launch>
 constexpr void for_width(int D, const Launch& launch) {
-  if constexpr (kLeast <= 16) {
+  if constexpr (kMin <= 16) {
     if (D <= 16) return launch.template operator()<16>();
   }
   if (D <= 32) return launch.template operator()<32>();
@@ -144,7 +144,7 @@ constexpr bool supports_forward(int D) { return D >= 8 && D <= 256 && D % 8 == 0
 constexpr bool supports_backward(const Target& target, int D) {
   if (!supports_forward(D)) return false;
   bool has_room = false;
-  for_width<kLeastBackward>(D, [&]<int kWidth>() {
+  for_width<kMinBackward>(D, [&]<int kWidth>() {
     has_room = fits(target, keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>()) ||
                fits(target, keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Lean>());
   });
@@ -153,7 +153,7 @@ constexpr bool supports_backward(const Target& target, int D) {
 
 constexpr std::int64_t backward_workspace_bytes(int B, int H, int Tq, int D) {
   std::int64_t bytes = 0;
-  for_width<kLeastBackward>(D, [&]<int kWidth>() { bytes = BackwardRows::bytes(B, H, Tq, kWidth); });
+  for_width<kMinBackward>(D, [&]<int kWidth>() { bytes = BackwardRows::bytes(B, H, Tq, kWidth); });
   return bytes;
 }
 

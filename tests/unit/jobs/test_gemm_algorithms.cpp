@@ -1,4 +1,4 @@
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@ using ::testing::IsEmpty;
 
 using Lines = std::vector<std::string>;
 
-TEST(Products, go_through_a_checkpoint) {
-  const Products chosen{"cuBLASLt 13.1.0; on the host a BLAS",
-                        {"cuBLASLt 13.1.0 on a GPU", "bf16 ... : 01", "bf16 ... : 02"}};
-  const Products read = products_from(text_of(chosen));
+TEST(GemmRecord, goes_through_a_checkpoint) {
+  const GemmRecord chosen{"cuBLASLt 13.1.0; on the host a BLAS",
+                          {"cuBLASLt 13.1.0 on a GPU", "bf16 ... : 01", "bf16 ... : 02"}};
+  const GemmRecord read = gemm_record_from(text_of(chosen));
   EXPECT_EQ(read.library, chosen.library);
   EXPECT_EQ(read.algorithms, chosen.algorithms);
-  EXPECT_THAT(products_from(text_of({"a BLAS", {}})).algorithms, IsEmpty());
-  EXPECT_EQ(products_from("").library, "");  // of checkpoints that did not say
+  EXPECT_THAT(gemm_record_from(text_of({"a BLAS", {}})).algorithms, IsEmpty());
+  EXPECT_EQ(gemm_record_from("").library, "");  // checkpoints without a record
 }
 
 std::string openblas(const std::string& version, const std::string& core) {
@@ -30,15 +30,15 @@ std::string openblas(const std::string& version, const std::string& core) {
          " NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY " + core + " SINGLE_THREADED)";
 }
 
-TEST(WayBack, is_the_processor_whose_kernels_openblas_took) {
+TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_used) {
   const std::string before = openblas("0.3.21", "SkylakeX");
-  EXPECT_EQ(way_back(before, openblas("0.3.21", "Cooperlake")), "OPENBLAS_CORETYPE=SkylakeX");
-  EXPECT_EQ(way_back(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
-  EXPECT_EQ(way_back(before, "/lib/libblas.so.3 (not OpenBLAS)"), "");
-  EXPECT_EQ(way_back("", before), "");
+  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Cooperlake")), "OPENBLAS_CORETYPE=SkylakeX");
+  EXPECT_EQ(environment_for(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
+  EXPECT_EQ(environment_for(before, "/lib/libblas.so.3 (not OpenBLAS)"), "");
+  EXPECT_EQ(environment_for("", before), "");
 }
 
-TEST(MergedProducts, take_the_first_ranks_choice_and_what_only_others_met) {
+TEST(MergedGemmAlgorithms, take_the_lowest_ranks_choice_and_what_only_others_chose) {
   const Lines first = {"stamp", "kind a : 1", "kind c : 1"}, second = {"stamp", "kind a : 2", "kind b : 2"};
   EXPECT_THAT(merged({first, second}), ElementsAre("stamp", "kind a : 1", "kind b : 2", "kind c : 1"));
   EXPECT_THAT(merged({{}, second, first}), ElementsAre("stamp", "kind a : 2", "kind b : 2", "kind c : 1"));
@@ -46,7 +46,7 @@ TEST(MergedProducts, take_the_first_ranks_choice_and_what_only_others_met) {
   EXPECT_THAT(merged({{}, {}}), IsEmpty());
 }
 
-TEST(MergedProducts, of_unlike_gpus_are_refused_with_both_names) {
+TEST(MergedGemmAlgorithms, of_unlike_gpus_are_refused_with_both_names) {
   try {
     merged({{"cuBLASLt on an H200", "kind a : 1"}, {}, {"cuBLASLt on an A100", "kind a : 1"}});
     FAIL() << "was not refused";

@@ -1,4 +1,4 @@
-#include "jobs/products.hpp"
+#include "jobs/gemm_algorithms.hpp"
 
 #include <fmt/format.h>
 
@@ -24,19 +24,19 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-Products products_in_use() { return {kernels::gemm_library(), kernels::gemm_algorithms()}; }
+GemmRecord gemm_in_use() { return {kernels::gemm_library(), kernels::gemm_algorithms()}; }
 
-std::string text_of(const Products& products) {
-  return products.library + "\n" + fmt::format("{}", fmt::join(products.algorithms, "\n"));
+std::string text_of(const GemmRecord& record) {
+  return record.library + "\n" + fmt::format("{}", fmt::join(record.algorithms, "\n"));
 }
 
-Products products_from(const std::string& text) {
+GemmRecord gemm_record_from(const std::string& text) {
   std::vector<std::string> lines = lines_of(text);
   if (lines.empty()) return {};
   return {lines.front(), {lines.begin() + 1, lines.end()}};
 }
 
-std::string way_back(const std::string& library_before, const std::string& library_now) {
+std::string environment_for(const std::string& library_before, const std::string& library_now) {
   // "... (OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX SINGLE_THREADED)": the fifth word there
   static const std::regex config(R"((.*\(OpenBLAS \S+ .*\bDYNAMIC_ARCH NO_AFFINITY )(\w+)( .*\).*))");
   std::smatch before, now;
@@ -45,13 +45,13 @@ std::string way_back(const std::string& library_before, const std::string& libra
   return "OPENBLAS_CORETYPE=" + before[2].str();
 }
 
-std::string take_up(const std::vector<std::string>& algorithms, parallel::World& world) {
+std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, parallel::World& world) {
   std::string fault;
   together(world, [&] {
     try {
       kernels::set_gemm_algorithms(algorithms);
     } catch (const std::invalid_argument& damage) {
-      throw Failure(Exit::files, fmt::format("the checkpoint's matrix products: {}", damage.what()));
+      throw Failure(Exit::files, fmt::format("the checkpoint's GEMM algorithms: {}", damage.what()));
     } catch (const std::runtime_error& refusal) {
       fault = refusal.what();
     }
@@ -65,17 +65,18 @@ std::string take_up(const std::vector<std::string>& algorithms, parallel::World&
 }
 
 std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks) {
-  std::string stamp;                          // of library and GPU: the first line
-  std::map<std::string, std::string> chosen;  // the words of a kind of product, and its line
+  std::string stamp;                          // library and GPU: the first line
+  std::map<std::string, std::string> chosen;  // kind of product -> its line
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const std::vector<std::string>& lines = of_ranks[rank];
     if (lines.empty()) continue;
     if (stamp.empty()) stamp = lines.front();
     if (lines.front() != stamp) {
-      throw Failure(Exit::environment,
-                    fmt::format("train.tune_gemm = true wants the same GPUs and library for all ranks: rank {} has {}, "
-                                "another {}; set train.tune_gemm = false",
-                                rank, lines.front(), stamp));
+      throw Failure(
+          Exit::environment,
+          fmt::format("train.tune_gemm = true requires the same GPUs and library on all ranks: rank {} has {}, "
+                      "another {}; set train.tune_gemm = false",
+                      rank, lines.front(), stamp));
     }
     for (std::size_t i = 1; i < lines.size(); ++i) chosen.emplace(lines[i].substr(0, lines[i].find(" :")), lines[i]);
   }
@@ -85,7 +86,7 @@ std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_
   return all;
 }
 
-void agree_on_products(parallel::World& world) {
+void agree_on_gemm_algorithms(parallel::World& world) {
   std::vector<std::vector<std::string>> of_ranks;
   for (const std::string& text : world.all_gather(fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")))) {
     of_ranks.push_back(lines_of(text));
