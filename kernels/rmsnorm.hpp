@@ -30,6 +30,7 @@
 /// Limits     on GPUs a row is at most 8,192 packets of 16 bytes (8,192 elements if C is not a multiple of a packet).
 #pragma once
 
+#include "kernels/core/target.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
 
@@ -67,6 +68,9 @@ struct RmsnormForward {
   void launch_teams(const Exec& exec, int lanes) const;
 };
 
+/// Rows of RmsnormBackward's workspace: the most groups of rows.
+constexpr int rmsnorm_partials(const Target& target) { return target.is_host ? 128 : 8 * kProcessors; }
+
 /// Grad is the storage type of weight gradients.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 struct RmsnormBackward {
@@ -84,7 +88,7 @@ struct RmsnormBackward {
   // Upper bound on the number of row groups, lower bound on the rows of a group. A GPU gets just enough groups to fill
   // it once (teams_at_once). On a host a group is a contiguous range of rows; on a GPU group g of G has the rows g,
   // g + G, ..., so that rows read at the same time are adjacent.
-  static constexpr int kPartials = kIsHost<Exec> ? 128 : 8 * kProcessors;
+  static constexpr int kPartials = rmsnorm_partials({.is_host = kIsHost<Exec>});
   static constexpr int kMinGroupRows = kIsHost<Exec> ? 16 : 2;
 
   void launch(const Exec& exec) const;

@@ -1,10 +1,12 @@
 #include "kernels/attention/attention.hpp"
 
 #include "kernels/attention/flash2/ampere/engine.hpp"
+#include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/backward.hpp"
 #include "kernels/attention/flash2/dq_order.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/flash2/hopper/engine.hpp"
+#include "kernels/attention/flash2/hopper/sizes.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
@@ -25,44 +27,22 @@ namespace {
 
 bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
 
-/// What an engine's kernels say of themselves is the same for both 16-bit types.
-using Mma = AmpereEngine<Device, bfloat16>;
-using Wgmma = HopperEngine<Device, bfloat16>;
-
-template <class Kernels>
-bool supports_forward(Dtype dtype, int D) {
-  if constexpr (Kernels::kHasKernels) return is_16_bit(dtype) && Kernels::Forward::supports(D);
-  return false;
-}
-
-template <class Kernels>
-bool supports_backward(Dtype dtype, int D) {
-  if constexpr (Kernels::kHasKernels) return is_16_bit(dtype) && Kernels::Backward::supports(D);
-  return false;
-}
-
-template <class Kernels>
-std::int64_t workspace_bytes(int B, int H, int Tq, int D) {
-  if constexpr (Kernels::kHasKernels) return Kernels::Backward::workspace_bytes(B, H, Tq, D);
-  return 0;
-}
-
 }  // namespace
 
-bool has_forward(Engine engine, Dtype dtype, int D) {
+bool has_forward(Engine engine, Dtype dtype, int D, const Target& target) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return supports_forward<Mma>(dtype, D);
-    case Engine::wgmma: return supports_forward<Wgmma>(dtype, D);
+    case Engine::mma: return target.team_scratch_kib > 0 && is_16_bit(dtype) && ampere::supports_forward(D);
+    case Engine::wgmma: return target.has_wgmma && is_16_bit(dtype) && detail::hopper_forward::supports(D);
   }
   return false;
 }
 
-bool has_backward(Engine engine, Dtype dtype, int D) {
+bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return supports_backward<Mma>(dtype, D);
-    case Engine::wgmma: return supports_backward<Wgmma>(dtype, D);
+    case Engine::mma: return is_16_bit(dtype) && ampere::supports_backward(target, D);
+    case Engine::wgmma: return target.has_wgmma && is_16_bit(dtype) && detail::hopper_backward::supports(D);
   }
   return false;
 }
@@ -71,18 +51,18 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int
   if (choice.kind != AttentionKind::flash2) return 0;
   switch (choice.backward) {
     case Engine::portable: return 0;
-    case Engine::mma: return workspace_bytes<Mma>(B, H, Tq, D);
-    case Engine::wgmma: return workspace_bytes<Wgmma>(B, H, Tq, D);
+    case Engine::mma: return ampere::backward_workspace_bytes(B, H, Tq, D);
+    case Engine::wgmma: return detail::hopper_backward::workspace_bytes(B, H, Tq, D);
   }
   return 0;
 }
 
-AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic) {
+AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {
   AttentionChoice choice;
   choice.deterministic = deterministic;
   for (const Engine engine : {Engine::mma, Engine::wgmma}) {  // the later, the faster
-    if (has_forward(engine, dtype, D)) choice.forward = engine;
-    if (has_backward(engine, dtype, D)) choice.backward = engine;
+    if (has_forward(engine, dtype, D, target)) choice.forward = engine;
+    if (has_backward(engine, dtype, D, target)) choice.backward = engine;
   }
   return choice;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/core/tensor.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 
@@ -33,14 +34,14 @@ struct AttentionChoice {
   bool is_tuned() const { return forward != Engine::portable || backward != Engine::portable; }
 };
 
-/// Whether this build has the engine for a dtype and a head width, in a direction.
-bool has_forward(Engine engine, Dtype dtype, int D);
-bool has_backward(Engine engine, Dtype dtype, int D);
+/// Whether a build for `target` has the engine for a dtype and a head width, in a direction.
+bool has_forward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
+bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 
-/// The fastest engines that this build has for a dtype and a head width, each direction by itself.
-AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic);
+/// The fastest engines that a build for `target` has for a dtype and a head width, each direction by itself.
+AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
-/// Bytes of workspace for backward; 0 for most engines. Arithmetic only.
+/// Bytes of workspace for backward, whether or not this build has the engine; 0 for portable ones. Arithmetic only.
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
 
 template <class Exec, class Scalar>

@@ -15,6 +15,7 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -27,6 +28,14 @@ inline constexpr int kVectorBytes = 64, kHostRowBlock = 10;
 inline constexpr int kVectorBytes = 32, kHostRowBlock = 6;
 #endif
 
+/// Numbers of `bytes` each that a Pack holds, and that lie along the lanes of a micro-tile.
+constexpr int pack_width(const Target& target, std::size_t bytes) {
+  return target.is_host ? kVectorBytes / static_cast<int>(bytes) : 1;
+}
+constexpr int lane_block(const Target& target, std::size_t bytes) {
+  return (target.is_host ? 2 : 4) * pack_width(target, bytes);
+}
+
 /// A few numbers that one instruction handles: a register of a host, one number of a device's lane.
 template <class Exec, class Real, bool = kIsHost<Exec>>
 struct Pack {
@@ -36,7 +45,7 @@ struct Pack {
 template <class Exec, class Real>
 struct Pack<Exec, Real, true> {
   typedef Real Type __attribute__((vector_size(kVectorBytes), aligned(sizeof(Real)), may_alias));
-  static constexpr int kWidth = kVectorBytes / sizeof(Real);
+  static constexpr int kWidth = pack_width(kHostTarget, sizeof(Real));
 };
 
 template <class Exec, class Real>
@@ -44,7 +53,7 @@ struct TileProduct {
   using Vec = typename Pack<Exec, Real>::Type;
   static constexpr int kWidth = Pack<Exec, Real>::kWidth;
   static constexpr int kRowBlock = kIsHost<Exec> ? kHostRowBlock : 4;
-  static constexpr int kLaneBlock = (kIsHost<Exec> ? 2 : 4) * kWidth;
+  static constexpr int kLaneBlock = lane_block({.is_host = kIsHost<Exec>}, sizeof(Real));
   static constexpr int kVecs = kLaneBlock / kWidth;
 
   const Real* a;

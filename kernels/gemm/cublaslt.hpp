@@ -41,6 +41,8 @@ struct Kind {
 
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 inline constexpr std::size_t kWorkspaceAlignment = 256;  // bytes; the library refuses less
+static_assert(gemm_workspace<bfloat16, bfloat16>({.is_host = false}, 1, 1, 1) * sizeof(float) ==
+              kWorkspaceBytes + kWorkspaceAlignment);
 
 struct Operands {
   const void *a, *b;

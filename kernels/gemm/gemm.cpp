@@ -96,7 +96,7 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
                   b.extent(1), tb, m, n);
   TESSERA_REQUIRE(math == GemmMath::full || (!kIsHost<Exec> && std::is_same_v<In, float>),
                   "gemm: tf32 is for products of float on GPUs", kIsHost<Exec>, kScalarName<In>);
-  const std::int64_t needed = gemm_workspace<Exec, In, Out>(m, n, k, math);
+  const std::int64_t needed = gemm_workspace<In, Out>({.is_host = kIsHost<Exec>}, m, n, k, math);
   TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small [floats]",
                   workspace.extent(0), needed);
   if (m == 0 || n == 0) return;

@@ -12,7 +12,7 @@
 /// Error      for operands up to 1: eps<Out> relative, plus E<Accum<In>>(k) (1 + sqrt(k)) (kernels/core/scalar.hpp).
 /// Order      the library's: repeatable for the same library, processor and shapes. On GPUs an algorithm is chosen at
 ///            the first product of a kind and kept for the life of the process (gemm_algorithms, below).
-/// Memory     workspace of gemm_workspace<Exec, In, Out>(m, n, k, math) floats, of any alignment.
+/// Memory     workspace of gemm_workspace<In, Out>(target, m, n, k, math) floats, of any alignment.
 /// Fast       on GPUs: rows and pointers aligned to 16 bytes (so m, n, k multiples of 8 in 16 bits), ideally to 128
 ///            bytes; other shapes work, several times slower.
 /// Async      returns after enqueue on `exec`; never fences, never allocates, and may be captured in a graph. The first
@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -59,8 +60,8 @@ void set_gemm_selection(GemmSelection selection);
 /// Bytes of device memory that a timed selection holds while it runs, for a result of `result_bytes`: the result, and a
 /// buffer to flush the caches.
 inline constexpr std::int64_t kGemmFlushBytes = std::int64_t{128} << 20;  // larger than any L2 cache so far
-constexpr std::int64_t gemm_timing_bytes(std::int64_t result_bytes) {
-  return kIsHost<Device> ? 0 : result_bytes + kGemmFlushBytes;
+constexpr std::int64_t gemm_timing_bytes(const Target& target, std::int64_t result_bytes) {
+  return target.is_host ? 0 : result_bytes + kGemmFlushBytes;
 }
 
 /// The algorithms in use, one line each, after a line that names library and GPU. Empty if none was chosen. To repeat a
@@ -73,10 +74,11 @@ std::vector<std::string> gemm_algorithms();
 void set_gemm_algorithms(const std::vector<std::string>& lines);
 
 /// Floats of workspace that a product of these sizes needs.
-template <class Exec, class In, class Out>
-constexpr std::int64_t gemm_workspace(std::int64_t m, std::int64_t n, std::int64_t k, GemmMath math = GemmMath::full) {
-  // 32 MiB from the first address that is a multiple of 256 bytes
-  if (!kIsHost<Exec>) return sizeof(In) > 2 && math == GemmMath::full ? 0 : (std::int64_t{1} << 23) + 64;
+template <class In, class Out>
+constexpr std::int64_t gemm_workspace(const Target& target, std::int64_t m, std::int64_t n, std::int64_t k,
+                                      GemmMath math = GemmMath::full) {
+  // 32 MiB from the first address that is a multiple of 256 bytes (cublaslt.hpp)
+  if (!target.is_host) return sizeof(In) > 2 && math == GemmMath::full ? 0 : (std::int64_t{1} << 23) + 64;
   if (sizeof(In) > 2) return 0;
   return m * k + k * n + (sizeof(Out) > 2 ? 0 : m * n);
 }

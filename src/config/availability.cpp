@@ -86,7 +86,8 @@ std::string without_tuned(const Attention& attention) {
 void check_build(const Settings& settings, const BuildFeatures& build) {
   std::string lines;
   const auto refuse = [&](bool asked, std::string_view what, std::string_view needs, std::string_view instead) {
-    if (asked) lines += fmt::format("{} needs a build with {}, which this build lacks: set {}\n", what, needs, instead);
+    if (!asked) return;
+    lines += fmt::format("{} needs a build with {}, which {} lacks: set {}\n", what, needs, build.name, instead);
   };
   if (!build.cuda) {
     refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",
@@ -107,7 +108,10 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.parallel.all_reduce != AllReduceMethod::automatic, "parallel.all_reduce by name", "NCCL",
            "parallel.all_reduce = \"auto\"");
   }
-  if (!lines.empty()) throw Failure(Exit::environment, lines + "Or run the deck with a build that has it.");
+  if (!lines.empty())
+    throw Failure(Exit::environment, lines +
+                                         "Or run the deck with a build that has it; plan.device=h200 lets --plan "
+                                         "answer for one.");
 }
 
 }  // namespace tessera::config

@@ -33,9 +33,10 @@ std::string without_tuned(const Attention& attention);
 struct BuildFeatures {
   bool cuda = false;
   bool nccl = false;
+  std::string_view name = "this build";  // or "a build for CPUs", which --plan plans for
 };
 
-/// Throws Failure(Exit::environment), naming every key that needs what this build lacks.
+/// Throws Failure(Exit::environment), naming every key that needs what the build lacks.
 void check_build(const Settings& settings, const BuildFeatures& build);
 
 }  // namespace tessera::config

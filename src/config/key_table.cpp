@@ -82,6 +82,9 @@ constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::o
                            word("gradients", Shard::gradients), word("parameters", Shard::parameters)};
 constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offload::optimizer),
                              word("parameters", Offload::parameters)};
+constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
+                                 word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
+                                 word("h200", PlanDevice::h200)};
 constexpr Word kBenchImplementations[] = {word("standard"), word("flash1"), word("flash2")};
 constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
 constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")};
@@ -256,6 +259,13 @@ std::vector<Key> make_table() {
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
        "(scripts/run -n)."},
+
+      {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
+       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on. a100 h100 h200: "
+       "those GPUs with 80, 80 and 141 GB, under a build for them with CUDA and NCCL, which this build need not be."},
+      {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
+       "Number of ranks on each host that --plan adds up memory for; runs ignore it. Ranks on several hosts sum over "
+       "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
 
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},

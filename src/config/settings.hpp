@@ -25,6 +25,7 @@ enum class AllReduceMethod { automatic, ring, copy_engine };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
+enum class PlanDevice { here, cpu, a100, h100, h200 };  // here: as this build has them
 enum class Progress { automatic, bar, line, none };
 
 struct Job {
@@ -126,6 +127,13 @@ struct Parallel {
   bool operator==(const Parallel&) const = default;
 };
 
+struct PlanSettings {
+  PlanDevice device = PlanDevice::here;
+  std::int64_t ranks_per_node = 0;  // 0: all ranks
+
+  bool operator==(const PlanSettings&) const = default;
+};
+
 struct Checkpoint {
   std::int64_t every = 0;  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;   // newest complete checkpoints kept
@@ -189,6 +197,7 @@ struct Settings {
   PrecisionSettings precision;
   Attention attention;
   Parallel parallel;
+  PlanSettings plan;
   Checkpoint checkpoint;
   Trace trace;
   Bench bench;

@@ -72,7 +72,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
   if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
-    layout.add_outside("pads", kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(c.B, c.H, c.T, c.D));
+    layout.add_outside("pads",
+                       kernels::flash2_backward_scratch_bytes<Real>(kernels::kTargetOf<Exec>, c.B, c.H, c.T, c.D));
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];

@@ -111,9 +111,9 @@ void verify(const Context& context) {
   const std::int64_t pairs = is_standard ? B * H * Tq * Tk : 0;
   const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(
       choice, static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D));
-  const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
-                              workspace_bytes +
-                              kernels::Flash2Backward<Exec, Scalar>::scratch_bytes(B, H, Tk, static_cast<int>(D));
+  const std::int64_t needed =
+      static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
+      kernels::flash2_backward_scratch_bytes<Accum<Scalar>>(kernels::kTargetOf<Exec>, B, H, Tk, static_cast<int>(D));
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,

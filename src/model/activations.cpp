@@ -19,12 +19,14 @@ using memory::Lifetime;
 using memory::TensorId;
 
 /// Elements of a chunk of logits at most: small beside the activations, large enough for an efficient product.
-constexpr std::int64_t kLogitElements = std::int64_t{1} << (kernels::kIsHost<kernels::Device> ? 22 : 29);
+constexpr std::int64_t logit_elements(const kernels::Target& target) {
+  return std::int64_t{1} << (target.is_host ? 22 : 29);
+}
 
 /// Rows of a chunk: as few chunks as the limit allows, all of nearly the same size.
-std::int64_t chunk_rows_of(std::int64_t N, std::int64_t V) {
+std::int64_t chunk_rows_of(const kernels::Target& target, std::int64_t N, std::int64_t V) {
   constexpr std::int64_t kMultiple = 64;
-  const std::int64_t most = std::max(kMultiple, kLogitElements / V / kMultiple * kMultiple);
+  const std::int64_t most = std::max(kMultiple, logit_elements(target) / V / kMultiple * kMultiple);
   const std::int64_t chunks = kernels::ceil_div(N, most);
   return std::min(N, kernels::round_up(kernels::ceil_div(N, chunks), kMultiple));
 }
@@ -112,16 +114,17 @@ struct Declarer {
 
   /// Floats that the widest product of the step needs.
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
-    using kernels::Device, kernels::gemm_workspace;
+    using kernels::gemm_workspace;
     std::int64_t most = 0;
     const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
       if (bytes_of(o.dtype) > 2) {
-        most = std::max(most, o.dtype == Dtype::fp32 ? gemm_workspace<Device, float, float>(rows, out, in, o.math) : 0);
+        most =
+            std::max(most, o.dtype == Dtype::fp32 ? gemm_workspace<float, float>(o.target, rows, out, in, o.math) : 0);
         return;
       }
-      most = std::max({most, gemm_workspace<Device, bfloat16, bfloat16>(rows, out, in),  // y = x W^T
-                       gemm_workspace<Device, bfloat16, bfloat16>(rows, in, out),        // d_x = d_y W
-                       gemm_workspace<Device, bfloat16, float>(out, in, rows)});         // d_W += d_y^T x
+      most = std::max({most, gemm_workspace<bfloat16, bfloat16>(o.target, rows, out, in),  // y = x W^T
+                       gemm_workspace<bfloat16, bfloat16>(o.target, rows, in, out),        // d_x = d_y W
+                       gemm_workspace<bfloat16, float>(o.target, out, in, rows)});         // d_W += d_y^T x
     };
     linear(N, s.C, 3 * s.C);
     linear(N, s.C, s.C);
@@ -143,15 +146,14 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
 
   ActivationTensors t{};
   t.timeline = time;
-  t.chunk_rows = chunk_rows_of(N, shape.V);
+  t.chunk_rows = chunk_rows_of(options.target, N, shape.V);
   t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.rope_table =
       layout.add("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, Category::workspace, Lifetime::whole_run());
-  t.norm_partial =
-      train ? layout.add("norm.partial", {kernels::RmsnormBackward<kernels::Device, float>::kPartials, shape.C},
-                         declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
-            : kAbsent;
+  t.norm_partial = train ? layout.add("norm.partial", {kernels::rmsnorm_partials(options.target), shape.C},
+                                      declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
+                         : kAbsent;
   using Embedding = kernels::EmbeddingBackward<kernels::Device, float>;
   const Lifetime embedding{time.backward(0, 0), time.backward(0, 0)};
   t.embedding_order = train ? layout.add("embedding.order", {Embedding::order_size(static_cast<int>(N))}, Dtype::int32,
@@ -206,11 +208,11 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   if (train && options.attention.kind == kernels::AttentionKind::flash2 &&
       options.attention.backward == kernels::Engine::portable) {
     const int D = static_cast<int>(shape.D());
-    using Wide = kernels::Flash2Backward<kernels::Device, double>;
-    using Narrow = kernels::Flash2Backward<kernels::Device, float>;
     const std::int64_t B = options.sequences;
-    layout.add_outside("attention pads", options.dtype == Dtype::fp64 ? Wide::scratch_bytes(B, shape.H, shape.T, D)
-                                                                      : Narrow::scratch_bytes(B, shape.H, shape.T, D));
+    layout.add_outside("attention pads",
+                       options.dtype == Dtype::fp64
+                           ? kernels::flash2_backward_scratch_bytes<double>(options.target, B, shape.H, shape.T, D)
+                           : kernels::flash2_backward_scratch_bytes<float>(options.target, B, shape.H, shape.T, D));
   }
   return t;
 }

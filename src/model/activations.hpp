@@ -39,6 +39,7 @@ struct ActivationOptions {
   kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
   bool has_narrow_gradients = false;                 // parameter gradients in 16 bits
   bool is_fused = true;                              // false: every element-wise operation is a launch of its own
+  kernels::Target target = kernels::kHere;           // whose workspaces are declared
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.

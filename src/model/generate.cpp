@@ -21,7 +21,8 @@ struct Memory {
                 .for_training = false,
                 .checkpoint_blocks = 0,
                 .attention = how.attention,
-                .math = how.math},
+                .math = how.math,
+                .target = how.target},
         activations(declare_activations(shape, options, layout)) {
     for (int block = 0; block < shape.L; ++block) {
       const auto add = [&](const char* name) {

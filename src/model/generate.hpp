@@ -30,6 +30,7 @@ struct GenerateOptions {
 struct GenerateKernels {
   kernels::AttentionChoice attention;
   kernels::GemmMath math;
+  kernels::Target target = kernels::kHere;  // other ones for generation_bytes alone
 };
 
 /// Continues `prompt` (not empty; only its last context_length tokens are seen). `params` is the flat array of

@@ -4,7 +4,6 @@
 
 #include <stdexcept>
 
-#include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -14,8 +13,6 @@
 #include "model/generate.hpp"
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/device.hpp"
-#include "parallel/nccl.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
 
@@ -68,7 +65,8 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
   throw std::logic_error("attention.implementation: the deck's check has let one through that has no kernel");
 }
 
-kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width) {
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
+                                          const Machine& machine) {
   using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned, kernels::Engine;
   const int D = static_cast<int>(head_width);
   kernels::AttentionChoice choice = kind_of(attention.implementation);
@@ -82,7 +80,8 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
                                            "attention.implementation = \"flash2\", or {}",
                                            config::without_tuned(attention)));
   }
-  const kernels::AttentionChoice fastest = kernels::fastest_attention(dtype, D, attention.deterministic);
+  const kernels::AttentionChoice fastest =
+      kernels::fastest_attention(dtype, D, attention.deterministic, machine.target);
   if (attention.tuned == AttentionTuned::automatic) return fastest;
 
   choice = fastest;
@@ -90,19 +89,19 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
     choice.forward = choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
   }
   const bool is_there = choice.forward != Engine::portable && choice.backward != Engine::portable &&
-                        kernels::has_forward(choice.forward, dtype, D) &&
-                        kernels::has_backward(choice.backward, dtype, D);
+                        kernels::has_forward(choice.forward, dtype, D, machine.target) &&
+                        kernels::has_backward(choice.backward, dtype, D, machine.target);
   if (!is_there) {
     throw Failure(
         Exit::usage,
         fmt::format(
-            "attention.tuned = true{}: this build has no such kernel for {} and heads of width {}. The mma kernels "
+            "attention.tuned = true{}: {} has no such kernel for {} and heads of width {}. The mma kernels "
             "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
             "sm_90a and one of their widths. Set {}",
             choice.forward == fastest.forward && choice.backward == fastest.backward
                 ? ""
                 : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
-            name_of(dtype), D, config::without_tuned(attention)));
+            machine.build, name_of(dtype), D, config::without_tuned(attention)));
   }
   return choice;
 }
@@ -179,14 +178,14 @@ std::int64_t largest_product_bytes(const Plan& plan) {
 
 }  // namespace
 
-CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks) {
-  if (!parallel::kHasNccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};
+CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine) {
+  if (!machine.has_nccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};
   // As version 2.28 takes them with its first collectives on 2 and 4 GPUs, beyond what connecting took.
-  return {.receive = choice.all_reduce == config::AllReduceMethod::ring ? 0 : parallel::kReceiveBytes,
-          .nccl = std::int64_t{490} << 20};
+  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || !machine.is_one_host;
+  return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = std::int64_t{490} << 20};
 }
 
-Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
+Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine) {
   const model::Shape shape = shape_of(settings.model);
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
   const bool is_narrow = settings.precision.gradients == config::GradientPrecision::bf16;
@@ -206,10 +205,11 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
                         .dtype = dtype,
                         .for_training = true,
                         .checkpoint_blocks = settings.train.checkpoint_activations,
-                        .attention = choose_attention(settings.attention, dtype, shape.D()),
+                        .attention = choose_attention(settings.attention, dtype, shape.D(), machine),
                         .math = math_of(settings.precision.compute),
                         .has_narrow_gradients = is_narrow,
-                        .is_fused = settings.train.fused},
+                        .is_fused = settings.train.fused,
+                        .target = machine.target},
             .layout = {},
             .activations = {},
             .state = {},
@@ -223,14 +223,14 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks) {
   }
   plan.state.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, plan.layout);
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
-  const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks);
+  const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
   if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The text's products are not timed, so the two are never there at once and the larger counts.
-  const std::int64_t timing = settings.train.tune_gemm ? kernels::gemm_timing_bytes(largest_product_bytes(plan)) : 0;
-  const std::int64_t sampling = settings.train.sample_tokens > 0
-                                    ? model::generation_bytes(shape, dtype, {plan.options.attention, plan.options.math})
-                                    : 0;
+  const std::int64_t timing =
+      settings.train.tune_gemm ? kernels::gemm_timing_bytes(machine.target, largest_product_bytes(plan)) : 0;
+  const model::GenerateKernels kernels{plan.options.attention, plan.options.math, machine.target};
+  const std::int64_t sampling = settings.train.sample_tokens > 0 ? model::generation_bytes(shape, dtype, kernels) : 0;
   if (timing > sampling) {
     plan.layout.add_outside("timing of products, at first", timing);
   } else if (sampling > 0) {
@@ -289,39 +289,6 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
                         memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
   }
   if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
-  return text;
-}
-
-config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl}; }
-
-std::string plan_text(const config::Settings& settings, int started) {
-  const config::JobKind kind = settings.job.kind;
-  if (kind != config::JobKind::train && kind != config::JobKind::bench_step) {
-    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\" and "
-                                           "\"bench.step\"; run this one without it",
-                                           config::value_text(*config::find_key("job.kind"), settings)));
-  }
-  config::check_build(settings, this_build());
-  const bool is_named = settings.parallel.ranks > 0;
-  const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
-  std::string text =
-      fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
-                  is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
-                  parallel::has_gpu_backend() ? fmt::format("GPUs ({})", parallel::compiled_architecture())
-                                              : "CPUs (no CUDA in this build; on GPUs kernels and memory are others)");
-  const auto add = [&](const config::Settings& row) {
-    text += describe(plan_training(row, dtype_of(row.precision.compute), ranks), row);
-  };
-  if (kind == config::JobKind::train) {
-    add(settings);
-    return text;
-  }
-  for (const std::string& size : settings.bench.sizes) {  // no variant takes other memory
-    config::Settings row = settings;
-    if (size != "deck") row.model = config::with_size(row.model, size);
-    text += fmt::format("\nsize       {}\n", row.model.size);
-    add(row);
-  }
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include "model/activations.hpp"
 #include "model/params.hpp"
 #include "parallel/choice.hpp"
+#include "parallel/nccl.hpp"
 #include "parallel/ownership.hpp"
 #include "train/batch_plan.hpp"
 
@@ -19,10 +20,19 @@ model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 
+/// What ranks run on, and in which build; by default this one. A plan may be for another.
+struct Machine {
+  std::string_view build = "this build";  // as messages name it
+  kernels::Target target = kernels::kHere;
+  bool has_nccl = parallel::kHasNccl;
+  bool is_one_host = true;
+};
+
 /// What the deck's [attention] runs for a dtype and a head width. `tuned = true` takes tensor cores, false never does;
-/// where it is "auto", `implementation = "auto"` takes the fastest that this build has, and "flash2" the portable one.
-/// Throws Failure(Exit::usage), naming what would do, where this build has no such kernel.
-kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width);
+/// where it is "auto", `implementation = "auto"` takes the fastest that the build has, and "flash2" the portable one.
+/// Throws Failure(Exit::usage), naming what would do, where the build has no such kernel.
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
+                                          const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
@@ -67,10 +77,10 @@ struct CollectivesBytes {
   std::int64_t receive = 0;  // the copy engines' buffer, from the beginning
   std::int64_t nccl = 0;     // its buffers, from the first sums on, until the program ends
 };
-CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks);
+CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
 
 /// `dtype` is precision.compute's, or fp64 in tests.
-Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks);
+Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 
 /// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; of a training
 /// run also those of all steps, and the size of a checkpoint.
@@ -79,10 +89,12 @@ std::string describe(const Plan& plan, const config::Settings& settings);
 /// What this build has of what decks ask for.
 config::BuildFeatures this_build();
 
-/// What --plan prints: for which ranks of which build it plans, and the plan of what trains there (bench.step: one for
-/// each of bench.sizes). Ranks are those of parallel.ranks, or else the `started` ones. What kernels of another build
-/// take is not known here, so a deck that this build cannot run is refused as the run refuses it.
-/// Throws Failure: Exit::usage for a job.kind that does not train, Exit::environment for such a deck.
+/// What --plan prints: for which ranks on which device it plans, and the plan of what trains there (bench.step: one for
+/// each of bench.sizes), with the memory of a rank and of a host. Ranks are those of parallel.ranks, or else the
+/// `started` ones; the device is plan.device. A deck that a build for that device cannot run is refused as the run
+/// refuses it.
+/// Throws Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there,
+/// Exit::environment for such a deck.
 std::string plan_text(const config::Settings& settings, int started);
 
 /// Floating-point operations of one training step over all ranks: 6 per parameter and token (embedding excepted),

@@ -25,10 +25,35 @@
 
 #include "kernels/attention/task.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
 
 namespace tessera::kernels {
+
+/// Queries, and keys, of a tile of Flash2Backward.
+template <class Real>
+constexpr int flash2_backward_tile(const Target& target) {
+  return target.is_host ? 64 : sizeof(Real) == 8 ? 8 : 16;
+}
+
+/// Reals of its pad on level 0, for heads of width D that are stored `width` apart.
+template <int kTile>
+KOKKOS_FUNCTION constexpr std::size_t flash2_backward_pad_reals(int width, int D) {
+  return (3 * kTile + 2 * kTile) * width + 2 * D * kTile + 2 * kTile * kTile + 2 * kTile;
+}
+
+/// Bytes that Kokkos allocates for its scratch. A host runs one team at a time, with both levels in memory; a GPU has
+/// level 0 on the chip, and level 1 for every team that may be resident: for all teams, unless B*H is in the thousands.
+template <class Real>
+constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t B, std::int64_t H,
+                                                     std::int64_t Tk, int D) {
+  const int width = round_up(D, lane_block(target, sizeof(Real)));
+  const std::int64_t head = 2 * Tk * width;
+  constexpr int kHostTile = flash2_backward_tile<Real>(kHostTarget);
+  const auto host_pad = static_cast<std::int64_t>(flash2_backward_pad_reals<kHostTile>(width, D));
+  return static_cast<std::int64_t>(sizeof(Real)) * (target.is_host ? host_pad + head : B * H * head);
+}
 
 template <class Exec, class Scalar>
 struct Flash2Backward {
@@ -36,20 +61,11 @@ struct Flash2Backward {
 
   BackwardTask<Exec, Scalar> task;
 
-  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 8 : 16;
+  static constexpr int kQueryTile = flash2_backward_tile<Real>({.is_host = kIsHost<Exec>});
   static constexpr int kKeyTile = kQueryTile;
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;
-
-  /// Bytes that Kokkos allocates for scratch. A host runs one team at a time, with both levels in memory; a GPU has
-  /// level 0 on the chip, and level 1 for every team that may be resident: for all teams, unless B*H is in the
-  /// thousands.
-  static std::int64_t scratch_bytes(std::int64_t B, std::int64_t H, std::int64_t Tk, int D) {
-    const std::int64_t head = 2 * Tk * width(D);
-    const std::int64_t reals = kIsHost<Exec> ? static_cast<std::int64_t>(tile_pad_reals(D)) + head : B * H * head;
-    return static_cast<std::int64_t>(sizeof(Real)) * reals;
-  }
 
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -59,7 +75,7 @@ struct Flash2Backward {
   using Product = TileProduct<Exec, Real>;
   KOKKOS_FUNCTION static int width(int D) { return round_up(D, Product::kLaneBlock); }
   KOKKOS_FUNCTION static std::size_t tile_pad_reals(int D) {
-    return (3 * kQueryTile + 2 * kKeyTile) * width(D) + 2 * D * kQueryTile + 2 * kKeyTile * kQueryTile + 2 * kQueryTile;
+    return flash2_backward_pad_reals<kQueryTile>(width(D), D);
   }
 };
 

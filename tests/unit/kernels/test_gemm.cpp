@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/target.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "reference/gemm.hpp"
 #include "support/buffer.hpp"
@@ -45,7 +46,7 @@ struct TypeNames {
 template <class In, class Out>
 Buffer<float> workspace_of(const std::vector<Shape>& shapes, GemmMath math = GemmMath::full) {
   std::int64_t most = 0;
-  for (const Shape s : shapes) most = std::max(most, gemm_workspace<Device, In, Out>(s.m, s.n, s.k, math));
+  for (const Shape s : shapes) most = std::max(most, gemm_workspace<In, Out>(kernels::kHere, s.m, s.n, s.k, math));
   return Buffer<float>::unwritten(most);
 }
 
@@ -184,7 +185,7 @@ TYPED_TEST(Gemm, refuses_shapes_that_disagree_and_a_small_workspace) {
   using Out = typename TypeParam::Out;
   const auto in = Buffer<In>::zeros(64);
   const auto out = Buffer<Out>::zeros(64);
-  const auto needed = gemm_workspace<Device, In, Out>(3, 5, 4);
+  const auto needed = gemm_workspace<In, Out>(kernels::kHere, 3, 5, 4);
   const auto workspace = Buffer<float>::zeros(needed);
   using Kernel = kernels::Gemm<Device, In, Out>;
   const Kernel good{.a = in.matrix(3, 4),

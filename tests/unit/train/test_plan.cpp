@@ -8,6 +8,7 @@
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/device.hpp"
 
 namespace tessera::train {
 namespace {
@@ -246,6 +247,156 @@ TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_t
   }
   EXPECT_EQ(of_run.first, this_build().cuda ? Exit::finished : Exit::environment);
   EXPECT_EQ(refusal_of(deck), of_run);
+}
+
+/// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
+config::Settings gpu_deck() {
+  config::Settings s;
+  s.model = config::with_size({.vocab_size = 10000, .context_length = 512}, "small");
+  s.train.batch_size = 4;
+  s.train.graph = s.train.tune_gemm = true;
+  s.precision.compute = config::Precision::bf16;
+  s.precision.gradients = config::GradientPrecision::bf16;
+  s.precision.reduce = config::ReducePrecision::bf16;
+  s.attention.tuned = config::AttentionTuned::yes;
+  s.plan.device = config::PlanDevice::h200;
+  return s;
+}
+
+const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
+
+TEST(PlanDevice, here_is_what_this_build_computes_on) {
+  config::Settings deck = settings();
+  deck.train.sample_tokens = 10;
+  const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
+  Machine named;
+  named.target = architecture.empty() ? kernels::kHostTarget : kernels::gpu_target(architecture.substr(3));
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    const Plan here = plan_training(deck, dtype, 2), there = plan_training(deck, dtype, 2, named);
+    EXPECT_EQ(here.layout.table(), there.layout.table());
+    EXPECT_EQ(here.layout.total_bytes(), there.layout.total_bytes());
+    ASSERT_EQ(here.layout.tensors().size(), there.layout.tensors().size());
+    for (std::size_t i = 0; i < here.layout.tensors().size(); ++i) {
+      EXPECT_EQ(here.layout.tensors()[i].offset, there.layout.tensors()[i].offset) << here.layout.tensors()[i].label;
+    }
+  }
+}
+
+TEST(PlanText, of_cpus_is_that_of_a_build_for_them_but_for_the_name) {
+  if (this_build().cuda) GTEST_SKIP() << "this build is for GPUs";
+  config::Settings deck = settings();
+  const std::string here = plan_text(deck, 2);
+  deck.plan.device = config::PlanDevice::cpu;
+  const std::string cpu = plan_text(deck, 2);
+  EXPECT_THAT(cpu, HasSubstr("on CPUs (plan.device)\n"));
+  EXPECT_EQ(cpu.substr(cpu.find('\n')), here.substr(here.find('\n')));
+}
+
+TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_measured_there) {
+  struct Golden {
+    std::string_view size;
+    std::int64_t bytes;  // as a build for sm_90a plans
+    double gib;          // as taken on an H200: input/bench/README.md, of which plans are within 0.2 %
+  };
+  config::Settings deck = gpu_deck();
+  deck.train.tune_gemm = false;
+  for (const Golden& row : {Golden{"small", 2'497'129'472, 2.3}, Golden{"medium", 7'636'166'400, 7.1},
+                            Golden{"large", 16'703'013'120, 15.6}, Golden{"xl", 33'134'554'368, 30.9},
+                            Golden{"2.7b", 53'225'745'920, 49.6}}) {
+    deck.model = config::with_size(deck.model, row.size);
+    const std::int64_t bytes = plan_training(deck, Dtype::bf16, 1, kH200).layout.total_bytes();
+    EXPECT_EQ(bytes, row.bytes) << row.size;
+    EXPECT_NEAR(static_cast<double>(bytes) / (1 << 30), row.gib, 0.05 + 0.002 * row.gib) << row.size;
+  }
+}
+
+TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
+  const Plan plan = plan_training(gpu_deck(), Dtype::bf16, 1, kH200);
+  const auto bytes_of_tensor = [&](std::string_view label) {
+    for (const memory::Tensor& tensor : plan.layout.tensors()) {
+      if (tensor.label == label) return tensor.bytes;
+    }
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(bytes_of_tensor("gemm.workspace"), (32 << 20) + 256);
+  EXPECT_EQ(bytes_of_tensor("norm.partial"), 8 * 132 * 768 * 4);
+  EXPECT_EQ(bytes_of_tensor("head.logits"), std::int64_t{4} * 512 * 10000 * 2);  // one chunk
+  EXPECT_EQ(bytes_of_tensor("attention.counter"), 4);
+  EXPECT_EQ(bytes_of_tensor("attention.workspace"),
+            kernels::attention_workspace_bytes(plan.options.attention, 4, 12, 512, 64));
+  EXPECT_EQ(plan.options.attention.backward, kernels::Engine::wgmma);
+  // the largest product is the gradient of the head, in fp32
+  EXPECT_EQ(plan.layout.total_bytes() - plan.layout.arena_bytes(),
+            std::max(2048 * 10000 * 2, 10000 * 768 * 4) + (128 << 20));
+}
+
+TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
+  config::Settings deck = gpu_deck();
+  deck.train.tune_gemm = false;
+  Machine machine = kH200;
+  const auto outside = [&](int ranks) {
+    const Plan plan = plan_training(deck, Dtype::bf16, ranks, machine);
+    return plan.layout.total_bytes() - plan.layout.arena_bytes();
+  };
+  EXPECT_EQ(outside(1), 0);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 64} << 20);
+  machine.is_one_host = false;  // no copy engine reaches another host
+  EXPECT_EQ(outside(4), std::int64_t{490} << 20);
+}
+
+TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
+  config::Settings deck = gpu_deck();
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr("on H200s (plan.device; sm_90a)\n"));
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr(": fits, an H200 has 139.3 GiB free\n"));
+  deck.model = config::with_size(deck.model, "8b");
+  deck.plan.device = config::PlanDevice::h100;
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr(": TOO MUCH, an H100 has 78.7 GiB free\n"));
+  deck.plan.device = config::PlanDevice::a100;
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr("attention  flash2 (mma), "));
+}
+
+TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
+  config::Settings deck = gpu_deck();
+  deck.plan.device = config::PlanDevice::cpu;
+  const auto [code, words] = refusal_of(deck);
+  EXPECT_EQ(code, Exit::environment);
+  EXPECT_THAT(words, HasSubstr("train.graph = true needs a build with CUDA, which a build for CPUs lacks"));
+
+  deck.plan.device = config::PlanDevice::a100;
+  deck.attention.engine = config::AttentionEngine::wgmma;
+  const auto [engine_code, engine_words] = refusal_of(deck);
+  EXPECT_EQ(engine_code, Exit::usage);
+  EXPECT_THAT(engine_words, HasSubstr("a build for A100s has no such kernel for bf16"));
+
+  deck = gpu_deck();
+  deck.parallel.ranks = 8;
+  deck.train.batch_size = 8;
+  deck.plan.ranks_per_node = 4;
+  deck.parallel.all_reduce = config::AllReduceMethod::copy_engine;
+  const auto [spread_code, spread_words] = refusal_of(deck);
+  EXPECT_EQ(spread_code, Exit::usage);
+  EXPECT_THAT(spread_words, HasSubstr("plan.ranks_per_node = 4 puts 8 ranks on several"));
+}
+
+TEST(PlanText, sums_the_memory_of_the_ranks_of_a_host) {
+  config::Settings deck = settings();
+  deck.plan.device = config::PlanDevice::cpu;
+  const Plan plan = plan_training(deck, Dtype::fp32, 3, {.target = kernels::kHostTarget, .has_nccl = false});
+  const std::int64_t each = plan.layout.total_bytes() + plan.layout.arena_bytes(memory::Space::host);
+  const auto host_of = [&](std::int64_t ranks, const std::string& words) {
+    return "per rank   " + memory::readable_bytes(each) + " (" + std::to_string(each) + " bytes)\nper host   " +
+           memory::readable_bytes(ranks * each) + " (" + words + ")\n";
+  };
+  EXPECT_THAT(plan_text(deck, 3), HasSubstr(host_of(3, "3 ranks")));
+  deck.plan.ranks_per_node = 3;
+  EXPECT_THAT(plan_text(deck, 3), HasSubstr(host_of(3, "3 ranks")));
+  deck.plan.ranks_per_node = 1;
+  EXPECT_THAT(plan_text(deck, 3), HasSubstr(host_of(1, "1 rank on each of 3 hosts")));
+  deck.plan.ranks_per_node = 2;
+  EXPECT_THAT(plan_text(deck, 3), HasSubstr(host_of(2, "2 ranks on each of 2 hosts, the last with fewer")));
+
+  deck.plan.device = config::PlanDevice::h100;
+  EXPECT_THAT(plan_text(deck, 3), HasSubstr(" on 2 GPUs, "));
 }
 
 }  // namespace

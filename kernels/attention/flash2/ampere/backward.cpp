@@ -1,26 +1,20 @@
 #include "kernels/attention/flash2/ampere/backward.hpp"  // the contract is there; here is the choice of a width
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/ampere/backward_cut.hpp"
-#include "kernels/attention/flash2/ampere/backward_rows.hpp"
+#include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/ampere/widths.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 
 template <class Scalar>
 bool AmpereBackward<Scalar>::supports(int D) {
-  if (D < 8 || D > 256 || D % 8 != 0) return false;
-  bool has_room = false;
-  ampere::for_width<ampere::kMinBackward>(D, [&]<int kWidth>() { has_room = ampere::kKeysFit<kWidth>; });
-  return has_room;
+  return ampere::supports_backward(kBuiltTarget, D);
 }
 
 template <class Scalar>
 std::int64_t AmpereBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D) {
-  std::int64_t bytes = 0;
-  ampere::for_width<ampere::kMinBackward>(D,
-                                          [&]<int kWidth>() { bytes = ampere::BackwardRows::bytes(B, H, Tq, kWidth); });
-  return bytes;
+  return ampere::backward_workspace_bytes(B, H, Tq, D);
 }
 
 template <class Scalar>

@@ -1,40 +1,12 @@
-/// The workspace that the kernels of AmpereBackward share, and the kernel that fills it.
+/// The first kernel of AmpereBackward: it fills what the others share in the workspace (BackwardRows in sizes.hpp).
 #pragma once
 
 #include "kernels/attention/flash2/ampere/backward.hpp"
+#include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
-#include "kernels/core/round_up.hpp"
 
 namespace tessera::kernels::ampere {
-
-/// What the backward kernels share besides the tensors, laid out in the workspace. Rows of queries are padded to whole
-/// tiles, so that tiles are copied without bounds checks.
-struct BackwardRows {
-  static constexpr int kPadding = 128;  // rows of a head are a multiple of this
-  static constexpr int kTurns = 4;      // largest number of tiles in so many rows
-
-  float* log_sum;       // [B*H, rows]  lse in powers of two; +inf past Tq and where no key is seen, so that p = 0
-  float* delta;         // [B*H, rows]  sum_d d_out out; 0 past Tq
-  float* d_q;           // [B*H, rows, width]  sums of d_q / scale, each tile in the order of its warps' accumulators
-  std::int32_t* turns;  // [B*H, tiles of rows]  tiles of keys that have added their share to a tile of d_q
-  int rows, width;
-
-  static std::int64_t rows_of(int Tq) { return round_up(std::int64_t{Tq}, std::int64_t{kPadding}); }
-  static std::int64_t bytes(int B, int H, int Tq, int width) {
-    return rows_of(Tq) * B * H * (2 + width) * 4 + rows_of(Tq) / kPadding * B * H * kTurns * 4;
-  }
-  static BackwardRows in(std::byte* workspace, int B, int H, int Tq, int width) {
-    const std::int64_t rows = rows_of(Tq), all = rows * B * H;
-    float* first = reinterpret_cast<float*>(workspace);
-    return {first,
-            first + all,
-            first + 2 * all,
-            reinterpret_cast<std::int32_t*>(first + (2 + width) * all),
-            static_cast<int>(rows),
-            width};
-  }
-};
 
 /// Lanes that share a row of `width` elements, 8 each at a time.
 constexpr int lanes_of_row(int width) {

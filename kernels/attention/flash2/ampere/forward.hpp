@@ -24,6 +24,7 @@
 ///            v or out does not start at a multiple of 16 bytes.
 #pragma once
 
+#include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 
@@ -36,7 +37,7 @@ struct AmpereForward {
   ForwardTask<Exec, Scalar> task;
 
   /// Head widths: the multiples of 8 up to 256.
-  static bool supports(int D) { return D >= 8 && D <= 256 && D % 8 == 0; }
+  static bool supports(int D) { return ampere::supports_forward(D); }
 
   void launch(const Exec& exec) const;
 };

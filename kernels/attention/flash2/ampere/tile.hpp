@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/mma_sync.hpp"
@@ -30,11 +31,11 @@ template <int kWidth_>
 struct TileLayout {
   static constexpr int kWidth = kWidth_;
   static constexpr int kChunks = kWidth / 8;  // 16-byte chunks of a row
-  static constexpr int kRowBytes = kWidth * 2;
+  static constexpr int kRowBytes = tile_bytes(kWidth, 1);
   static constexpr int kFactor = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;  // chunks permuted among each other
   static constexpr int kRowsPerTurn = 8 / kFactor;                                 // rows with the same permutation
 
-  static constexpr int bytes(int rows) { return rows * kRowBytes; }
+  static constexpr int bytes(int rows) { return tile_bytes(kWidth, rows); }
   static TESSERA_DEVICE int place(int row, int chunk) { return chunk ^ (row / kRowsPerTurn % kFactor); }
   static TESSERA_DEVICE int offset(int row, int chunk) { return row * kRowBytes + place(row, chunk) * 16; }
 

@@ -136,27 +136,6 @@ struct BackwardFinish {
   TESSERA_DEVICE std::uint32_t word(float low, float high) const { return pack<Scalar>(low * scale, high * scale); }
 };
 
-/// Divides a workspace into its parts; with a null address, only adds up their bytes.
-template <int D>
-struct BackwardWorkspace {
-  BackwardSums sums;
-  std::int64_t bytes = 0;
-
-  BackwardWorkspace(std::byte* start, std::int64_t heads, std::int64_t Tq) {
-    const std::int64_t tiles = ceil_div(Tq, BackwardTiles<D>::kQueries);
-    const std::int64_t rows = heads * tiles * BackwardTiles<D>::kQueries;
-    const auto take = [&]<class Number>(Number*& part, std::int64_t count) {
-      part = start ? reinterpret_cast<Number*>(start + bytes) : nullptr;
-      bytes += round_up(count * static_cast<std::int64_t>(sizeof(Number)), std::int64_t{128});
-    };
-    take(sums.d_q, rows * D);
-    take(sums.lse2, rows);
-    take(sums.delta, rows);
-    take(sums.tickets, heads * tiles * kConsumers);
-    take(sums.taken, 1);
-  }
-};
-
 template <class Scalar>
 void clear_heads(const Kokkos::Cuda& exec, const HeadTensor<Scalar, Kokkos::Cuda>& heads) {
   using Policy = Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<4>>;
@@ -241,20 +220,6 @@ void launch_backward(const HopperBackward<Scalar>& problem, const Kokkos::Cuda& 
       finish);
 }
 
-/// Calls body with D as a compile-time number; false when there is no kernel for it.
-template <class Body>
-bool with_head_width(int D, const Body& body) {
-  switch (D) {
-    case 32: body.template operator()<32>(); return true;
-    case 64: body.template operator()<64>(); return true;
-    case 80: body.template operator()<80>(); return true;
-    case 96: body.template operator()<96>(); return true;
-    case 128: body.template operator()<128>(); return true;
-    case 256: body.template operator()<256>(); return true;
-    default: return false;
-  }
-}
-
 }  // namespace detail::hopper_backward
 
 template <class Scalar>
@@ -264,7 +229,7 @@ bool HopperBackward<Scalar>::runs_on(const Exec& exec) {
 
 template <class Scalar>
 bool HopperBackward<Scalar>::supports(int D) {
-  return detail::hopper_backward::with_head_width(D, [&]<int kWidth>() { static_assert(kWidth % 16 == 0); });
+  return detail::hopper_backward::supports(D);
 }
 
 template <class Scalar>
@@ -276,12 +241,7 @@ bool HopperBackward<Scalar>::accepts() const {
 
 template <class Scalar>
 std::int64_t HopperBackward<Scalar>::workspace_bytes(int B, int H, int Tq, int D) {
-  std::int64_t bytes = 0;
-  const bool is_known = detail::hopper_backward::with_head_width(D, [&]<int kWidth>() {
-    bytes = detail::hopper_backward::BackwardWorkspace<kWidth>(nullptr, std::int64_t{B} * H, Tq).bytes;
-  });
-  TESSERA_REQUIRE(is_known, "hopper backward: no kernel for this head width", D);
-  return bytes;
+  return detail::hopper_backward::workspace_bytes(B, H, Tq, D);
 }
 
 template <class Scalar>

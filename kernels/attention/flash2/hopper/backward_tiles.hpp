@@ -1,10 +1,10 @@
-/// Shared by the three kernels of HopperBackward: the division of the work into tiles and places, and the sums in the
-/// workspace.
+/// Shared by the three kernels of HopperBackward: the division of the work into tiles and places.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/flash2/hopper/sizes.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/tma.hpp"
@@ -14,7 +14,6 @@ namespace tessera::kernels::detail::hopper_backward {
 using namespace cuda;
 
 inline constexpr int kKeyTile = 128;       // keys of a place of BackwardMain, 64 for each consumer
-inline constexpr int kConsumers = 2;       // warpgroups
 inline constexpr int kEveryKey = 1 << 29;  // "diagonal" of a mask that hides nothing
 
 /// How a head width is cut into tiles.
@@ -22,7 +21,7 @@ template <int D>
 struct BackwardTiles {
   static constexpr bool kIsWide = D > 128;               // the main kernel is BackwardWide, not BackwardMain
   static constexpr int kKeys = kIsWide ? 64 : kKeyTile;  // of a place
-  static constexpr int kQueries = D <= 64 ? 128 : 64;    // rows of q and d_out in one step
+  static constexpr int kQueries = backward_queries(D);   // rows of q and d_out in one step
 
   // Rings, as far as the pad has room. The second tile of k is the next place's: the last share of d_q of a place then
   // need not wait for the other consumer; it is computed in the next place's first step. The third tile of q hides the
@@ -71,17 +70,6 @@ struct BackwardShape {
     const int key_tile = rank / members;
     return {is_descending ? key_tiles - 1 - key_tile : key_tile, first_head + rank % members};
   }
-};
-
-/// The workspace of the three kernels. Rows are padded to whole tiles of queries.
-struct BackwardSums {
-  float* d_q;    // [heads, query_tiles, query_tile*D]  in the order of accumulators, consumer by consumer
-  float* lse2;   // [heads, query_tiles*query_tile]     lse / ln 2, +inf where there is no row or it sees no key
-  float* delta;  // [heads, query_tiles*query_tile]     both with every 16 permuted by fragment_position()
-  std::int32_t* tickets;  // [heads, query_tiles, kConsumers]    shares of d_q added so far; in any order 1 once a first
-                          //                                     one was stored
-  std::int32_t* taken;    // [1]                                 places taken so far
-  bool are_cleared = false;  // sums of d_q are 0 before the first share; else that one is stored, not added
 };
 
 /// Position of column c of 16, such that the four that a lane needs (2t, 2t+1, 2t+8, 2t+9) are neighbours.

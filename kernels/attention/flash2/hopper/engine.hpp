@@ -8,6 +8,7 @@
   #include "kernels/attention/flash2/hopper/backward.hpp"
   #include "kernels/attention/flash2/hopper/forward.hpp"
   #include "kernels/cuda/device.hpp"
+  #include "kernels/cuda/target.hpp"
 #endif
 
 namespace tessera::kernels {
@@ -21,6 +22,7 @@ struct HopperEngine {
 template <class Scalar>
 requires(sizeof(Scalar) == 2) struct HopperEngine<Kokkos::Cuda, Scalar> {
   static constexpr bool kHasKernels = cuda::kBuiltForHopper;
+  static_assert(kHasKernels == kBuiltTarget.has_wgmma, "TESSERA_CUDA_ARCH is not what nvcc compiles for");
   using Forward = HopperForward<Scalar>;
   using Backward = HopperBackward<Scalar>;
 };

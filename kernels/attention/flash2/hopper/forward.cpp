@@ -3,6 +3,7 @@
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/hopper/forward_order.hpp"
 #include "kernels/attention/flash2/hopper/forward_team.hpp"
+#include "kernels/attention/flash2/hopper/sizes.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 #include "kernels/cuda/tma.hpp"
@@ -11,19 +12,6 @@
 
 namespace tessera::kernels {
 namespace detail::hopper_forward {
-
-/// How each width runs: consumers, key tile, stages of q, stages of k and v, in halves or not. The largest that
-/// registers and pad hold.
-#define TESSERA_FOR_EACH_WIDTH(MACRO) \
-  MACRO(16, 3, 128, 2, 4, true)       \
-  MACRO(32, 3, 128, 2, 4, true)       \
-  MACRO(64, 3, 128, 2, 3, true)       \
-  MACRO(80, 2, 128, 2, 2, true)       \
-  MACRO(96, 2, 128, 2, 2, true)       \
-  MACRO(128, 2, 128, 2, 2, true)      \
-  MACRO(160, 2, 128, 1, 2, true)      \
-  MACRO(192, 2, 112, 1, 2, false)     \
-  MACRO(256, 2, 80, 1, 2, false)
 
 template <class Kernel, int D, class Scalar>
 void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& problem, const TileOrder& order) {
@@ -79,13 +67,7 @@ bool HopperForward<Scalar>::runs_on(const Kokkos::Cuda& exec) {
 
 template <class Scalar>
 bool HopperForward<Scalar>::supports(int D) {
-  switch (D) {
-#define TESSERA_SUPPORTED(D, ...) case D:
-    TESSERA_FOR_EACH_WIDTH(TESSERA_SUPPORTED)
-#undef TESSERA_SUPPORTED
-    return true;
-    default: return false;
-  }
+  return detail::hopper_forward::supports(D);
 }
 
 template <class Scalar>
@@ -115,7 +97,7 @@ void HopperForward<Scalar>::launch(const Kokkos::Cuda& exec) const {
     return detail::hopper_forward::launch_kernel<Kernel, D>(exec, *this,                                       \
                                                             detail::hopper_forward::tile_order<Kernel>(task)); \
   }
-    TESSERA_FOR_EACH_WIDTH(TESSERA_LAUNCH)
+    TESSERA_FOR_EACH_HOPPER_FORWARD(TESSERA_LAUNCH)
 #undef TESSERA_LAUNCH
   }
 }

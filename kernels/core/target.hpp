@@ -1,0 +1,28 @@
+/// The kind of device that sizes are calculated for: the one that this build computes on, or one that a plan names and
+/// this build has no code for. Apart from shapes and dtypes, the sizes of workspaces depend on nothing else.
+#pragma once
+
+#include <string_view>
+
+namespace tessera::kernels {
+
+struct Target {
+  bool is_host;
+  int team_scratch_kib = 0;  // scratch that a team of a tensor-core kernel may have [KiB]; 0: no such kernels
+  bool has_wgmma = false;    // sm_90a
+};
+
+inline constexpr Target kHostTarget{.is_host = true};
+
+/// NVIDIA GPUs of a compute capability, as nvcc spells it: "80", "90a". Source for the scratch: CUDA Programming Guide,
+/// technical specifications per compute capability.
+constexpr Target gpu_target(std::string_view capability) {
+  const bool is_small = capability == "86" || capability == "89" || capability.starts_with("12");
+  return {.is_host = false,
+          .team_scratch_kib = capability == "80" || capability == "87" ? 163
+                              : is_small                               ? 99
+                                                                       : 227,
+          .has_wgmma = capability.starts_with("90")};
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,121 @@
+// What --plan prints (plan.hpp): the devices that it may be for, and the memory of a rank and of a host.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/keys.hpp"
+#include "config/rules.hpp"
+#include "errors.hpp"
+#include "kernels/core/round_up.hpp"
+#include "kernels/core/words.hpp"
+#include "parallel/device.hpp"
+#include "parallel/nccl.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::train {
+
+config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl}; }
+
+namespace {
+
+/// A GPU that plan.device names. `free_bytes` is what its driver leaves to a process that has just begun
+/// (cuMemGetInfo, measured); the A100's, of the same nominal size as the H100's, is taken to be the same.
+struct Gpu {
+  config::PlanDevice device;
+  std::string_view name, build, capability;
+  std::int64_t free_bytes;
+};
+constexpr Gpu kGpus[] = {{config::PlanDevice::a100, "A100", "a build for A100s", "80", 84'465'090'560},
+                         {config::PlanDevice::h100, "H100", "a build for H100s", "90a", 84'465'090'560},
+                         {config::PlanDevice::h200, "H200", "a build for H200s", "90a", 149'557'477'376}};
+
+const Gpu* gpu_of(config::PlanDevice device) {
+  const auto* const found =
+      std::find_if(std::begin(kGpus), std::end(kGpus), [&](const Gpu& gpu) { return gpu.device == device; });
+  return found == std::end(kGpus) ? nullptr : found;
+}
+
+Machine machine_of(const config::PlanSettings& keys) {
+  if (const Gpu* gpu = gpu_of(keys.device)) {
+    return {.build = gpu->build, .target = kernels::gpu_target(gpu->capability), .has_nccl = true};
+  }
+  if (keys.device == config::PlanDevice::cpu) {
+    return {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
+  }
+  return {};
+}
+
+std::string device_text(config::PlanDevice device) {
+  if (const Gpu* gpu = gpu_of(device)) return fmt::format("{}s (plan.device; sm_{})", gpu->name, gpu->capability);
+  if (device == config::PlanDevice::cpu) return "CPUs (plan.device)";
+  if (parallel::has_gpu_backend()) return fmt::format("GPUs ({})", parallel::compiled_architecture());
+  return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
+}
+
+/// What a rank takes, whether its GPU has it, and what the ranks of a host take together.
+std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
+  const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.arena_bytes(memory::Space::host);
+  const std::int64_t ranks = plan.batch.ranks;
+  const std::int64_t together = keys.ranks_per_node > 0 ? std::min(ranks, keys.ranks_per_node) : ranks;
+  const auto readable = [](std::int64_t bytes) { return memory::readable_bytes(bytes); };
+  std::string text;
+  if (is_on_gpu) {
+    text += fmt::format("per rank   {} of its GPU ({} bytes)", readable(on_device), on_device);
+    if (const Gpu* gpu = gpu_of(keys.device)) {
+      text += fmt::format(": {}, an {} has {} free", on_device <= gpu->free_bytes ? "fits" : "TOO MUCH", gpu->name,
+                          readable(gpu->free_bytes));
+    }
+    text += fmt::format("\nper host   {} on {}, {} of host memory", readable(together * on_device),
+                        counted(together, "GPU"), readable(together * on_host));
+  } else {
+    text += fmt::format("per rank   {} ({} bytes)\nper host   {}", readable(on_device + on_host), on_device + on_host,
+                        readable(together * (on_device + on_host)));
+  }
+  return text + fmt::format(" ({}{})\n", counted(together, "rank"),
+                            together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
+                                                           ranks % together > 0 ? ", the last with fewer" : "")
+                                             : "");
+}
+
+}  // namespace
+
+std::string plan_text(const config::Settings& settings, int started) {
+  const config::JobKind kind = settings.job.kind;
+  if (kind != config::JobKind::train && kind != config::JobKind::bench_step) {
+    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\" and "
+                                           "\"bench.step\"; run this one without it",
+                                           config::value_text(*config::find_key("job.kind"), settings)));
+  }
+  Machine machine = machine_of(settings.plan);
+  const bool is_on_gpu = !machine.target.is_host;
+  config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
+  const bool is_named = settings.parallel.ranks > 0;
+  const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
+  machine.is_one_host = settings.plan.ranks_per_node == 0 || ranks <= settings.plan.ranks_per_node;
+  if (!machine.is_one_host && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+    throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" wants all ranks on one host, and "
+                                           "plan.ranks_per_node = {} puts {} ranks on several: set parallel.all_reduce "
+                                           "= \"auto\"",
+                                           settings.plan.ranks_per_node, ranks));
+  }
+  std::string text = fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
+                                 is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
+                                 device_text(settings.plan.device));
+  const auto add = [&](const config::Settings& row) {
+    const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
+    text += describe(plan, row) + sums_text(plan, settings.plan, is_on_gpu);
+  };
+  if (kind == config::JobKind::train) {
+    add(settings);
+    return text;
+  }
+  for (const std::string& size : settings.bench.sizes) {  // no variant takes other memory
+    config::Settings row = settings;
+    if (size != "deck") row.model = config::with_size(row.model, size);
+    text += fmt::format("\nsize       {}\n", row.model.size);
+    add(row);
+  }
+  return text;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/attention/attention.hpp"
+#include "kernels/attention/flash2/backward.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/rmsnorm.hpp"
+
+namespace tessera::test {
+namespace {
+
+using kernels::Engine;
+using kernels::gpu_target;
+using kernels::has_backward;
+using kernels::has_forward;
+using kernels::kHostTarget;
+
+TEST(Target, of_this_build_is_a_host_where_kernels_run_on_one) {
+  EXPECT_EQ(kernels::kHere.is_host, kernels::kIsHost<kernels::Device>);
+  EXPECT_EQ(kernels::kHere.is_host, kernels::kHere.team_scratch_kib == 0);
+}
+
+TEST(Target, has_the_engines_whose_instructions_and_scratch_it_has) {
+  const kernels::Target ampere = gpu_target("80"), small = gpu_target("89"), hopper = gpu_target("90a");
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64}) {
+    const bool is_16_bit = bytes_of(dtype) == 2;
+    for (const kernels::Target& target : {kHostTarget, ampere, small, hopper}) {
+      EXPECT_TRUE(has_forward(Engine::portable, dtype, 13, target) &&
+                  has_backward(Engine::portable, dtype, 13, target));
+      EXPECT_EQ(has_forward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
+      EXPECT_EQ(has_backward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
+      EXPECT_EQ(has_forward(Engine::wgmma, dtype, 64, target), is_16_bit && target.has_wgmma);
+      EXPECT_EQ(has_backward(Engine::wgmma, dtype, 64, target), is_16_bit && target.has_wgmma);
+    }
+  }
+  for (int D = 1; D <= 264; ++D) {
+    const bool is_whole = D % 8 == 0 && D <= 256;
+    const auto is_one_of = [&](std::initializer_list<int> list) { return std::ranges::find(list, D) != list.end(); };
+    EXPECT_EQ(has_forward(Engine::mma, Dtype::bf16, D, small), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, ampere), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, hopper), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, small), is_whole && D <= 96) << D;
+    EXPECT_EQ(has_forward(Engine::wgmma, Dtype::bf16, D, hopper), is_one_of({16, 32, 64, 80, 96, 128, 160, 192, 256}));
+    EXPECT_EQ(has_backward(Engine::wgmma, Dtype::bf16, D, hopper), is_one_of({32, 64, 80, 96, 128, 256}));
+  }
+}
+
+TEST(Target, takes_the_fastest_engine_that_it_has_in_each_direction) {
+  const auto fastest = [](int D, const kernels::Target& target) {
+    const kernels::AttentionChoice choice = kernels::fastest_attention(Dtype::bf16, D, true, target);
+    return std::pair(choice.forward, choice.backward);
+  };
+  EXPECT_EQ(fastest(64, kHostTarget), std::pair(Engine::portable, Engine::portable));
+  EXPECT_EQ(fastest(64, gpu_target("80")), std::pair(Engine::mma, Engine::mma));
+  EXPECT_EQ(fastest(64, gpu_target("90a")), std::pair(Engine::wgmma, Engine::wgmma));
+  EXPECT_EQ(fastest(160, gpu_target("90a")), std::pair(Engine::wgmma, Engine::mma));
+  EXPECT_EQ(fastest(192, gpu_target("89")), std::pair(Engine::mma, Engine::portable));
+}
+
+std::int64_t workspace(Engine backward, int D) {
+  kernels::AttentionChoice choice;
+  choice.backward = backward;
+  return kernels::attention_workspace_bytes(choice, 2, 3, 200, D);
+}
+
+TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) {
+  EXPECT_EQ(workspace(Engine::portable, 64), 0);
+  // mma: d_q of the next compiled width, lse and delta, four turns per 128 rows; 6 heads of 256 rows
+  EXPECT_EQ(workspace(Engine::mma, 64), 6 * 256 * (64 + 2) * 4 + 6 * 2 * 4 * 4);
+  EXPECT_EQ(workspace(Engine::mma, 72), 6 * 256 * (80 + 2) * 4 + 6 * 2 * 4 * 4);
+  // wgmma: the same and two tickets per tile of 128 (from D = 80 on: 64) rows, each part a multiple of 128 bytes
+  EXPECT_EQ(workspace(Engine::wgmma, 64), 6 * 256 * (64 + 2) * 4 + 128 + 128);
+  EXPECT_EQ(workspace(Engine::wgmma, 128), 6 * 256 * (128 + 2) * 4 + 2 * 128 + 128);
+  EXPECT_THROW(workspace(Engine::wgmma, 160), std::invalid_argument);
+}
+
+TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
+  const kernels::Target gpu = gpu_target("90a");
+  EXPECT_EQ(kernels::rmsnorm_partials(kHostTarget), 128);
+  EXPECT_EQ(kernels::rmsnorm_partials(gpu), 8 * 132);
+  EXPECT_EQ((kernels::gemm_workspace<bfloat16, float>(kHostTarget, 2, 3, 5)), 2 * 5 + 5 * 3);
+  EXPECT_EQ((kernels::gemm_workspace<bfloat16, float>(gpu, 2, 3, 5)), (32 << 20) / 4 + 64);
+  EXPECT_EQ((kernels::gemm_workspace<float, float>(gpu, 2, 3, 5)), 0);
+  EXPECT_EQ((kernels::gemm_workspace<float, float>(gpu, 2, 3, 5, kernels::GemmMath::tf32)), (32 << 20) / 4 + 64);
+  EXPECT_EQ(kernels::gemm_timing_bytes(kHostTarget, 1000), 0);
+  EXPECT_EQ(kernels::gemm_timing_bytes(gpu, 1000), 1000 + (128 << 20));
+  // d_k and d_v of every head, D rounded up to four
+  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(gpu, 2, 3, 5, 13), 2 * 3 * 2 * 5 * 16 * 4);
+  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<double>(gpu, 2, 3, 5, 13), 2 * 3 * 2 * 5 * 16 * 8);
+  // the pads of one team; a lane block is two vector registers
+  const std::int64_t width = kernels::round_up(13, 2 * kernels::kVectorBytes / 4);
+  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(kHostTarget, 2, 3, 5, 13),
+            4 * (5 * 64 * width + 2 * 13 * 64 + 2 * 64 * 64 + 2 * 64 + 2 * 5 * width));
+}
+
+}  // namespace
+}  // namespace tessera::test
