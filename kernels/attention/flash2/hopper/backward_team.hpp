@@ -432,9 +432,8 @@ struct BackwardMain {
         }
 
         // 4. d_v += p^T d_out, d_k += ds^T q, and between them the previous step's share of d_q. In a place's first
-        //    step
-        // that share belongs to the previous place, with its k if that is still loaded; otherwise it is meaningless and
-        // not stored.
+        //    step that share belongs to the previous place, with its k if that is still loaded; otherwise it is
+        //    meaningless and not stored.
         warpgroup_fence();
         Products::of_keys(d_v_sum, p_packed, d_outs);
         warpgroup_commit();

@@ -9,9 +9,8 @@
 /// wgmma from shared memory, softmax in registers, weights straight from there into the second product.
 ///
 /// D <= 160   A tile of keys is taken as two halves. While the weights of one are computed, the tensor cores compute
-/// the
-///            scores of the next and the output of the previous one, so a consumer hardly waits for them. Weights are
-///            relative to the largest score of the first half; a row looks for a new one only when a sum of weights
+///            the scores of the next and the output of the previous one, so a consumer hardly waits for them. Weights
+///            are relative to the largest score of the first half; a row looks for a new one only when a sum of weights
 ///            exceeds 2^10 (forward_rows.hpp): no maximum and no rescaling in between.
 /// D > 160    Whole tiles and a running maximum. A consumer issues the scores of key tile j before the output of tile
 ///            j-1, and consumers take turns at the tensor cores: one's softmax overlaps another's products.
