@@ -1,6 +1,7 @@
 /// Which library sums over the ranks: what a deck asks for, as far as the machine has it.
 #pragma once
 
+#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/world.hpp"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/events.hpp"
+#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"

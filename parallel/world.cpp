@@ -1,5 +1,6 @@
 #include "parallel/world.hpp"
 
+#include "parallel/collective.hpp"
 #include "parallel/mpi_check.hpp"
 
 #include <algorithm>

@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "parallel/collective.hpp"
 #include "parallel/watchdog.hpp"
 
 namespace tessera::parallel {
+
+class Collectives;
 
 class World {
  public:

@@ -21,6 +21,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernels/core/dtype.hpp"
+
 /// Ends a conversion on a GPU with the bits that Kokkos' own 16-bit types come to: those use the GPU's instructions for
 /// it. Elsewhere it is nothing, and the arithmetic that follows does the work.
 #ifdef __CUDACC__
@@ -113,9 +115,6 @@ inline constexpr std::string_view kScalarName<float16> = "fp16";
 template <>
 inline constexpr std::string_view kScalarName<bfloat16> = "bf16";
 
-/// The same list at run time, for tables, layouts and collectives.
-enum class Dtype : std::uint8_t { fp64, fp32, bf16, fp16, int32 };
-
 template <class Scalar>
 inline constexpr Dtype kDtype = Dtype::fp32;
 template <>
@@ -126,13 +125,5 @@ template <>
 inline constexpr Dtype kDtype<float16> = Dtype::fp16;
 template <>
 inline constexpr Dtype kDtype<std::int32_t> = Dtype::int32;
-
-constexpr std::int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::fp64 ? 8 : dtype == Dtype::bf16 || dtype == Dtype::fp16 ? 2 : 4;
-}
-constexpr std::string_view name_of(Dtype dtype) {
-  constexpr std::string_view names[] = {"fp64", "fp32", "bf16", "fp16", "int32"};
-  return names[static_cast<int>(dtype)];
-}
 
 }  // namespace tessera

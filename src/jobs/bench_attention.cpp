@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "jobs/bench.hpp"
+#include "jobs/scalars.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"

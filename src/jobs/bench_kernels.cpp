@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "jobs/bench.hpp"
+#include "jobs/scalars.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"

@@ -29,6 +29,7 @@
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/kernel_timer.hpp"
+#include "parallel/collective.hpp"
 
 namespace tessera::jobs {
 namespace {

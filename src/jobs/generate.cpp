@@ -10,6 +10,7 @@
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "model/generate.hpp"

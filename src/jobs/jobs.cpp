@@ -7,6 +7,7 @@
 
 #include "config/jobs.hpp"
 #include "jobs/together.hpp"
+#include "parallel/collective.hpp"
 
 namespace tessera::jobs {
 

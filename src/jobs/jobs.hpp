@@ -9,7 +9,6 @@
 
 #include "config/deck.hpp"
 #include "errors.hpp"
-#include "kernels/core/scalar.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -35,15 +34,5 @@ Exit verify_model(const Context& context);
 Exit bench_attention(const Context& context);
 Exit bench_kernels(const Context& context);
 Exit bench_step(const Context& context);
-
-/// Calls work.template operator()<Scalar>() with the storage type of a dtype of the deck.
-template <class Work>
-void with_scalar(Dtype dtype, const Work& work) {
-  switch (dtype) {
-    case Dtype::bf16: return work.template operator()<bfloat16>();
-    case Dtype::fp16: return work.template operator()<float16>();
-    default: return work.template operator()<float>();
-  }
-}
 
 }  // namespace tessera::jobs

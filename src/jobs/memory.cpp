@@ -6,6 +6,7 @@
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
+#include "parallel/collective.hpp"
 
 namespace tessera::jobs {
 

@@ -15,16 +15,17 @@
 #include "io/trace.hpp"
 #include "jobs/checkpoints.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
-#include "jobs/gemm_algorithms.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
+#include "parallel/collective.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {

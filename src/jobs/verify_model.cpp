@@ -14,6 +14,7 @@
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/cast_copy.hpp"

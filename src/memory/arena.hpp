@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/scalar.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/layout.hpp"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/scalar.hpp"
+#include "kernels/core/dtype.hpp"
 
 namespace tessera::memory {
 

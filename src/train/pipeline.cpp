@@ -4,6 +4,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "parallel/collective.hpp"
 
 namespace tessera::train {
 

@@ -22,6 +22,7 @@
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/bucket_queue.hpp"
+#include "parallel/collective.hpp"
 #include "parallel/world.hpp"
 #include "train/compute.hpp"
 #include "train/pipeline.hpp"

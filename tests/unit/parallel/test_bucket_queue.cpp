@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/core/events.hpp"
+#include "parallel/collective.hpp"
 #include "support/buffer.hpp"
 #include "unit/parallel/world.hpp"
 

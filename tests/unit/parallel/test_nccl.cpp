@@ -12,6 +12,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "parallel/bucket_queue.hpp"
+#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "parallel/choice.hpp"
+#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
 #include "parallel/nccl.hpp"

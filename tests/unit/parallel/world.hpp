@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 
+#include "parallel/collective.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::test {

@@ -15,6 +15,7 @@
 #include "data/sampler.hpp"
 #include "model/initial_values.hpp"
 #include "optim/schedule.hpp"
+#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "reference/adamw.hpp"
