@@ -40,10 +40,11 @@ def compile_commands(build):
 
 
 def flags_by_folder(build):
-    """{folder: flags} of the first source file of each folder."""
+    """{folder: flags} of the source file of each folder that has most of them: of those that know every library."""
     flags = {}
     for entry in compile_commands(build):
-        flags.setdefault(Path(entry["directory"], entry["file"]).parent.as_posix(), parts_of(entry)[1])
+        folder, mine = Path(entry["directory"], entry["file"]).parent.as_posix(), parts_of(entry)[1]
+        flags[folder] = max(flags.get(folder, []), mine, key=len)
     return flags
 
 
