@@ -104,7 +104,7 @@ double BucketQueue::collect() {
   const double joined_s = last_started_->times().joined_s;  // from there on exec had nothing to do but wait
   double exposed_s = 0;
   for (const Bucket& bucket : buckets_) {
-    const AllReduce::Times times = bucket.sum->times();
+    const Transfer::Times times = bucket.sum->times();
     const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, joined_s));
     report(bucket, times, waited_s);
     exposed_s += waited_s;
@@ -115,13 +115,13 @@ double BucketQueue::collect() {
 /// Reports a bucket that has just completed on the host; returns the seconds of waiting for it.
 double BucketQueue::complete(Bucket& bucket) {
   bucket.is_under_way = false;
-  const AllReduce::Times times = bucket.sum->times();
+  const Transfer::Times times = bucket.sum->times();
   const double waited_s = times.end_s - times.joined_s;
   report(bucket, times, waited_s);
   return waited_s;
 }
 
-void BucketQueue::report(const Bucket& bucket, const AllReduce::Times& times, double exposed_s) const {
+void BucketQueue::report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const {
   events::report(
       events::Communication{operation_, bucket.span.label, bucket.wire.bytes(), times.start_s, times.end_s, exposed_s});
 }

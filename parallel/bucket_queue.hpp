@@ -57,18 +57,18 @@ class BucketQueue {
     std::size_t spans = 0;    // how many belong to it
     std::size_t missing = 0;  // of these, not ready yet
     bool is_under_way = false;
-    std::unique_ptr<AllReduce> sum;
+    std::unique_ptr<Transfer> sum;
   };
 
   double complete(Bucket& bucket);
-  void report(const Bucket& bucket, const AllReduce::Times& times, double exposed_s) const;
+  void report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const;
 
   Collectives& collectives_;
   kernels::Device exec_;
   std::string operation_;  // "all_reduce[nccl]"
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_span_;
-  AllReduce* last_started_ = nullptr;
+  Transfer* last_started_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits
   bool is_connected_ = false, is_active_ = false;
 };

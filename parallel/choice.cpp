@@ -19,7 +19,7 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   }
   const bool takes_nccl =
       options.library == Library::nccl || (options.library == Library::automatic && can && world.size() > 1);
-  if (options.all_reduce != AllReduceMethod::automatic && world.size() > 1 && !takes_nccl) {
+  if (options.all_reduce != TransferMethod::automatic && world.size() > 1 && !takes_nccl) {
     throw EnvironmentError(
         "parallel.all_reduce by name wants a GPU for each rank, joined by NCCL, and these ranks talk through "
         "MPI: set parallel.all_reduce = \"auto\"");

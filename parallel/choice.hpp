@@ -11,7 +11,7 @@ enum class Library { automatic, mpi, nccl };
 
 struct CollectivesOptions {
   Library library = Library::automatic;
-  AllReduceMethod all_reduce = AllReduceMethod::automatic;
+  TransferMethod all_reduce = TransferMethod::automatic;
 };
 
 /// The collectives that are asked for, in use while this lives: from Kokkos' start on the rank's device to before its

@@ -231,16 +231,16 @@ class NcclAllReduce final : public AllReduce {
 
 class NcclCollectives final : public Collectives {
  public:
-  NcclCollectives(const World& world, AllReduceMethod method, bool has_pinned_ring)
+  NcclCollectives(const World& world, TransferMethod method, bool has_pinned_ring)
       : world_(world), comm_(world), has_pinned_ring_(has_pinned_ring) {
-    if (method == AllReduceMethod::ring) return;
+    if (method == TransferMethod::ring) return;
     engines_.emplace(world);
     why_ring_ = engines_->fault();
     if (why_ring_.empty()) return;
     engines_->close();
     world.barrier();
     engines_.reset();
-    if (method == AllReduceMethod::automatic) return;
+    if (method == TransferMethod::automatic) return;
     throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring_ +
                            "; set parallel.all_reduce = \"ring\"");
   }
@@ -305,7 +305,7 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, AllReduceMethod method) {
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, TransferMethod method) {
   // NCCL reads its environment when the first communicator is made.
   const bool is_pinned = std::getenv("NCCL_ALGO") == nullptr;
   if (is_pinned) setenv("NCCL_ALGO", "Ring", 0);

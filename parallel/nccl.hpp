@@ -32,6 +32,6 @@ inline constexpr bool kHasNccl = false;
 /// while `world` exists. The destructor waits for the other ranks, as MPI_Finalize does: forever for a lost one, unless
 /// NCCL reports it or an exception is unwinding the stack. Throws EnvironmentError when the ranks cannot be connected,
 /// or not by the requested method.
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, AllReduceMethod method);
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, TransferMethod method);
 
 }  // namespace tessera::parallel

@@ -44,9 +44,9 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys) {
     case config::Collectives::nccl: options.library = parallel::Library::nccl; break;
   }
   switch (keys.all_reduce) {
-    case config::AllReduceMethod::automatic: options.all_reduce = parallel::AllReduceMethod::automatic; break;
-    case config::AllReduceMethod::ring: options.all_reduce = parallel::AllReduceMethod::ring; break;
-    case config::AllReduceMethod::copy_engine: options.all_reduce = parallel::AllReduceMethod::copy_engine; break;
+    case config::AllReduceMethod::automatic: options.all_reduce = parallel::TransferMethod::automatic; break;
+    case config::AllReduceMethod::ring: options.all_reduce = parallel::TransferMethod::ring; break;
+    case config::AllReduceMethod::copy_engine: options.all_reduce = parallel::TransferMethod::copy_engine; break;
   }
   return options;
 }

@@ -29,8 +29,8 @@ using test::TestWorld;
 
 /// Ranks on separate GPUs, joined by NCCL, with each all-reduce algorithm; the tests skip themselves if there are fewer
 /// GPUs than ranks. Ranks are connected once per algorithm: it takes seconds.
-struct Nccl : ::testing::TestWithParam<AllReduceMethod> {
-  static TestWorld& connect(AllReduceMethod method) {
+struct Nccl : ::testing::TestWithParam<TransferMethod> {
+  static TestWorld& connect(TransferMethod method) {
     const auto [entry, is_new] = worlds.try_emplace(method);
     TestWorld& world = entry->second;
     if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
@@ -44,14 +44,14 @@ struct Nccl : ::testing::TestWithParam<AllReduceMethod> {
   }
   Collectives& nccl() { return world.collectives(); }
 
-  bool is_ring() const { return GetParam() == AllReduceMethod::ring; }
+  bool is_ring() const { return GetParam() == TransferMethod::ring; }
 
-  inline static std::map<AllReduceMethod, TestWorld> worlds;
+  inline static std::map<TransferMethod, TestWorld> worlds;
   TestWorld& world = connect(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(By, Nccl, ::testing::Values(AllReduceMethod::ring, AllReduceMethod::copy_engine),
-                         [](const auto& info) { return info.param == AllReduceMethod::ring ? "ring" : "copy_engine"; });
+INSTANTIATE_TEST_SUITE_P(By, Nccl, ::testing::Values(TransferMethod::ring, TransferMethod::copy_engine),
+                         [](const auto& info) { return info.param == TransferMethod::ring ? "ring" : "copy_engine"; });
 
 /// One element, a few, a prime, and 9.6 MB.
 const std::size_t kSizes[] = {1, 3, 1009, 2'400'001};

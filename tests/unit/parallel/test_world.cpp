@@ -165,7 +165,7 @@ TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
                 HasSubstr("parallel.collectives = \"mpi\""));
   }
   if (world.size() > 1) {
-    for (const auto method : {AllReduceMethod::copy_engine, AllReduceMethod::ring}) {
+    for (const auto method : {TransferMethod::copy_engine, TransferMethod::ring}) {
       const CollectivesOptions contradiction{.library = Library::mpi, .all_reduce = method};
       EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
                   HasSubstr("parallel.all_reduce = \"auto\""));

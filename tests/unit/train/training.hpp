@@ -38,7 +38,7 @@ class Ranks : public ::testing::Environment {
     const int wanted = world_->local_size(), found = parallel::visible_devices();
     if (found < wanted) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
     if (parallel::kHasNccl && world_->size() > 1)
-      world_->use(parallel::make_nccl_collectives(*world_, parallel::AllReduceMethod::automatic));
+      world_->use(parallel::make_nccl_collectives(*world_, parallel::TransferMethod::automatic));
   }
   void TearDown() override {
     world_->use(nullptr);
