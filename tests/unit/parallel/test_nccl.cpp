@@ -238,7 +238,7 @@ TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   const Device exec;
   std::vector<Buffer<double>> values;
   const BarrierAtEnd barrier(world);
-  std::vector<std::unique_ptr<AllReduce>> sums;
+  std::vector<std::unique_ptr<Transfer>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
     sums.push_back(test::connected_sum(world, span_of(values.back())));
