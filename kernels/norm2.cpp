@@ -8,16 +8,20 @@ namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void SquareNorm<Exec, Scalar>::launch(const Exec& exec) const {
+  launch_blocks(exec);
+  const Vector<const double, Exec> sums(partial.data(), blocks(x.extent(0)));
+  SquareNormTotal<Exec>{sums, total}.launch(exec);
+}
+
+template <class Exec, class Scalar>
+void SquareNorm<Exec, Scalar>::launch_blocks(const Exec& exec) const {
   TESSERA_REQUIRE(partial.extent(0) >= blocks(x.extent(0)), "square norm: partial must be [blocks(n)]",
                   partial.extent(0), blocks(x.extent(0)));
-  TESSERA_REQUIRE(total.data(), "square norm: total is missing");
-  if (x.extent(0) > 0) {
-    const int league = static_cast<int>(blocks(x.extent(0)));
-    in_packets<Exec, Scalar>(packets_fit(1, 1, x.data()), [&](auto how) {
-      Kokkos::parallel_for("tessera::norm2::blocks", team_policy<Policy<decltype(how)>>(exec, league), *this);
-    });
-  }
-  Kokkos::parallel_for("tessera::norm2::total", team_policy<Policy<Total>>(exec, 1, 1024), *this);
+  if (x.extent(0) == 0) return;
+  const int league = static_cast<int>(blocks(x.extent(0)));
+  in_packets<Exec, Scalar>(packets_fit(1, 1, x.data()), [&](auto how) {
+    Kokkos::parallel_for("tessera::norm2::blocks", team_policy<Policy<decltype(how)>>(exec, league), *this);
+  });
 }
 
 template <class Exec, class Scalar>
@@ -43,17 +47,23 @@ KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(InPackets<kWidth>, con
   Kokkos::single(Kokkos::PerTeam(team), [&] { partial(team.league_rank()) = in_packets + behind; });
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(Total, const Member& team) const {
-  const int count = static_cast<int>(blocks(x.extent(0)));
+template <class Exec>
+void SquareNormTotal<Exec>::launch(const Exec& exec) const {
+  TESSERA_REQUIRE(total.data(), "square norm: total is missing");
+  Kokkos::parallel_for("tessera::norm2::total", team_policy<Kokkos::TeamPolicy<Exec>>(exec, 1, 1024), *this);
+}
+
+template <class Exec>
+KOKKOS_FUNCTION void SquareNormTotal<Exec>::operator()(const Member& team) const {
   double all = 0;
   Kokkos::parallel_reduce(
-      Kokkos::TeamVectorRange(team, count), [&](int i, double& sum) { sum += partial(i); }, all);
+      Kokkos::TeamVectorRange(team, partial.extent_int(0)), [&](int i, double& sum) { sum += partial(i); }, all);
   Kokkos::single(Kokkos::PerTeam(team), [&] { total() = all; });
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct SquareNorm<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
+template struct SquareNormTotal<Device>;
 
 }  // namespace tessera::kernels

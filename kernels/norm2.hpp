@@ -2,7 +2,8 @@
 ///
 ///   total = sum_i x[i]^2
 ///
-/// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device.
+/// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device. A vector
+/// in several pieces: launch_blocks() of each, with partial sums behind one another, then SquareNormTotal of them all.
 ///
 /// Source     clipping by the norm of all gradients: Pascanu et al. 2013, arXiv:1211.5063, Alg. 1.
 /// Numerics   squares and sums in double; a NaN or an infinity in x makes the total NaN or infinite, which is how the
@@ -30,14 +31,24 @@ struct SquareNorm {
   KOKKOS_FUNCTION static constexpr std::size_t blocks(std::size_t n) { return ceil_div(n, kBlock); }
 
   void launch(const Exec& exec) const;
+  void launch_blocks(const Exec& exec) const;  // `total` is not needed
 
-  struct Total {};
   template <class Tag>
   using Policy = Kokkos::TeamPolicy<Exec, Tag>;
-  using Member = typename Policy<Total>::member_type;
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
   template <int kWidth>
   KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
-  KOKKOS_FUNCTION void operator()(Total, const Member& team) const;
+};
+
+template <class Exec>
+struct SquareNormTotal {
+  Vector<const double, Exec> partial;  // [blocks]  in
+  Value<double, Exec> total;           // out
+
+  void launch(const Exec& exec) const;
+
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  KOKKOS_FUNCTION void operator()(const Member& team) const;
 };
 
 }  // namespace tessera::kernels

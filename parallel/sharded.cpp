@@ -145,6 +145,7 @@ void Sharded::begin_passes(Schedule& schedule) {
   schedule_ = &schedule;
   schedule.next = schedule.started = 0;
   if (options_.shards_weights) return;
+  for (int unit = 0; unit < ownership_.units() && options_.poisons; ++unit) poison_other_parts(unit);
   for (Move& gather : gathers_) start(gather);
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
@@ -206,7 +207,9 @@ bool Sharded::has_place(const Schedule& schedule, std::size_t visit) const {
 
 void Sharded::close(int unit) {
   if (open_[unit] == 0) throw std::logic_error("sharded: '" + ownership_[unit].label + "' is closed twice");
-  if (--open_[unit] == 0 && options_.poisons && options_.shards_weights && !stays_[unit]) poison(unit);
+  if (--open_[unit] == 0 && options_.poisons && options_.shards_weights && !stays_[unit]) {
+    poison(memory_[unit].weights);
+  }
 }
 
 void Sharded::begin_gradients(int unit) {
@@ -297,8 +300,19 @@ double Sharded::collect() {
   return exposed_s;
 }
 
-void Sharded::poison(int unit) const {
-  Kokkos::deep_copy(exec_, bytes_of_span(memory_[unit].weights), static_cast<unsigned char>(0xFF));
+void Sharded::poison(const Span& weights) const {
+  if (weights.count > 0) Kokkos::deep_copy(exec_, bytes_of_span(weights), static_cast<unsigned char>(0xFF));
+}
+
+/// What other ranks have updated, and this one has not gathered yet.
+void Sharded::poison_other_parts(int unit) const {
+  const Span& whole = memory_[unit].weights;
+  const std::int64_t before = shards_->rank() * ownership_.part(unit), part = ownership_.part(unit);
+  const auto elements = [&](std::int64_t first, std::int64_t count) {
+    return Span{whole.label, static_cast<char*>(whole.data) + first * bytes_of(whole.dtype), count, whole.dtype};
+  };
+  poison(elements(0, before));
+  poison(elements(before + part, whole.count - before - part));
 }
 
 /// This rank's part of a whole unit.

@@ -45,7 +45,7 @@ struct ShardedOptions {
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
   std::vector<int> unit_of_param = {};  // [parameters]
   Span scalars = {};                    // what sum() sums
-  bool poisons = false;                 // for tests: gathered weights that are given up become NaN
+  bool poisons = false;                 // for tests: weights that are not gathered are NaN
 };
 
 class Sharded final : public Strategy {
@@ -102,7 +102,8 @@ class Sharded final : public Strategy {
   void join(Move& move);
   void complete(const Pending& pending);
   void add_to_part(int unit, bool is_first) const;
-  void poison(int unit) const;
+  void poison(const Span& weights) const;
+  void poison_other_parts(int unit) const;
   Span own_slice(const Span& whole) const;
 
   Collectives& all_;

@@ -22,12 +22,6 @@ constexpr Missing kMissing[] = {
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
     {"precision.moments", "bf16", "fp32"},
-    {"parallel.gradient_sync", "per_parameter", "bucket"},
-    {"parallel.gradient_sync", "flat", "bucket (one large parallel.bucket_mbyte makes one message)"},
-    {"parallel.gradient_sync", "overlap", "bucket"},
-    {"parallel.shard", "optimizer", "none"},
-    {"parallel.shard", "gradients", "none"},
-    {"parallel.shard", "parameters", "none"},
     {"parallel.offload", "optimizer", "none"},
     {"parallel.offload", "parameters", "none"},
 };

@@ -236,16 +236,26 @@ std::vector<Key> make_table() {
        "multiprocessors to the backward pass; ring: NCCL's ring; auto: copy_engine if all ranks share a host and can "
        "access each other's memory, else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
-       "When gradients are averaged over ranks. bucket: in buckets that start during the backward pass."},
+       "How gradients are averaged over ranks. per_parameter: each parameter's after the backward pass; flat: all in "
+       "one "
+       "message after it; overlap: each parameter's as soon as it is ready; bucket: in buckets, each as soon as it is "
+       "full."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
-       "Size of a gradient bucket, in millions of bytes."},
+       "Size of a gradient bucket, in millions of bytes. Used with parallel.gradient_sync = bucket only."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
-       "What is sharded over ranks instead of replicated. optimizer, gradients and parameters each include the "
-       "previous one."},
+       "What is sharded over ranks instead of replicated: nothing; the optimizer's state (ZeRO-1); the gradients, too "
+       "(ZeRO-2); the parameters, too (ZeRO-3, FSDP). One rank alone holds everything."},
+      {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
+       "How many ranks share one copy of what is sharded, such as those of a host; groups of so many ranks replicate "
+       "it. Must divide the number of ranks. 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
        "What is kept in host memory instead of device memory."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
+      {"parallel.reshard_after_forward", at<&S::parallel, &Parallel::reshard_after_forward>(), any(), "-",
+       "Whether sharded parameters are given up after the forward pass and gathered once more for the backward pass. "
+       "false: kept until the update, which takes the memory of all of them. Used with parallel.shard = parameters "
+       "only."},
       {"parallel.allow_uneven", at<&S::parallel, &Parallel::allow_uneven>(), any(), "-",
        "Whether ranks may get different numbers of sequences. Gradients are then weighted by tokens."},
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",

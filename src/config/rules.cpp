@@ -139,6 +139,22 @@ void check_sharding(const Parallel& parallel, Rules& rules) {
   rules.require(parallel.shard == Shard::parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks,
                 {"parallel.prefetch_blocks", "parallel.shard"},
                 "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
+  rules.require(parallel.shard == Shard::parameters || parallel.reshard_after_forward,
+                {"parallel.reshard_after_forward", "parallel.shard"},
+                "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
+  rules.require(parallel.shard != Shard::none || parallel.shard_ranks == 0, {"parallel.shard_ranks", "parallel.shard"},
+                "would be ignored: parallel.shard is \"none\"",
+                "parallel.shard = \"optimizer\", \"gradients\" or \"parameters\"");
+  rules.require(parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
+                {"parallel.gradient_sync", "parallel.shard"},
+                "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",
+                "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");
+  const bool has_buckets = parallel.shard == Shard::none && parallel.gradient_sync == GradientSync::bucket;
+  rules.require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte,
+                {"parallel.bucket_mbyte", "parallel.gradient_sync", "parallel.shard"},
+                "would be ignored: there are no buckets",
+                "parallel.gradient_sync = \"bucket\" with parallel.shard = "
+                "\"none\"");
 }
 
 }  // namespace

@@ -118,7 +118,9 @@ struct Parallel {
   double bucket_mbyte = 25;
   Shard shard = Shard::none;
   Offload offload = Offload::none;
+  std::int64_t shard_ranks = 0;  // ranks that share one copy; 0: all
   std::int64_t prefetch_blocks = 1;
+  bool reshard_after_forward = true;
   bool allow_uneven = false;
   bool allow_shared_device = false;
   double timeout_s = 30;   // of a step without progress; 0: wait for ever

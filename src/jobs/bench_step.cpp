@@ -111,7 +111,7 @@ void measure(const Context& context, const config::Settings& settings, std::int6
     run.sampler.emplace(*run.corpus, settings.model.context_length, settings.data.validation_fraction,
                         settings.job.seed);
   });
-  together(world, [&] { run.trainer = train::make_trainer(*run.plan, settings, world); });
+  together(world, [&] { run.trainer = std::make_unique<train::Trainer>(*run.plan, settings, world); });
   together(world, [&] { run.trainer->connect(); });
   run.trainer->initialize(settings.job.seed);
   watch.reset();

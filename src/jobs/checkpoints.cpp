@@ -59,9 +59,9 @@ std::string change_of_data(const io::CheckpointState& state, const data::Corpus&
 
 /// Training on different weights would not show in the loss.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
-  std::string print;
-  together(world, [&] { print = std::to_string(trainer.weights_fingerprint()); });
-  require_same(world, print,
+  std::uint64_t own = 0;
+  together(world, [&] { own = trainer.own_fingerprint(); });
+  require_same(world, std::to_string(trainer.joined_fingerprint(own)),
                "holds other weights than rank 0 after loading: the checkpoint is not the same file on every host");
 }
 

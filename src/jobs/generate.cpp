@@ -53,7 +53,7 @@ std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const con
   const config::Generate& g = settings.generate;
   model::Hooks no_hooks;  // one rank holds every weight
   return model::generate<Exec, Scalar>(
-      Exec(), shape, table, params.data(),
+      Exec(), shape, table, model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr),
       {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
        train::math_of(settings.precision.compute)},
       prompt, {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText}, no_hooks);

@@ -58,8 +58,8 @@ class TrainingRun {
   Exit run() {
     if (!set_up()) return Exit::finished;
     const Exit how = loop();
-    disconnect();
     if (how == Exit::finished && settings_.train.sample_tokens > 0) print_sample();
+    disconnect();
     return how;
   }
 
@@ -110,7 +110,7 @@ class TrainingRun {
                        beginning.checkpoint->state().step, settings_.train.steps));
       return false;
     }
-    together(world_, [&] { trainer_ = train::make_trainer(*plan_, settings_, world_); });
+    together(world_, [&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
     together(world_, [&] { trainer_->connect(); });
     if (beginning.checkpoint) {
       restore_checkpoint(beginning, context_, *trainer_, take_note);
@@ -387,15 +387,21 @@ class TrainingRun {
     }
   }
 
-  /// Agreed on at each token of the sample: the maximum over the ranks.
-  enum SampleState { goes_on, is_cut, is_whole };
-  bool ends_sample() { return world_.max(stop_.is_due() ? is_cut : goes_on) != goes_on; }
+  /// Agreed on before each token of the sample and each pass through the model: the maximum over the ranks.
+  enum SampleState { goes_on, is_cut, is_whole, begins_pass };
+  SampleState agree(SampleState mine) {
+    return static_cast<SampleState>(world_.max(mine == goes_on && stop_.is_due() ? is_cut : mine));
+  }
 
   /// Prints a sample: text continues generate.prompt; other tokens continue the corpus's first ones, printed as ids.
-  /// Rank 0 generates; a reason to stop on any rank cuts it short, the training being saved already.
+  /// Rank 0 generates, and the others follow each of its passes, for their parts of the weights; a reason to stop on any
+  /// rank cuts it short, the training being saved already.
   void print_sample() {
+    trainer_->begin_generation();
     if (world_.rank() != 0) {
-      while (!ends_sample()) {
+      for (SampleState state = goes_on; state == goes_on || state == begins_pass;) {
+        state = agree(goes_on);
+        if (state == begins_pass) trainer_->follow();
       }
       return;
     }
@@ -411,11 +417,13 @@ class TrainingRun {
     }
     std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
     bool was_cut = false;
-    const model::GenerateOptions options{settings_.train.sample_tokens,   settings_.generate.temperature,
-                                         settings_.generate.top_k,        settings_.job.seed,
-                                         is_text ? data::kEndOfText : -1, [&] { return was_cut = ends_sample(); }};
+    const model::GenerateOptions options{
+        settings_.train.sample_tokens,   settings_.generate.temperature,
+        settings_.generate.top_k,        settings_.job.seed,
+        is_text ? data::kEndOfText : -1, [&] { return was_cut = agree(goes_on) != goes_on; },
+        [&] { agree(begins_pass); }};
     const std::vector<int> sample = trainer_->generate(tokens, options);
-    if (!was_cut) world_.max(is_whole);
+    if (!was_cut) agree(is_whole);
     for (const int token : sample) {
       if (!is_text)
         text += fmt::format(" {}", token);

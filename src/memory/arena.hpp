@@ -49,7 +49,13 @@ class Arena {
     if (id == kAbsent) return nullptr;
     const Tensor& tensor = (*layout_)[id];
     if (kDtype<Scalar> != tensor.dtype) throw std::logic_error("arena: '" + tensor.label + "' has another dtype");
-    return reinterpret_cast<Scalar*>((tensor.space == Space::host ? host_.base : device_.base) + tensor.offset);
+    return static_cast<Scalar*>(raw(id));
+  }
+
+  /// First byte of a tensor.
+  void* raw(TensorId id) const {
+    const Tensor& tensor = (*layout_)[id];
+    return (tensor.space == Space::host ? host_.base : device_.base) + tensor.offset;
   }
 
   const Layout& layout() const { return *layout_; }

@@ -87,9 +87,9 @@ int sample_token(std::vector<double> logits, double temperature, std::int64_t to
 }
 
 template <class Exec, class Scalar>
-std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table, const Scalar* params,
-                          const GenerateKernels& how, const std::vector<int>& prompt, const GenerateOptions& options,
-                          Hooks& hooks) {
+std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
+                          const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
+                          const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks) {
   for (const int token : prompt) {
     if (token < 0 || token >= shape.V) {
       throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
@@ -103,7 +103,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
     memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
   const memory::Arena<Exec> arena(memory.layout);
-  Transformer<Exec, Scalar> transformer(shape, table, memory.activations, memory.options, arena, params, nullptr);
+  Transformer<Exec, Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);
   KeyValueCache<Exec, Scalar> cache;
   const int H = static_cast<int>(shape.H), T = static_cast<int>(shape.T), D = static_cast<int>(shape.D());
   for (const auto& [keys, values] : memory.cache) {
@@ -114,6 +114,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   // 2. append tokens to the cache; afterwards `cached` is its content
   std::vector<int> cached;
   const auto advance = [&](const std::vector<int>& tokens) {
+    if (options.begins_pass) options.begins_pass();
     transformer.set_batch(1, static_cast<int>(tokens.size()));
     load_tokens(exec, transformer.inputs(), tokens);
     transformer.forward_cached(exec, cache, hooks);
@@ -144,10 +145,10 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   return generated;
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                       \
-  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&, const Scalar*, \
-                                                   const GenerateKernels&, const std::vector<int>&,             \
-                                                   const GenerateOptions&, Hooks&);
+#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                            \
+  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&,                     \
+                                                   const UnitPlaces<Scalar, Accum<Scalar>>&, const GenerateKernels&, \
+                                                   const std::vector<int>&, const GenerateOptions&, Hooks&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 

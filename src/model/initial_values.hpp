@@ -36,19 +36,19 @@ class InitialValues {
   double std_;
 };
 
-/// Writes the initial values of a tensor to elements first..first+count-1 of the flat arrays.
+/// Writes initial values of a tensor, those of its elements from .. from + n - 1, to `weights`.
 template <class Exec, class Scalar>
 struct InitializeParam {
-  kernels::MasterWeights<Exec, Scalar> weights;  // out
-  std::int64_t first, count;
+  kernels::MasterWeights<Exec, Scalar> weights;  // [n] out
+  std::int64_t from;
   InitialValues initial;
 
   void launch(const Exec& exec) const {
     using Policy = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for("tessera::model::initialize", Policy(exec, 0, count), *this);
+    Kokkos::parallel_for("tessera::model::initialize", Policy(exec, 0, weights.working.extent(0)), *this);
   }
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
-    weights.set(first + i, static_cast<Accum<Scalar>>(initial(i)));
+    weights.set(i, static_cast<Accum<Scalar>>(initial(from + i)));
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/cast_copy.hpp"
@@ -22,15 +23,14 @@ using namespace kernels;
 template <class Exec, class Scalar, class Grad>
 Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table,
                                              const ActivationTensors& tensors, const ActivationOptions& options,
-                                             const memory::Arena<Exec>& arena, const Scalar* params, Grad* grads)
+                                             const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Grad> places)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
       options_(options),
       segments_{shape.L, options.checkpoint_blocks},
       arena_(arena),
-      params_(params),
-      grads_(grads) {
+      places_(std::move(places)) {
   const std::int64_t pairs = shape.D() / 2;
   Real* on_device = arena.template data<Real>(tensors.rope_table);
   rope_ = HeadRows<const Real, Exec>(on_device, shape.T, pairs, 2);
@@ -55,13 +55,9 @@ void Transformer<Exec, Scalar, Grad>::set_batch(int sequences, int tokens) {
   T_ = tokens;
 }
 
-std::vector<ClearSpan> clear_list(const ParamTable& table) {
-  std::vector<ClearSpan> spans;
-  for (const Param& param : table.params()) {
-    const bool is_gain = param.shape.size() == 1;
-    if (is_gain || param.label == "embedding.weight") spans.push_back({param.first, param.count});
-  }
-  return cut_spans(spans);
+bool is_added_to(const Param& param) {
+  const bool is_gain = param.shape.size() == 1;
+  return is_gain || param.label == "embedding.weight";
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
@@ -470,22 +466,22 @@ Vector<int, Exec> Transformer<Exec, Scalar, Grad>::targets() const {
 
 template <class Exec, class Scalar, class Grad>
 kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::weight(const Param& param) const {
-  return ConstMatrix(params_ + param.first, param.shape[0], param.shape[1]);
+  return ConstMatrix(weights(param), param.shape[0], param.shape[1]);
 }
 
 template <class Exec, class Scalar, class Grad>
 Vector<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::gain(const Param& param) const {
-  return Vector<const Scalar, Exec>(params_ + param.first, param.shape[0]);
+  return Vector<const Scalar, Exec>(weights(param), param.shape[0]);
 }
 
 template <class Exec, class Scalar, class Grad>
 kernels::Matrix<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_weight(const Param& param) const {
-  return kernels::Matrix<Grad, Exec>(grads_ + param.first, param.shape[0], param.shape[1]);
+  return kernels::Matrix<Grad, Exec>(grads(param), param.shape[0], param.shape[1]);
 }
 
 template <class Exec, class Scalar, class Grad>
 Vector<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_gain(const Param& param) const {
-  return Vector<Grad, Exec>(grads_ + param.first, param.shape[0]);
+  return Vector<Grad, Exec>(grads(param), param.shape[0]);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;

@@ -16,13 +16,13 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/attention/attention.hpp"
-#include "kernels/clear_spans.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/rope.hpp"
 #include "memory/arena.hpp"
 #include "model/activations.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
+#include "model/unit_places.hpp"
 #include "model/walk.hpp"
 
 namespace tessera::model {
@@ -40,16 +40,16 @@ class Transformer {
  public:
   using Real = Accum<Scalar>;
 
-  /// `params` and `grads` are the flat arrays of `table` (grads null: forward only). Fills the RoPE table.
+  /// `places` says where the tensors of `table` lie. Fills the RoPE table.
   Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
-              const ActivationOptions& options, const memory::Arena<Exec>& arena, const Scalar* params, Grad* grads);
+              const ActivationOptions& options, const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Grad> places);
 
   /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
   /// inputs() and targets(), row-major; a target of -1 is ignored.
   void set_batch(int sequences, int tokens);
 
   /// Whether backward adds to the gradients of the weight matrices (true at first) or overwrites them. It adds to those
-  /// of the embedding and of the norms' gains either way: begin a step by clearing them, clear_list() names the spans.
+  /// of the embedding and of the norms' gains either way: begin a step by clearing those, is_added_to() tells which.
   void accumulate(bool adds) { accumulates_ = adds; }
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
@@ -87,6 +87,9 @@ class Transformer {
 
   Matrix rows(memory::TensorId id, std::int64_t columns) const;  // [N, columns]
   kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const;
+  const Scalar* weights(const Param& param) const { return places_.weights[param.unit] + offset(param); }
+  Grad* grads(const Param& param) const { return places_.grads[param.unit] + offset(param); }
+  std::int64_t offset(const Param& param) const { return param.first - table_.units()[param.unit].first; }
   ConstMatrix weight(const Param& param) const;
   kernels::Vector<const Scalar, Exec> gain(const Param& param) const;
   kernels::Matrix<Grad, Exec> d_weight(const Param& param) const;
@@ -127,8 +130,7 @@ class Transformer {
   ActivationOptions options_;
   Segments segments_;
   const memory::Arena<Exec>& arena_;
-  const Scalar* params_;
-  Grad* grads_;
+  UnitPlaces<Scalar, Grad> places_;
   kernels::HeadRows<const Real, Exec> rope_;
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
@@ -136,7 +138,7 @@ class Transformer {
   Pass head_pass_ = Pass::inference;  // of the last forward pass, which has opened the head
 };
 
-/// The gradients that backward adds to in every micro-step.
-std::vector<kernels::ClearSpan> clear_list(const ParamTable& table);
+/// Whether backward adds to a parameter's gradient in every micro-step, so that it has to be cleared before.
+bool is_added_to(const Param& param);
 
 }  // namespace tessera::model

@@ -2,6 +2,13 @@
 
 namespace tessera::model {
 
+void walk_forward(const ParamTable& table, Pass pass, Hooks& hooks) {
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    hooks.before(pass, unit);
+    hooks.after(pass, unit);
+  }
+}
+
 void walk(const ParamTable& table, const Segments& segments, Hooks& hooks) {
   const auto visit = [&](Pass pass, int unit) {
     hooks.before(pass, unit);

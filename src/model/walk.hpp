@@ -17,6 +17,9 @@ struct Segments {
   int first(int last_block) const { return static_cast<int>(last_block / every * every); }
 };
 
+/// Announces what a forward pass and a loss without gradients announce, without time line.
+void walk_forward(const ParamTable& table, Pass pass, Hooks& hooks);
+
 /// Announces what Transformer::forward(), head() with gradients and backward() announce, without time line.
 void walk(const ParamTable& table, const Segments& segments, Hooks& hooks);
 

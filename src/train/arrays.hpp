@@ -1,4 +1,4 @@
-/// The flat arrays of a training step where the arena has them, and what is done to whole arrays.
+/// The arrays of a training step where the arena has them, and what is done to whole arrays.
 #pragma once
 
 #include <type_traits>
@@ -11,24 +11,19 @@
 
 namespace tessera::train {
 
-/// One of the flat arrays of the plan's state, with table.flat_count() elements.
+/// All of a tensor of the plan's state.
 template <class Number>
-kernels::Vector<Number, kernels::Device> flat(const Plan& plan, const memory::Arena<kernels::Device>& arena,
-                                              memory::TensorId id) {
-  return kernels::Vector<Number, kernels::Device>(arena.template data<std::remove_const_t<Number>>(id),
-                                                  static_cast<std::size_t>(plan.table.flat_count()));
+kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::Device>& arena, memory::TensorId id) {
+  const std::size_t count = id == memory::kAbsent ? 0 : static_cast<std::size_t>(arena.layout()[id].count);
+  return kernels::Vector<Number, kernels::Device>(arena.template data<std::remove_const_t<Number>>(id), count);
 }
 
-/// The weights: what the model reads, and what lies beside it for the optimizer.
+/// What lies beside the weights for the optimizer: the weights themselves where they are of its type.
 template <class Scalar>
-kernels::MasterWeights<kernels::Device, Scalar> weights_of(const Plan& plan,
-                                                           const memory::Arena<kernels::Device>& arena) {
-  const auto working = flat<Scalar>(plan, arena, plan.state.params);
-  if constexpr (kernels::MasterWeights<kernels::Device, Scalar>::kIsOneArray) {
-    return {.working = working, .master = working};
-  } else {
-    return {.working = working, .master = flat<kernels::MasterWord<Scalar>>(plan, arena, plan.state.master)};
-  }
+kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Plan& plan,
+                                                                        const memory::Arena<kernels::Device>& arena) {
+  constexpr bool is_one_array = kernels::MasterWeights<kernels::Device, Scalar>::kIsOneArray;
+  return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? plan.state.params : plan.state.master);
 }
 
 /// Every byte of an array on the device becomes zero. Returns after enqueue on `exec`.

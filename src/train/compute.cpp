@@ -35,20 +35,28 @@ class ComputeOf final : public Compute {
   ComputeOf(const Plan& plan, const config::Settings& settings, const memory::Arena<Exec>& arena)
       : plan_(plan),
         settings_(settings),
-        params_(arena.template data<Scalar>(plan.state.params)),
-        grads_(flat<Grad>(plan, arena, plan.state.grads)),
+        grads_(array_of<Grad>(arena, plan.state.grads)),
+        places_(places_of(plan, arena)),
         state_(optim::state_at(arena.template data<double>(plan.state.state))),
         grad_scale_(arena.template data<Real>(plan.state.grad_scale)),
         validation_loss_(arena.template data<double>(plan.state.validation_loss)),
-        cleared_(upload_list(model::clear_list(plan.table), arena, plan.state.cleared)),
-        transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, params_, grads_.data()) {}
+        lists_(clear_lists(plan.table, plan.sharing)),
+        cleared_(upload_list(lists_.spans, arena, plan.state.cleared)),
+        transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, places_) {}
 
   void begin_step(const Exec& exec, double tokens) override {
-    kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
+    if (!plan_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
     optim::BeginStep<Exec, Real>{state_, grad_scale_, tokens}.launch(exec);
   }
 
   void clear_gradients(const Exec& exec) override { clear_bytes(exec, grads_); }
+
+  void clear_unit(const Exec& exec, int unit, bool without_sequences) override {
+    const kernels::Vector<Grad, Exec> place(places_.grads[unit],
+                                            static_cast<std::size_t>(plan_.sharing.ownership.padded(unit)));
+    if (without_sequences) return clear_bytes(exec, place);
+    kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, lists_.of_unit[unit]), place}.launch(exec);
+  }
 
   void load(const Exec& exec, const HostTokens& tokens, int first, int sequences) override {
     const std::int64_t T = plan_.shape.T;
@@ -72,6 +80,9 @@ class ComputeOf final : public Compute {
   }
 
   void walk(model::Hooks& hooks) override { transformer_.walk(hooks); }
+  void walk_validation(model::Hooks& hooks) override {
+    model::walk_forward(plan_.table, model::Pass::inference, hooks);
+  }
 
   void clear_validation(const Exec& exec) override { Kokkos::deep_copy(exec, validation_loss_, 0.0); }
 
@@ -84,32 +95,61 @@ class ComputeOf final : public Compute {
   std::vector<int> generate(const Exec& exec, const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
-    return model::generate<Exec, Scalar>(exec, plan_.shape, plan_.table, params_,
+    return model::generate<Exec, Scalar>(exec, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
                                          {plan_.options.attention, plan_.options.math}, prompt, options, hooks);
   }
 
-  std::vector<parallel::Span> gradients() const override {
-    std::vector<parallel::Span> spans;
-    const auto& units = plan_.table.units();
-    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-      spans.push_back({"grad." + unit->label, grads_.data() + unit->first, unit->count, kDtype<Grad>});
+ private:
+  static model::UnitPlaces<Scalar, Grad> places_of(const Plan& plan, const memory::Arena<Exec>& arena) {
+    const Sharing& sharing = plan.sharing;
+    model::UnitPlaces<Scalar, Grad> places;
+    for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
+      const std::int64_t whole = sharing.ownership.whole_first(unit);
+      const auto weights = [&](memory::TensorId id) { return arena.template data<Scalar>(id); };
+      const auto grads = [&](memory::TensorId id) { return arena.template data<Grad>(id); };
+      places.weights.push_back(sharing.shards_weights() ? weights(plan.state.gathered[sharing.weights_places[unit]])
+                                                        : weights(plan.state.params) + whole);
+      places.grads.push_back(sharing.shards_gradients() ? grads(plan.state.unit_grads[sharing.gradient_places[unit]])
+                                                        : grads(plan.state.grads) + whole);
     }
-    return spans;
+    return places;
   }
 
- private:
   const Plan& plan_;
   const config::Settings& settings_;
-  Scalar* const params_;
   const kernels::Vector<Grad, Exec> grads_;
+  const model::UnitPlaces<Scalar, Grad> places_;
   const optim::StateView<Exec> state_;
   const kernels::Value<Real, Exec> grad_scale_;
   const kernels::Value<double, Exec> validation_loss_;
+  const ClearLists lists_;
   const kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
   model::Transformer<Exec, Scalar, Grad> transformer_;
 };
 
 }  // namespace
+
+ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
+  ClearLists lists;
+  const parallel::Ownership& o = sharing.ownership;
+  for (int unit = 0; unit < o.units(); ++unit) {
+    const std::int64_t begin = sharing.shards_gradients() ? 0 : o.whole_first(unit);
+    std::vector<kernels::ClearSpan> spans;
+    std::int64_t end = 0;  // of the tensors so far, from the begin of the unit
+    for (const model::Param& param : table.params()) {
+      if (param.unit != unit) continue;
+      const std::int64_t first = param.first - o[unit].first;
+      if (sharing.shards_gradients() && first > end) spans.push_back({begin + end, first - end});
+      if (model::is_added_to(param)) spans.push_back({begin + first, param.count});
+      end = first + param.count;
+    }
+    if (sharing.shards_gradients() && o.padded(unit) > end) spans.push_back({begin + end, o.padded(unit) - end});
+    const std::vector<kernels::ClearSpan> pieces = kernels::cut_spans(spans);
+    lists.of_unit.emplace_back(lists.spans.size(), lists.spans.size() + pieces.size());
+    lists.spans.insert(lists.spans.end(), pieces.begin(), pieces.end());
+  }
+  return lists;
+}
 
 std::unique_ptr<Compute> make_compute(const Plan& plan, const config::Settings& settings,
                                       const memory::Arena<Exec>& arena) {

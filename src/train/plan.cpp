@@ -11,8 +11,8 @@
 #include "kernels/core/words.hpp"
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
-#include "model/transformer.hpp"
 #include "optim/step_state.hpp"
+#include "train/compute.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
 
@@ -132,41 +132,62 @@ HostTensors declare_host_tensors(const std::string& label, std::int64_t sequence
   return t;
 }
 
-StateTensors declare_state(const model::ParamTable& table, std::span<const parallel::Range> owned, Dtype dtype,
+StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch, Dtype dtype,
                            Dtype gradients, bool has_wire, memory::Layout& layout, const model::Timeline& time) {
-  const std::int64_t P = table.flat_count();
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
-  const auto blocks = static_cast<std::int64_t>(kernels::make_adamw_blocks(adamw_spans(table, owned)).size());
-  const auto norm_blocks = static_cast<std::int64_t>(kernels::SquareNorm<kernels::Device, float>::blocks(P));
-  const auto flat = [&](const std::string& label, Dtype kept, Category category) {
-    return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole);
+  const parallel::Ownership& o = sharing.ownership;
+  const auto array = [&](const std::string& label, std::int64_t count, Dtype kept, Category category) {
+    if (o.shards() == 1) return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole);
+    std::vector<memory::Part> parts;  // units: a part of one may begin and end within tensors
+    for (int unit = 0; unit < o.units(); ++unit) {
+      parts.push_back({label + "." + o[unit].label, count == o.owned_count() ? o.part(unit) : o.padded(unit)});
+    }
+    return layout.add_flat(label, std::move(parts), kept, category, whole);
   };
+  const auto in_places = [&](const std::string& label, const std::vector<int>& places, Dtype kept, Category category,
+                             Lifetime life) {
+    std::vector<memory::TensorId> ids;
+    for (const std::int64_t count : sharing.sizes_of(places)) {
+      ids.push_back(layout.add(fmt::format("{}.{}", label, ids.size()), {count}, kept, category, life));
+    }
+    return ids;
+  };
+  // What leaves last in a micro-step may be under way when the next one has begun.
+  const Lifetime backward = batch.micro_steps > 1 ? whole : Lifetime{time.backward(time.units - 1, 0), time.update()};
   StateTensors t;
-  t.params = flat("params", dtype, Category::parameters);
+  t.params = array("params", sharing.weights_count(), dtype, Category::parameters);
+  if (sharing.shards_weights()) {
+    t.gathered = in_places("params.gathered", sharing.weights_places, dtype, Category::parameters, whole);
+  }
   t.master = kAbsent;
-  if (dtype == Dtype::bf16) t.master = flat("optimizer.master_low", dtype, Category::optimizer);
-  if (dtype == Dtype::fp16) t.master = flat("optimizer.master", real, Category::optimizer);
-  t.grads = flat("grads", gradients, Category::gradients);
-  t.wire = has_wire ? layout.add("grads.wire", {P}, Dtype::bf16, Category::gradients, whole) : kAbsent;
-  t.m = flat("optimizer.m", real, Category::optimizer);
-  t.v = flat("optimizer.v", real, Category::optimizer);
-  const auto cleared = static_cast<std::int64_t>(model::clear_list(table).size());
+  if (dtype == Dtype::bf16) t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
+  if (dtype == Dtype::fp16) t.master = array("optimizer.master", o.owned_count(), real, Category::optimizer);
+  t.grads = array("grads", sharing.gradients_count(), gradients, Category::gradients);
+  t.wire = kAbsent;
+  if (sharing.shards_gradients()) {
+    t.unit_grads = in_places("grads.unit", sharing.gradient_places, gradients, Category::gradients, backward);
+    if (has_wire) {
+      t.unit_wires = in_places("grads.wire", sharing.gradient_places, Dtype::bf16, Category::gradients, backward);
+    }
+  } else if (has_wire) {
+    t.wire = layout.add("grads.wire", {o.whole_count()}, Dtype::bf16, Category::gradients, whole);
+  }
+  t.m = array("optimizer.m", o.owned_count(), real, Category::optimizer);
+  t.v = array("optimizer.v", o.owned_count(), real, Category::optimizer);
+
+  const auto cleared = static_cast<std::int64_t>(clear_lists(table, sharing).spans.size());
   t.cleared =
       layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace, whole);
-  t.adamw_blocks =
-      layout.add("adamw.blocks", {blocks, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32, Category::workspace, whole);
-  t.norm_partial =
-      layout.add("norm2.partial", {norm_blocks}, Dtype::fp64, Category::workspace, {time.update(), time.update()});
+  t.adamw_blocks = layout.add("adamw.blocks", {max_adamw_blocks(table, sharing), sizeof(kernels::AdamwBlock) / 4},
+                              Dtype::int32, Category::workspace, whole);
+  t.norm_partial = layout.add("norm2.partial", {norm_blocks(sharing)}, Dtype::fp64, Category::workspace,
+                              {time.update(), time.update()});
   t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);
   t.grad_scale = layout.add("step.grad_scale", {1}, real, Category::workspace, whole);
   t.validation_loss = layout.add("step.validation_loss", {1}, Dtype::fp64, Category::workspace, whole);
   return t;
 }
-
-}  // namespace
-
-namespace {
 
 /// Bytes of the largest result of a matrix product: an activation, or a weight's gradient in fp32.
 std::int64_t largest_product_bytes(const Plan& plan) {
@@ -213,9 +234,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
             .layout = {},
             .activations = {},
             .state = {},
-            .owned = {}};
-  plan.owned = {{0, plan.table.flat_count()}};
-  plan.state = declare_state(plan.table, plan.owned, dtype, gradients, has_wire, plan.layout, {shape.units()});
+            .sharing = share_units(settings.parallel, model::ParamTable(shape), ranks)};
+  plan.state = declare_state(plan.table, plan.sharing, batch, dtype, gradients, has_wire, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
     plan.state.slots.push_back(declare_host_tensors(label, std::int64_t{batch.micro_steps} * batch.micro_sequences,

@@ -11,8 +11,8 @@
 #include "model/params.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/nccl.hpp"
-#include "parallel/ownership.hpp"
 #include "train/batch_plan.hpp"
+#include "train/sharing.hpp"
 
 namespace tessera::train {
 
@@ -44,21 +44,26 @@ struct HostTensors {
   memory::TensorId scalars;          // optim::StepState, as the step left it, as fp64
 };
 
-/// The flat arrays and scalars of a training step, beside the activations.
+/// The arrays and scalars of a training step, beside the activations. W elements are those of all units, each padded
+/// to equal parts for the ranks that share them, and O elements this rank's parts (parallel/ownership.hpp); where
+/// nothing is sharded both are table.flat_count().
 struct StateTensors {
-  memory::TensorId params;           // [P]  dtype of the activations: what the model reads
-  memory::TensorId master;           // [P]  what params lack of the weights that AdamW updates (master_weights.hpp)
-  memory::TensorId grads;            // [P]  precision.gradients
-  memory::TensorId m, v;             // [P]  fp32
-  memory::TensorId wire;             // [P]  bf16: what crosses the network; kAbsent where gradients go as they are
-  memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
-  memory::TensorId adamw_blocks;     // AdamwBlock, as int32
-  memory::TensorId norm_partial;     // [blocks] fp64
-  memory::TensorId state;            // optim::StepState, as fp64
-  memory::TensorId grad_scale;       // one number
-  memory::TensorId validation_loss;  // one number
-  std::vector<HostTensors> slots;    // of steps under way (pipeline.hpp)
-  HostTensors validation;            // without scalars
+  memory::TensorId params;  // [W], or [O] where parameters are sharded: dtype of the activations
+  memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
+  memory::TensorId grads;   // [W], or [O] where gradients are sharded: precision.gradients
+  memory::TensorId m, v;    // [O]  fp32
+  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent where gradients go as they are
+  std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, where parameters are sharded
+  std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, where gradients are sharded
+  std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty where they go as they are
+  memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
+  memory::TensorId adamw_blocks;             // AdamwBlock, as int32
+  memory::TensorId norm_partial;             // [blocks] fp64
+  memory::TensorId state;                    // optim::StepState, as fp64
+  memory::TensorId grad_scale;               // one number
+  memory::TensorId validation_loss;          // one number
+  std::vector<HostTensors> slots;            // of steps under way (pipeline.hpp)
+  HostTensors validation;                    // without scalars
 };
 
 struct Plan {
@@ -69,7 +74,8 @@ struct Plan {
   memory::Layout layout;
   model::ActivationTensors activations;
   StateTensors state;
-  std::vector<parallel::Range> owned;  // what this rank updates: all elements of the flat arrays
+  Sharing sharing;
+  bool poisons_closed_units = false;  // for tests: weights that are not gathered are NaN
 };
 
 /// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.

@@ -1,13 +1,13 @@
 #include "train/state.hpp"  // the contract is there; here is how
 
 #include <array>
-#include <cstring>
-#include <stdexcept>
+#include <bit>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/master_weights.hpp"
 #include "model/initial_values.hpp"
+#include "random.hpp"
 #include "train/arrays.hpp"
 #include "train/dtypes.hpp"
 
@@ -23,24 +23,25 @@ class StateOf final : public State {
   using Weights = kernels::MasterWeights<Exec, Scalar>;
   using Moments = kernels::Vector<Real, Exec>;
 
-  StateOf(const Plan& plan, const memory::Arena<Exec>& arena)
-      : plan_(plan),
-        weights_(weights_of<Scalar>(plan, arena)),
-        m_(flat<Real>(plan, arena, plan.state.m)),
-        v_(flat<Real>(plan, arena, plan.state.v)) {}
+  StateOf(const Plan& plan, int shard, const memory::Arena<Exec>& arena)
+      : spans_(owned_spans(plan.table, plan.sharing, shard)),
+        working_(array_of<Scalar>(arena, plan.state.params)),
+        master_(master_of<Scalar>(plan, arena)),
+        m_(array_of<Real>(arena, plan.state.m)),
+        v_(array_of<Real>(arena, plan.state.v)) {}
 
   void clear(const Exec& exec) override {
-    clear_bytes(exec, weights_.working);
-    clear_bytes(exec, weights_.master);
+    clear_bytes(exec, working_);
+    clear_bytes(exec, master_);
     clear_bytes(exec, m_);
     clear_bytes(exec, v_);
     exec.fence();
   }
 
   void initialize(const Exec& exec, std::uint64_t seed) override {
-    for (const model::Param& param : plan_.table.params()) {
-      model::InitializeParam<Exec, Scalar>{weights_, param.first, param.count, model::InitialValues(seed, param)}
-          .launch(exec);
+    for (const OwnedSpan& span : spans_) {
+      model::InitializeParam<Exec, Scalar>{weights_of(span), span.from, model::InitialValues(seed, *span.param)}.launch(
+          exec);
     }
   }
 
@@ -49,53 +50,54 @@ class StateOf final : public State {
       using Number = std::remove_const_t<typename std::remove_cvref_t<decltype(array)>::value_type>;
       return parallel::Span{label, array.data(), static_cast<std::int64_t>(array.size()), kDtype<Number>};
     };
-    if constexpr (Weights::kIsOneArray) return {span("params", weights_.working)};
-    return {span("params", weights_.working), span("optimizer.master", weights_.master)};
+    if constexpr (Weights::kIsOneArray) return {span("params", working_)};
+    return {span("params", working_), span("optimizer.master", master_)};
   }
 
   std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) override {
     std::vector<SavedTensor> state;
     std::size_t number = 0;
-    const auto add = [&](const char* group, const auto& array) {
-      for (const model::Param& param : plan_.table.params()) {
-        if (is_wanted(number++))
-          state.push_back({group, &param, [this, &param, array] { return on_host_as_float(param, array); }});
+    const auto add = [&](const char* group, const auto& fetch) {
+      for (const OwnedSpan& span : spans_) {
+        if (is_wanted(number++)) {
+          state.push_back({group, span.param, span.from, span.count, [&span, fetch] { return fetch(span); }});
+        }
       }
     };
-    add("params", weights_);
-    for (const auto& [group, array] : moments()) add(group, array);
+    add("params", [this](const OwnedSpan& span) { return weights_on_host(span); });
+    for (const auto& [group, array] : moments()) {
+      add(group, [this, moments = array](const OwnedSpan& span) { return moments_on_host(span, moments); });
+    }
     return state;
   }
 
   void load(const std::function<void(const StateTensor&)>& visit) override {
     std::vector<float> buffer;
     const auto each = [&](const char* group, const auto& take) {
-      for (const model::Param& param : plan_.table.params()) {
-        buffer.resize(param.count);
-        visit({group, &param, buffer});
-        take(param);
+      for (const OwnedSpan& span : spans_) {
+        buffer.resize(span.count);
+        visit({group, span.param, span.from, buffer});
+        take(span);
       }
     };
-    each("params", [&](const model::Param& param) { load_weights(param, buffer); });
+    each("params", [&](const OwnedSpan& span) { load_weights(span, buffer); });
     for (const auto& [group, array] : moments()) {
-      each(group, [&, all = array](const model::Param& param) {
-        upload(std::vector<Real>(buffer.begin(), buffer.end()), part_of(param, all));
+      each(group, [&, all = array](const OwnedSpan& span) {
+        upload(std::vector<Real>(buffer.begin(), buffer.end()), part_of(all, span.state, span.count));
       });
     }
   }
 
   std::uint64_t fingerprint() const override {
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    const auto add = [&](const auto& array) {
-      for (const auto& number : on_host(array.data(), static_cast<std::int64_t>(array.size()))) {
-        std::uint64_t word = 0;
-        std::memcpy(&word, &number, sizeof(number));
-        hash = (hash ^ word) * 0x100000001b3u;
+    using Bits = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
+    std::uint64_t sum = 0;
+    for (const OwnedSpan& span : spans_) {
+      const HostCopy copy(*this, span);
+      for (std::int64_t i = 0; i < span.count; ++i) {
+        sum += mix(static_cast<std::uint64_t>(span.param->first + span.from + i), std::bit_cast<Bits>(copy.weights(i)));
       }
-    };
-    add(weights_.working);
-    add(weights_.master);
-    return hash;
+    }
+    return sum;
   }
 
  private:
@@ -105,19 +107,40 @@ class StateOf final : public State {
   std::array<std::pair<const char*, Moments>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
 
   template <class Array>
-  static auto part_of(const model::Param& param, const Array& array) {
-    return Kokkos::subview(array, std::make_pair(param.first, param.first + param.count));
+  static auto part_of(const Array& array, std::int64_t first, std::int64_t count) {
+    return Kokkos::subview(array, std::make_pair(first, first + count));
   }
-  template <class Number>
-  static std::vector<Number> on_host(const Number* data, std::int64_t count) {
-    std::vector<Number> host(count);
-    Kokkos::deep_copy(Kokkos::View<Number*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()),
-                      kernels::Vector<const Number, Exec>(data, count));
+
+  /// Where a span's master lies: beside the moments, unless it is the working copy.
+  static std::int64_t master_first(const OwnedSpan& span) { return Weights::kIsOneArray ? span.weights : span.state; }
+
+  Weights weights_of(const OwnedSpan& span) const {
+    return {.working = part_of(working_, span.weights, span.count),
+            .master = part_of(master_, master_first(span), span.count)};
+  }
+
+  template <class Array>
+  static auto on_host(const Array& array) {
+    using Number = std::remove_const_t<typename Array::value_type>;
+    std::vector<Number> host(array.size());
+    Kokkos::deep_copy(Kokkos::View<Number*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()), array);
     return host;
   }
 
-  /// A tensor's weights, as the optimizer has them, at their place.
-  void load_weights(const model::Param& param, const std::vector<float>& values) const {
+  /// A span's weights on the host, both their halves.
+  struct HostCopy {
+    HostCopy(const StateOf& state, const OwnedSpan& span)
+        : working(on_host(state.weights_of(span).working)), master(on_host(state.weights_of(span).master)) {
+      weights.working = decltype(weights.working)(working.data(), working.size());
+      weights.master = decltype(weights.master)(master.data(), master.size());
+    }
+    std::vector<Scalar> working;
+    std::vector<kernels::MasterWord<Scalar>> master;
+    HostWeights weights;
+  };
+
+  /// A span's weights, as the optimizer has them, at their place.
+  void load_weights(const OwnedSpan& span, const std::vector<float>& values) const {
     std::vector<Scalar> working(values.size());
     std::vector<kernels::MasterWord<Scalar>> master(Weights::kIsOneArray ? 0 : values.size());
     HostWeights host;
@@ -128,42 +151,38 @@ class StateOf final : public State {
       host.master = decltype(host.master)(master.data(), master.size());
     }
     for (std::size_t i = 0; i < values.size(); ++i) host.set(i, static_cast<Real>(values[i]));
-    upload(working, part_of(param, weights_.working));
-    if constexpr (!Weights::kIsOneArray) upload(master, part_of(param, weights_.master));
+    const Weights there = weights_of(span);
+    upload(working, there.working);
+    if constexpr (!Weights::kIsOneArray) upload(master, there.master);
   }
 
-  /// A tensor's weights or moments as floats on the host, valid until the next call.
-  std::span<const float> on_host_as_float(const model::Param& param, const Weights& weights) {
-    if constexpr (kIsPlain) return {weights.working.data() + param.first, static_cast<std::size_t>(param.count)};
-    auto working = on_host(weights.working.data() + param.first, param.count);
-    auto master = on_host(weights.master.data() + param.first, param.count);
-    const HostWeights host{decltype(HostWeights::working)(working.data(), working.size()),
-                           decltype(HostWeights::master)(master.data(), master.size())};
-    saved_.resize(param.count);
-    for (std::int64_t i = 0; i < param.count; ++i) saved_[i] = static_cast<float>(host(i));
+  // A span's weights or moments as floats on the host, valid until the next call.
+  std::span<const float> weights_on_host(const OwnedSpan& span) {
+    if constexpr (kIsPlain) return {working_.data() + span.weights, static_cast<std::size_t>(span.count)};
+    const HostCopy copy(*this, span);
+    saved_.resize(span.count);
+    for (std::int64_t i = 0; i < span.count; ++i) saved_[i] = static_cast<float>(copy.weights(i));
     return saved_;
   }
-  std::span<const float> on_host_as_float(const model::Param& param, const Moments& moments) {
-    if constexpr (kIsPlain) return {moments.data() + param.first, static_cast<std::size_t>(param.count)};
-    const std::vector<Real> host = on_host(moments.data() + param.first, param.count);
+  std::span<const float> moments_on_host(const OwnedSpan& span, const Moments& moments) {
+    if constexpr (kIsPlain) return {moments.data() + span.state, static_cast<std::size_t>(span.count)};
+    const std::vector<Real> host = on_host(part_of(moments, span.state, span.count));
     saved_.assign(host.begin(), host.end());
     return saved_;
   }
 
-  const Plan& plan_;
-  const Weights weights_;
+  const std::vector<OwnedSpan> spans_;
+  const kernels::Vector<Scalar, Exec> working_;
+  const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
   const Moments m_, v_;
   std::vector<float> saved_;  // the host's copy of the tensor that is being saved
 };
 
 }  // namespace
 
-std::unique_ptr<State> make_state(const Plan& plan, const memory::Arena<Exec>& arena) {
-  if (plan.owned.size() != 1 || plan.owned[0].first != 0 || plan.owned[0].count != plan.table.flat_count()) {
-    throw std::logic_error("training state: only for a rank that owns every element");
-  }
+std::unique_ptr<State> make_state(const Plan& plan, int shard, const memory::Arena<Exec>& arena) {
   return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
-    return std::make_unique<StateOf<Scalar>>(plan, arena);
+    return std::make_unique<StateOf<Scalar>>(plan, shard, arena);
   });
 }
 

@@ -1,7 +1,8 @@
 #include "train/step_hooks.hpp"  // the contract is there; here is how
 
-#include <algorithm>
 #include <utility>
+
+#include "train/sharing.hpp"
 
 namespace tessera::train {
 
@@ -11,15 +12,15 @@ constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompu
 
 }  // namespace
 
-StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue,
-                     const model::ParamTable& table, model::Hooks* observer)
+StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy,
+                     const model::ParamTable& table, std::function<void(int)> clear_unit, model::Hooks* observer)
     : layout_(layout),
       begins_(last_tick + 1),
       ends_(last_tick + 1),
       table_(table),
-      queue_(&queue),
-      observer_(observer),
-      missing_(table.units().size()) {
+      strategy_(strategy),
+      clear_unit_(std::move(clear_unit)),
+      observer_(observer) {
   for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
     if (layout.tensors()[i].space != memory::Space::device) continue;
     const memory::Lifetime& life = layout.tensors()[i].lifetime;
@@ -39,15 +40,12 @@ void StepHooks::begin_step() {
   if (!std::exchange(has_reported_whole_run_, true)) report(whole_run_, true);
 }
 
-void StepHooks::begin_micro_step(bool reduces) {
+void StepHooks::begin_micro_step() {
   // The micro-step before, if there was one, ended with its last tick: what lived until then goes.
   if (next_tick_ > 0 && events::has_listeners()) report(ends_[next_tick_ - 1], false);
   is_in_step_ = true;
-  reduces_ = reduces;
   next_tick_ = 0;
   phase_ = "forward";
-  std::fill(missing_.begin(), missing_.end(), 0);
-  for (const model::Param& param : table_.params()) ++missing_[param.unit];
 }
 
 void StepHooks::set_phase(std::string_view phase) {
@@ -59,6 +57,11 @@ void StepHooks::before(model::Pass pass, int unit) {
   if (pass == model::Pass::backward) {  // the recomputation is over, though the unit stays open
     if (under_way_[static_cast<int>(model::Pass::recompute)].unit == unit) end(model::Pass::recompute);
   }
+  if (reads_weights(pass, unit)) strategy_.open(unit);
+  if (pass == model::Pass::backward) {
+    strategy_.begin_gradients(unit);
+    clear_unit_(unit);
+  }
   if (observer_) observer_->before(pass, unit);
   under_way_[static_cast<int>(pass)] = {unit, events::now_s()};
 }
@@ -66,6 +69,7 @@ void StepHooks::before(model::Pass pass, int unit) {
 void StepHooks::after(model::Pass pass, int unit) {
   end(pass);
   if (observer_) observer_->after(pass, unit);
+  if (reads_weights(pass, unit)) strategy_.close(unit);
   if (pass == model::Pass::backward) progress();
 }
 
@@ -78,9 +82,7 @@ void StepHooks::end(model::Pass pass) {
 
 void StepHooks::gradient_ready(int param) {
   if (observer_) observer_->gradient_ready(param);
-  const int unit = table_.params()[param].unit;
-  if (--missing_[unit] > 0 || !reduces_) return;
-  queue_->ready(missing_.size() - 1 - static_cast<std::size_t>(unit));
+  strategy_.gradient_ready(param);
 }
 
 void StepHooks::tick(int tick) {

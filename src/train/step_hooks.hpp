@@ -1,8 +1,9 @@
 /// What a training step does while the model runs: announce tensors that come alive and die, tell how long each unit
-/// took, and hand finished gradients to the reduction.
+/// took, and drive the strategy: open and close units, hand over finished gradients.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,23 +12,20 @@
 #include "memory/layout.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
-#include "parallel/bucket_queue.hpp"
+#include "parallel/strategy.hpp"
 
 namespace tessera::train {
 
 class StepHooks final : public model::Hooks {
  public:
-  /// `last_tick` is the update's. `queue` has one span for each unit, the last unit first. Keeps references to all;
-  /// `observer` gets the same calls about passes and gradients.
-  StepHooks(const memory::Layout& layout, int last_tick, parallel::BucketQueue& queue, const model::ParamTable& table,
-            model::Hooks* observer = nullptr);
-  /// Forgets the queue, which is about to be destroyed: no pass reduces any more.
-  void forget_queue() { queue_ = nullptr; }
+  /// `last_tick` is the update's. `clear_unit` is called where a unit's gradients are about to be written. Keeps
+  /// references to all; `observer` gets the same calls about passes and gradients.
+  StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy, const model::ParamTable& table,
+            std::function<void(int)> clear_unit, model::Hooks* observer = nullptr);
 
   /// Before the first micro-step of a step. Reports what lives for the whole run once.
   void begin_step();
-  /// `reduces`: this micro-step completes the gradients, which leave as they are ready.
-  void begin_micro_step(bool reduces);
+  void begin_micro_step();
   /// What is under way in the phase before ends with it, as far as the trace is concerned: the head stays open.
   void set_phase(std::string_view phase);
   /// No tensor of this micro-step comes alive: this rank has no sequences in it.
@@ -39,9 +37,7 @@ class StepHooks final : public model::Hooks {
   void after(model::Pass pass, int unit) override;
   void gradient_ready(int param) override;
   void tick(int tick) override;
-  void progress() override {
-    if (queue_) queue_->progress();
-  }
+  void progress() override { strategy_.progress(); }
 
  private:
   struct UnderWay {
@@ -56,14 +52,14 @@ class StepHooks final : public model::Hooks {
   std::vector<std::vector<int>> begins_, ends_;  // tensors by tick
   std::vector<int> whole_run_;
   const model::ParamTable& table_;
-  parallel::BucketQueue* queue_;
+  parallel::Strategy& strategy_;
+  const std::function<void(int)> clear_unit_;
   model::Hooks* const observer_;                                 // gets every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
   std::array<UnderWay, model::kPasses> under_way_;               // [pass]
-  std::vector<int> missing_;                                     // [unit] gradients that are not ready yet
   int next_tick_ = 0;
   bool is_in_step_ = false;  // else it is a validation or a sample, which has memory of its own or uses a step's
-  bool reduces_ = false, has_reported_whole_run_ = false;
+  bool has_reported_whole_run_ = false;
   std::string_view phase_ = "setup";
 };
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "train/arrays.hpp"
+#include "train/strategy.hpp"
 
 namespace tessera::train {
 namespace {
@@ -21,11 +23,6 @@ void phase(const char* label, const Work& work) {
   events::report(events::Region{label, "compute", start_s, events::now_s()});
 }
 
-/// What is reduced; nothing without other ranks.
-std::vector<parallel::Span> spans_to_reduce(const Compute& compute, const parallel::World& world) {
-  return world.size() == 1 ? std::vector<parallel::Span>() : compute.gradients();
-}
-
 }  // namespace
 
 Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer)
@@ -34,18 +31,19 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       world_(world),
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.state.state))),
-      state_(make_state(plan, arena_)),
+      state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),
       compute_(make_compute(plan, settings, arena_)),
-      update_(make_update(plan, settings, arena_)),
+      update_(make_update(plan, settings, plan.sharing.shard_of(world.rank()), arena_)),
+      strategy_(make_strategy(plan, settings, world, exec_, arena_)),
       pipeline_(exec_, world, plan.batch.micro_steps, settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
   compute_->clear_gradients(exec_);  // the padding between tensors stays so
   exec_.fence();
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
-  const auto bucket_bytes = static_cast<std::int64_t>(settings.parallel.bucket_mbyte * 1e6);
-  queue_.emplace(world.collectives(), exec_, spans_to_reduce(*compute_, world), bucket_bytes, wire());
-  hooks_.emplace(plan.layout, model::Timeline{plan.shape.units()}.update(), *queue_, plan.table, observer);
+  hooks_.emplace(
+      plan.layout, model::Timeline{plan.shape.units()}.update(), *strategy_, plan.table,
+      [this](int unit) { clear_unit(unit); }, observer);
 }
 
 Trainer::~Trainer() { exec_.fence(); }
@@ -53,19 +51,21 @@ Trainer::~Trainer() { exec_.fence(); }
 void Trainer::disconnect() {
   exec_.fence();
   pipeline_.forget_graphs();  // they hold the sums, too
-  hooks_->forget_queue();
-  queue_.reset();
+  hooks_.reset();
+  strategy_.reset();
 }
 
 void Trainer::initialize(std::uint64_t seed) {
+  const bool is_sharded = plan_.sharing.shard != config::Shard::none;
   state_->clear(exec_);
-  if (world_.rank() == 0) state_->initialize(exec_, seed);  // the others get theirs from rank 0
+  if (is_sharded || world_.rank() == 0) state_->initialize(exec_, seed);
   exec_.fence();
+  if (is_sharded) return;  // every part is a pure function of the seed
   for (const parallel::Span& weights : state_->weights()) world_.collectives().broadcast(weights);
 }
 
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
-  if (!queue_ || !queue_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
+  if (!strategy_ || !strategy_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
   const HostTensors& slot = plan_.state.slots[pipeline_.next_slot()];
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
@@ -80,15 +80,18 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
   hooks_->begin_step();
   marks.mark(exec_, marks.begin());
-  phase("begin", [&] { compute_->begin_step(exec_, tokens); });
+  phase("begin", [&] {
+    compute_->begin_step(exec_, tokens);
+    strategy_->begin_step();
+  });
   for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
-    const bool reduces = world_.size() > 1 && micro + 1 == batch.micro_steps;
-    if (reduces) queue_->begin();
-    hooks_->begin_micro_step(reduces);
+    strategy_->begin(micro + 1 == batch.micro_steps);
+    hooks_->begin_micro_step();
     const int sequences = batch.sequences_of(world_.rank(), micro);
+    has_sequences_ = sequences > 0;
     marks.mark(exec_, marks.forward(micro));
-    if (sequences == 0) {
-      if (micro == 0) compute_->clear_gradients(exec_);
+    if (!has_sequences_) {
+      if (micro == 0 && !plan_.sharing.shards_gradients()) compute_->clear_gradients(exec_);
       hooks_->skip_ticks();
       compute_->walk(*hooks_);
       marks.mark(exec_, marks.backward(micro));
@@ -100,23 +103,33 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
       hooks_->set_phase("backward");
     });
     marks.mark(exec_, marks.backward(micro));
-    phase("backward", [&] { compute_->backward(exec_, micro > 0, *hooks_); });
+    const bool accumulates = micro > 0 && !plan_.sharing.shards_gradients();
+    phase("backward", [&] { compute_->backward(exec_, accumulates, *hooks_); });
     first += sequences;
   }
   marks.mark(exec_, marks.forward(batch.micro_steps));
-  phase("reduce", [&] { queue_->finish(); });
+  phase("reduce", [&] { strategy_->finish(); });
   marks.mark(exec_, marks.reduced());
   hooks_->set_phase("optimizer");
   hooks_->tick(model::Timeline{plan_.shape.units()}.update());
-  phase("optimizer", [&] { update_->enqueue(exec_); });
+  phase("optimizer", [&] {
+    update_->norm(exec_);
+    strategy_->sum();
+    update_->apply(exec_);
+  });
   Kokkos::deep_copy(exec_, host_scalars(slot), scalars_);
   marks.mark(exec_, marks.end());
   hooks_->end_step();
 }
 
+/// Where gradients are sharded, a unit's place has been another's before.
+void Trainer::clear_unit(int unit) {
+  if (plan_.sharing.shards_gradients()) compute_->clear_unit(exec_, unit, !has_sequences_);
+}
+
 StepNumbers Trainer::collect() {
   const Pipeline::Ended ended = pipeline_.collect();
-  if (started() == 0 && ended.was_by_launch && world_.size() > 1) queue_->collect();
+  if (started() == 0 && ended.was_by_launch && world_.size() > 1) strategy_->collect();
   const optim::StepState& s = *host_scalars(plan_.state.slots[ended.slot]).data();
   StepNumbers n{ended.phases};
   n.loss_sum = s.loss_sum;
@@ -134,8 +147,14 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
   const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
   const HostTokens tokens = host_tokens(plan_.state.validation);
   compute_->clear_validation(exec_);
-  for (std::int64_t window = first; window < last;) {
+  strategy_->begin_inference();
+  std::int64_t window = first;
+  for (std::int64_t done = 0; done < share; done += plan_.batch.micro_sequences) {  // as often on every rank
     const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
+    if (sequences <= 0) {
+      compute_->walk_validation(*hooks_);
+      continue;
+    }
     exec_.fence();             // the tokens before have been copied
     phase("validation", [&] {  // tells the watchdog, too, that there is progress
       fill(tokens, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
@@ -152,8 +171,20 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
 }
 
 std::vector<SavedTensor> Trainer::saved_state(bool mine_only) {
+  const int shards = plan_.sharing.ownership.shards(), copies = world_.size() / shards;
   return state_->saved(
-      [&](std::size_t number) { return !mine_only || static_cast<int>(number % world_.size()) == world_.rank(); });
+      [&](std::size_t number) { return !mine_only || static_cast<int>(number % copies) == world_.rank() / shards; });
+}
+
+std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {
+  const int shards = plan_.sharing.ownership.shards();
+  if (shards == 1) return own;
+  const std::vector<std::string> all = world_.all_gather(std::to_string(own));
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (rank / shards == world_.rank() / shards) sum += std::stoull(all[rank]);
+  }
+  return sum;
 }
 
 void Trainer::load_state(const std::function<void(const StateTensor&)>& visit) {
@@ -194,11 +225,6 @@ void Trainer::fill(const HostTokens& tokens, int sequences, const NextRow& next_
     std::copy(row_.begin(), row_.end() - 1, tokens.inputs + i * T);
     std::copy(row_.begin() + 1, row_.end(), tokens.targets + i * T);
   }
-}
-
-parallel::Span Trainer::wire() const {
-  if (plan_.state.wire == memory::kAbsent) return {};
-  return {"grads.wire", arena_.data<bfloat16>(plan_.state.wire), plan_.table.flat_count(), Dtype::bf16};
 }
 
 }  // namespace tessera::train

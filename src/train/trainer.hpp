@@ -3,11 +3,13 @@
 ///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
 ///
 /// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
-/// size weigh as much as they hold. The reduction runs in buckets under the last backward pass. Everything works on
-/// one arena: after the first step a step allocates nothing, and no launch waits for the host.
+/// size weigh as much as they hold. What crosses the network, and when, is the strategy's (parallel/strategy.hpp), which
+/// the model's hooks drive. Everything works on one arena: after the first step a step allocates nothing, and no launch
+/// waits for the host.
 ///
 /// What computes is in compute.hpp, what follows the gradients in update.hpp, what lasts from step to step in
-/// state.hpp, how steps follow each other in pipeline.hpp; this joins them with the ranks and the data.
+/// state.hpp, how ranks share it in sharing.hpp, how steps follow each other in pipeline.hpp; this joins them with the
+/// ranks and the data.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +23,8 @@
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/bucket_queue.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/strategy.hpp"
 #include "parallel/world.hpp"
 #include "train/compute.hpp"
 #include "train/pipeline.hpp"
@@ -89,14 +91,14 @@ class Trainer final : public Steps {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Connects the sums over the ranks. Collective, once, before anything else: where a rank has no trainer, for want of
-  /// memory, the others must know before they wait for it here.
-  void connect() { queue_->connect(); }
-  /// Waits for what is under way and closes the sums; there are no steps afterwards. The other ranks may have this
-  /// one's gradients open until they have come here, too: a barrier belongs between this and the trainer's end.
+  /// Connects the ranks. Collective, once, before anything else: where a rank has no trainer, for want of memory, the
+  /// others must know before they wait for it here.
+  void connect() { strategy_->connect(); }
+  /// Waits for what is under way and ends the connection; nothing that runs the model may follow. The other ranks may
+  /// have this one's memory open until they have come here, too: a barrier belongs between this and the trainer's end.
   void disconnect();
 
-  /// Weights from seed and label, moments zero; then rank 0's weights to everyone.
+  /// Weights from seed and label, moments zero. Collective: where nothing is sharded everyone gets rank 0's weights.
   void initialize(std::uint64_t seed);
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) override;
@@ -104,22 +106,31 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// Every tensor of the state; only those with index % ranks == rank when `mine_only`. Good while no step is started.
+  /// What this rank owns of every tensor of the state; `mine_only`: without what another rank that owns the same gives.
+  /// Good while no step is started.
   std::vector<SavedTensor> saved_state(bool mine_only);
-  /// Calls `visit` with host memory for every tensor of the state; it fills it.
+  /// Calls `visit` with host memory for what this rank owns of every tensor of the state; it fills it.
   void load_state(const std::function<void(const StateTensor&)>& visit);
   StateScalars scalars() const;
   void set_scalars(const StateScalars&);
 
-  /// Continues `prompt` with the present weights; allocates.
+  /// Weights are about to be read outside of steps: by generate() on one rank and follow() on the others, pass by pass.
+  /// Collective.
+  void begin_generation() { strategy_->begin_inference(); }
+  /// Continues `prompt` with the present weights; allocates. Where parameters are sharded, every other rank calls
+  /// follow() for each pass (options.begins_pass); elsewhere it may.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) {
     return compute_->generate(exec_, prompt, options, *hooks_);
   }
+  void follow() { compute_->walk_validation(*hooks_); }
 
   const State& state() const { return *state_; }
 
-  /// A hash of the weights, bit for bit: equal on all ranks when they hold the same model.
-  std::uint64_t weights_fingerprint() const { return state_->fingerprint(); }
+  /// A hash of this rank's weights, bit for bit; joined_fingerprint() makes that of the whole model out of those of the
+  /// ranks that share it: equal on all ranks if they hold the same model. Collective.
+  std::uint64_t own_fingerprint() const { return state_->fingerprint(); }
+  std::uint64_t joined_fingerprint(std::uint64_t own) const;
+  std::uint64_t weights_fingerprint() const { return joined_fingerprint(own_fingerprint()); }
 
  private:
   using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
@@ -130,7 +141,7 @@ class Trainer final : public Steps {
   template <class NextRow>
   void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
   void enqueue(const HostTensors& slot, StepMarks& marks);
-  parallel::Span wire() const;
+  void clear_unit(int unit);
 
   const Plan& plan_;
   const config::Settings& settings_;
@@ -141,15 +152,11 @@ class Trainer final : public Steps {
   std::unique_ptr<State> state_;
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Update> update_;
-  std::optional<parallel::BucketQueue> queue_;  // until disconnect()
+  std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), as the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;
+  bool has_sequences_ = true;      // in the micro-step that is enqueued
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
 };
-
-inline std::unique_ptr<Trainer> make_trainer(const Plan& plan, const config::Settings& settings,
-                                             parallel::World& world) {
-  return std::make_unique<Trainer>(plan, settings, world);
-}
 
 }  // namespace tessera::train

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/adamw.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"
 #include "optim/step_state.hpp"
 #include "train/arrays.hpp"
@@ -13,6 +15,22 @@ namespace tessera::train {
 namespace {
 
 using Exec = kernels::Device;
+using parallel::Range;
+
+/// Where the gradients that a rank owns lie in the array of gradients.
+std::vector<Range> owned_gradients(const Sharing& sharing, int shard) {
+  const parallel::Ownership& o = sharing.ownership;
+  if (o.shards() == 1 || sharing.shards_gradients()) return {{0, sharing.gradients_count()}};
+  std::vector<Range> ranges;
+  for (int unit = 0; unit < o.units(); ++unit) {
+    ranges.push_back({o.whole_first(unit) + shard * o.part(unit), o.part(unit)});
+  }
+  return ranges;
+}
+
+std::size_t norm_blocks_of(const Range& range) {
+  return kernels::SquareNorm<Exec, float>::blocks(static_cast<std::size_t>(range.count));
+}
 
 template <class Scalar, class Grad>
 class UpdateOf final : public Update {
@@ -20,34 +38,44 @@ class UpdateOf final : public Update {
   using Real = Accum<Scalar>;
   using Weights = kernels::MasterWeights<Exec, Scalar>;
 
-  UpdateOf(const Plan& plan, const config::Settings& settings, const memory::Arena<Exec>& arena)
+  UpdateOf(const Plan& plan, const config::Settings& settings, int shard, const memory::Arena<Exec>& arena)
       : settings_(settings),
-        weights_(weights_of<Scalar>(plan, arena)),
-        grads_(flat<const Grad>(plan, arena, plan.state.grads)),
-        m_(flat<Real>(plan, arena, plan.state.m)),
-        v_(flat<Real>(plan, arena, plan.state.v)),
-        norm_partial_(arena.template data<double>(plan.state.norm_partial),
-                      kernels::SquareNorm<Exec, Grad>::blocks(grads_.size())),
+        working_(array_of<Scalar>(arena, plan.state.params)),
+        master_(master_of<Scalar>(plan, arena)),
+        grads_(array_of<const Grad>(arena, plan.state.grads)),
+        owned_gradients_(owned_gradients(plan.sharing, shard)),
+        m_(array_of<Real>(arena, plan.state.m)),
+        v_(array_of<Real>(arena, plan.state.v)),
+        norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
         state_(optim::state_at(arena.template data<double>(plan.state.state))) {
-    const std::vector<kernels::AdamwSpan> spans = adamw_spans(plan.table, plan.owned);
-    const std::vector<kernels::AdamwBlock> blocks = kernels::make_adamw_blocks(spans);
-    blocks_ = upload_list(blocks, arena, plan.state.adamw_blocks);
-    for (std::size_t first = 0; first < blocks.size();) {  // blocks of one tensor follow each other
-      const auto span = std::find_if(spans.begin(), spans.end(), [&](const kernels::AdamwSpan& s) {
-        return blocks[first].param >= s.param && blocks[first].param < s.param + s.count;
-      });
-      std::size_t last = first;
-      while (last < blocks.size() && blocks[last].param < span->param + span->count) ++last;
-      blocks_of_tensors_.emplace_back(first, last);
-      first = last;
+    std::vector<kernels::AdamwBlock> blocks;
+    for (const OwnedSpan& span : owned_spans(plan.table, plan.sharing, shard)) {
+      const std::vector<kernels::AdamwBlock> of_tensor =
+          kernels::make_adamw_blocks({{span.weights, span.grad, span.state, span.count, span.param->has_decay}});
+      blocks_of_tensors_.emplace_back(blocks.size(), blocks.size() + of_tensor.size());
+      blocks.insert(blocks.end(), of_tensor.begin(), of_tensor.end());
     }
+    blocks_ = upload_list(blocks, arena, plan.state.adamw_blocks);
   }
 
-  void enqueue(const Exec& exec) override {
-    const config::Optimizer& o = settings_.optimizer;
-    kernels::SquareNorm<Exec, Grad>{
-        .x = grads_, .partial = norm_partial_, .total = kernels::Value<double, Exec>(&state_.data()->norm_squared)}
+  void norm(const Exec& exec) override {
+    std::size_t done = 0;
+    for (const Range& range : owned_gradients_) {
+      const std::size_t blocks = norm_blocks_of(range);
+      kernels::SquareNorm<Exec, Grad>{
+          .x = Kokkos::subview(grads_, std::make_pair(range.first, range.first + range.count)),
+          .partial = Kokkos::subview(norm_partial_, std::make_pair(done, done + blocks)),
+          .total = {}}
+          .launch_blocks(exec);
+      done += blocks;
+    }
+    kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
+                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared)}
         .launch(exec);
+  }
+
+  void apply(const Exec& exec) override {
+    const config::Optimizer& o = settings_.optimizer;
     optim::PrepareUpdate<Exec>{.state = state_,
                                .schedule = {.peak = o.learning_rate,
                                             .minimum = o.min_learning_rate,
@@ -67,8 +95,8 @@ class UpdateOf final : public Update {
     const config::Optimizer& o = settings_.optimizer;
     kernels::AdamwUpdate<Exec, Scalar, Grad>{
         .blocks = blocks,
-        .master = weights_.master,
-        .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : weights_.working,
+        .master = master_,
+        .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : working_,
         .grad = grads_,
         .m = m_,
         .v = v_,
@@ -81,8 +109,10 @@ class UpdateOf final : public Update {
   }
 
   const config::Settings& settings_;
-  const Weights weights_;
+  const kernels::Vector<Scalar, Exec> working_;
+  const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
   const kernels::Vector<const Grad, Exec> grads_;
+  const std::vector<Range> owned_gradients_;
   const kernels::Vector<Real, Exec> m_, v_;
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;
@@ -92,30 +122,25 @@ class UpdateOf final : public Update {
 
 }  // namespace
 
-std::vector<kernels::AdamwSpan> adamw_spans(const model::ParamTable& table, std::span<const parallel::Range> owned) {
-  std::vector<kernels::AdamwSpan> spans;
-  for (const model::Param& param : table.params()) {
-    std::int64_t state = 0;  // of the range's first element
-    for (const parallel::Range& range : owned) {
-      const std::int64_t first = std::max(range.first, param.first);
-      const std::int64_t last = std::min(range.first + range.count, param.first + param.count);
-      if (first < last) {
-        spans.push_back({.param = first,
-                         .grad = first,
-                         .state = state + first - range.first,
-                         .count = last - first,
-                         .decay = param.has_decay});
-      }
-      state += range.count;
-    }
-  }
-  return spans;
+std::int64_t norm_blocks(const Sharing& sharing) {
+  std::size_t blocks = 0;
+  for (const Range& range : owned_gradients(sharing, 0)) blocks += norm_blocks_of(range);
+  return static_cast<std::int64_t>(blocks);
 }
 
-std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings,
+std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing) {
+  std::int64_t blocks = 0;
+  for (const model::Param& param : table.params()) {  // a rank owns one piece of a tensor at most
+    const std::int64_t most = std::min(param.count, sharing.ownership.part(param.unit));
+    blocks += kernels::ceil_div(most, std::int64_t{kernels::kAdamwBlock});
+  }
+  return blocks;
+}
+
+std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings, int shard,
                                     const memory::Arena<Exec>& arena) {
   return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<Update> {
-    return std::make_unique<UpdateOf<Scalar, Grad>>(plan, settings, arena);
+    return std::make_unique<UpdateOf<Scalar, Grad>>(plan, settings, shard, arena);
   });
 }
 

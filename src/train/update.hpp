@@ -2,15 +2,12 @@
 /// this rank owns.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "config/settings.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/ownership.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -19,17 +16,21 @@ class Update {
  public:
   virtual ~Update() = default;
 
-  /// Enqueues all of it. The gradients of the owned elements are sums over the ranks by then. A step whose gradients
-  /// are not finite leaves weights and moments as they are.
-  virtual void enqueue(const kernels::Device& exec) = 0;
+  /// Enqueues the sum of the squares of the gradients that this rank owns. They are sums over the ranks by then.
+  virtual void norm(const kernels::Device& exec) = 0;
+
+  /// Enqueues the rest, when the sum of squares is that of all gradients. A step whose gradients are not finite leaves
+  /// weights and moments as they are.
+  virtual void apply(const kernels::Device& exec) = 0;
 };
 
-/// What AdamW updates: the part of every tensor that lies in the `owned` ranges, with decay where the tensor has one.
-/// Weights and gradients lie at their place in the flat index space, the optimizer's state range behind range.
-std::vector<kernels::AdamwSpan> adamw_spans(const model::ParamTable& table, std::span<const parallel::Range> owned);
+/// Bounds for the arrays of `norm` and `apply`, the same for every rank: partial sums, blocks of AdamW.
+std::int64_t norm_blocks(const Sharing& sharing);
+std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing);
 
-/// Uploads the list of blocks to its place in the arena. Keeps references to plan, settings and arena. Fences.
-std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings,
+/// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to plan,
+/// settings and arena. Fences.
+std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings, int shard,
                                     const memory::Arena<kernels::Device>& arena);
 
 }  // namespace tessera::train

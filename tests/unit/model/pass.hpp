@@ -64,13 +64,14 @@ class Pass {
         loss_id_(layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole())),
         tensors(declare(pass_options.chunk_rows)),
         arena(layout),
-        transformer(shape, table, tensors, options, arena, arena.template data<Scalar>(params_id_),
-                    arena.template data<Grad>(grads_id_)) {}
+        transformer(shape, table, tensors, options, arena,
+                    model::places_in<Scalar, Grad>(table, params(), arena.template data<Grad>(grads_id_))) {}
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
   void set_params(const std::vector<double>& flat) { upload(arena.template data<Scalar>(params_id_), flat); }
   const Scalar* params() const { return arena.template data<Scalar>(params_id_); }
+  model::UnitPlaces<Scalar, Real> weights() const { return model::places_in<Scalar, Real>(table, params(), nullptr); }
 
   /// Tokens [B,T+1]: the first T of a row are inputs, the last T targets.
   void set_tokens(const std::vector<int>& tokens, int B, int T) {

@@ -45,7 +45,7 @@ struct Generate : ::testing::Test {
 
   std::vector<int> generate(const std::vector<int>& prompt, const GenerateOptions& options,
                             AttentionKind attention = AttentionKind::flash2) {
-    return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.params(),
+    return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.weights(),
                                            {attention, kernels::GemmMath::full}, prompt, options, nobody);
   }
   model::Hooks nobody;
@@ -123,7 +123,7 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
   Pass<double> pass(shape, {.sequences = 1});
   pass.set_params(uniform(pass.table.flat_count(), 3));
   model::Hooks nobody;
-  EXPECT_EQ((model::generate<Device, double>(Device(), shape, pass.table, pass.params(),
+  EXPECT_EQ((model::generate<Device, double>(Device(), shape, pass.table, pass.weights(),
                                              {AttentionKind::flash2, kernels::GemmMath::full}, {4},
                                              {.max_tokens = 9, .temperature = 0}, nobody)),
             generate_slowly(pass, {4}, 9));

@@ -162,7 +162,7 @@ TEST_F(Hooks, the_reading_of_a_closed_unit_shows) {
 TEST_F(Hooks, generation_reads_no_weight_of_a_closed_unit) {
   const auto pass = pass_with(0);
   const auto text = [&](model::Hooks& hooks) {
-    return model::generate<Device, double>(Device(), pass->shape, pass->table, pass->params(),
+    return model::generate<Device, double>(Device(), pass->shape, pass->table, pass->weights(),
                                            {kernels::AttentionKind::flash2, kernels::GemmMath::full}, {4, 5, 6},
                                            {.max_tokens = 40, .temperature = 0}, hooks);
   };

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -78,12 +79,44 @@ inline State state_of(train::Trainer& trainer, bool mine_only = false) {
   return state;
 }
 
+/// The whole state on every rank, out of the parts that the ranks own. Each element must come from exactly one of them.
+inline State joined_state(train::Trainer& trainer, const parallel::World& world) {
+  std::string mine;
+  const auto put = [&](const void* data, std::size_t bytes) { mine.append(static_cast<const char*>(data), bytes); };
+  for (const train::SavedTensor& tensor : trainer.saved_state(true)) {
+    const std::string label = tensor.group + "/" + tensor.param->label;
+    const std::int64_t numbers[] = {std::ssize(label), tensor.param->count, tensor.first, tensor.count};
+    put(numbers, sizeof numbers);
+    put(label.data(), label.size());
+    put(tensor.data().data(), tensor.count * sizeof(float));
+  }
+  State state;
+  std::map<std::string, std::int64_t> found;
+  for (const std::string& part : world.all_gather(mine)) {
+    for (std::size_t at = 0; at < part.size();) {
+      std::int64_t numbers[4];
+      std::memcpy(numbers, part.data() + at, sizeof numbers);
+      const auto [length, whole, first, count] = numbers;
+      at += sizeof numbers;
+      const std::string label = part.substr(at, length);
+      at += length;
+      std::vector<float>& values = state[label];
+      values.resize(whole);
+      std::memcpy(values.data() + first, part.data() + at, count * sizeof(float));
+      at += count * sizeof(float);
+      found[label] += count;
+    }
+  }
+  for (const auto& [label, values] : state) EXPECT_EQ(found[label], std::ssize(values)) << label;
+  return state;
+}
+
 /// A trainer with everything it refers to. Steps follow each other from sample 0 on.
 class Training {
  public:
   explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32, model::Hooks* observer = nullptr)
       : settings(deck),
-        plan(train::plan_training(settings, dtype, world.size())),
+        plan(planned(settings, dtype, world.size())),
         corpus(data::Corpus::open(config::DataSource::synthetic, "", settings.model.vocab_size, 11)),
         sampler(corpus, settings.model.context_length, 0.1, 12),
         trainer(std::make_unique<train::Trainer>(plan, settings, world, observer)) {
@@ -97,6 +130,13 @@ class Training {
       trainer->disconnect();
       world.barrier();
     }
+  }
+
+  /// Weights that are not gathered are NaN, so that one which is read while its unit is closed shows.
+  static train::Plan planned(const config::Settings& settings, Dtype dtype, int ranks) {
+    train::Plan plan = train::plan_training(settings, dtype, ranks);
+    plan.poisons_closed_units = true;
+    return plan;
   }
 
   /// Numbers of the next step; the loss is the mean over all tokens of all ranks.

@@ -1,0 +1,63 @@
+/// How the ranks share weights, gradients and optimizer state: which elements each keeps, and where units lie that are
+/// gathered or on their way. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "model/params.hpp"
+#include "model/walk.hpp"
+#include "parallel/ownership.hpp"
+#include "parallel/replicated.hpp"
+
+namespace tessera::train {
+
+struct Sharing {
+  config::Shard shard;  // none where one rank alone would hold all shards
+  parallel::Ownership ownership;
+  int prefetch;  // units that are gathered ahead
+
+  // Units of one place take turns there: embedding and head in one, the blocks round in the others.
+  std::vector<int> weights_places;   // [units] of gathered weights
+  std::vector<int> gradient_places;  // [units] of gradients on their way
+
+  bool shards_gradients() const { return shard == config::Shard::gradients || shard == config::Shard::parameters; }
+  bool shards_weights() const { return shard == config::Shard::parameters; }
+
+  /// Which shard of each unit a rank holds.
+  int shard_of(int rank) const { return rank % ownership.shards(); }
+
+  /// Elements of each place: those of its largest unit.
+  std::vector<std::int64_t> sizes_of(const std::vector<int>& places) const;
+
+  // Where a unit begins in the arrays of the weights and of the gradients that last from step to step.
+  std::int64_t weights_first(int unit) const {
+    return shards_weights() ? ownership.owned_first(unit) : ownership.whole_first(unit);
+  }
+  std::int64_t weights_count() const { return shards_weights() ? ownership.owned_count() : ownership.whole_count(); }
+  std::int64_t gradients_count() const {
+    return shards_gradients() ? ownership.owned_count() : ownership.whole_count();
+  }
+};
+
+/// Throws Failure(Exit::usage) where parallel.shard_ranks does not divide `ranks`.
+Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
+
+/// Elements of a tensor that a rank owns, and where its arrays have them.
+struct OwnedSpan {
+  const model::Param* param;
+  std::int64_t from, count;           // elements of the tensor
+  std::int64_t weights, grad, state;  // first element: of the weights; of the gradients; of moments and master
+};
+
+/// All that shard `shard` owns, in the order of the tensors.
+std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing& sharing, int shard);
+
+/// The units in the order in which a training micro-step opens them to read their weights.
+std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
+
+/// Whether a pass reads a unit's weights: the embedding's backward pass does not.
+inline bool reads_weights(model::Pass pass, int unit) { return pass != model::Pass::backward || unit > 0; }
+
+}  // namespace tessera::train

@@ -1,0 +1,111 @@
+#include "train/strategy.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optim/step_state.hpp"
+#include "parallel/collective.hpp"
+#include "parallel/replicated.hpp"
+#include "parallel/sharded.hpp"
+
+namespace tessera::train {
+namespace {
+
+using Arena = memory::Arena<kernels::Device>;
+
+/// Elements first .. first + count - 1 of a tensor of the arena.
+parallel::Span span_of(const Arena& arena, memory::TensorId id, std::int64_t first, std::int64_t count,
+                       std::string label) {
+  const Dtype dtype = arena.layout()[id].dtype;
+  return {std::move(label), static_cast<char*>(arena.raw(id)) + first * bytes_of(dtype), count, dtype};
+}
+
+parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::string& label) {
+  if (id == memory::kAbsent) return {};
+  return span_of(arena, id, 0, arena.layout()[id].count, label);
+}
+
+std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const config::Settings& settings,
+                                                    parallel::World& world, const kernels::Device& exec,
+                                                    const Arena& arena) {
+  std::vector<parallel::Span> gradients;
+  if (world.size() > 1) {
+    const std::vector<memory::Part> parts = model::parts_of(plan.table, "grad.");
+    std::int64_t first = 0;
+    for (const memory::Part& part : parts) {
+      gradients.push_back(span_of(arena, plan.state.grads, first, part.count, part.label));
+      first += part.count;
+    }
+  }
+  return std::make_unique<parallel::Replicated>(world.collectives(), exec, gradients, order_of(settings.parallel),
+                                                whole_span(arena, plan.state.wire, "grads.wire"));
+}
+
+std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::World& world, const Arena& arena) {
+  const Sharing& sharing = plan.sharing;
+  const parallel::Ownership& o = sharing.ownership;
+  const StateTensors& t = plan.state;
+  const int shard = sharing.shard_of(world.rank());
+  std::vector<parallel::UnitMemory> memory(static_cast<std::size_t>(o.units()));
+  for (int unit = 0; unit < o.units(); ++unit) {
+    parallel::UnitMemory& m = memory[unit];
+    const std::string weights = "params." + o[unit].label, grads = "grad." + o[unit].label;
+    const std::int64_t whole = o.whole_first(unit), owned = o.owned_first(unit);
+    const std::int64_t padded = o.padded(unit), part = o.part(unit);
+    m.weights_place = sharing.weights_places[unit];
+    m.gradient_place = sharing.gradient_places[unit];
+    if (sharing.shards_weights()) {
+      m.weights = span_of(arena, t.gathered[m.weights_place], 0, padded, weights);
+      m.own_weights = span_of(arena, t.params, owned, part, weights);
+    } else {
+      m.weights = span_of(arena, t.params, whole, padded, weights);
+      m.own_weights = span_of(arena, t.params, whole + shard * part, part, weights);
+    }
+    if (sharing.shards_gradients()) {
+      m.gradient = span_of(arena, t.unit_grads[m.gradient_place], 0, padded, grads);
+      m.own_gradient = span_of(arena, t.grads, owned, part, grads);
+      if (!t.unit_wires.empty()) m.wire = span_of(arena, t.unit_wires[m.gradient_place], 0, padded, grads);
+    } else {
+      m.gradient = span_of(arena, t.grads, whole, padded, grads);
+      m.own_gradient = span_of(arena, t.grads, whole + shard * part, part, grads);
+      if (t.wire != memory::kAbsent) m.wire = span_of(arena, t.wire, whole, padded, grads);
+    }
+  }
+  return memory;
+}
+
+}  // namespace
+
+parallel::GradientOrder order_of(const config::Parallel& keys) {
+  using enum parallel::GradientOrder::Grouping;
+  using enum parallel::GradientOrder::Start;
+  const auto bucket_bytes = static_cast<std::int64_t>(keys.bucket_mbyte * 1e6);
+  switch (keys.gradient_sync) {
+    case config::GradientSync::per_parameter: return {parameter, after_backward, 0};
+    case config::GradientSync::flat: return {all, after_backward, 0};
+    case config::GradientSync::overlap: return {parameter, when_ready, 0};
+    case config::GradientSync::bucket: break;
+  }
+  return {bucket, when_ready, bucket_bytes};
+}
+
+std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
+                                                  parallel::World& world, const kernels::Device& exec,
+                                                  const Arena& arena) {
+  const Sharing& sharing = plan.sharing;
+  if (sharing.shard == config::Shard::none) return make_replicated(plan, settings, world, exec, arena);
+  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
+  parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
+                                   .shards_weights = sharing.shards_weights(),
+                                   .prefetch = sharing.prefetch,
+                                   .micro_steps = plan.batch.micro_steps,
+                                   .openings = openings_of(plan.table, {plan.shape.L, plan.options.checkpoint_blocks}),
+                                   .scalars = {"norm_squared", &state->norm_squared, 1, Dtype::fp64},
+                                   .poisons = plan.poisons_closed_units};
+  for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
+  return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,
+                                             unit_memory(plan, world, arena), std::move(options));
+}
+
+}  // namespace tessera::train

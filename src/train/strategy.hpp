@@ -1,0 +1,23 @@
+/// The strategy that a plan asks for, on the memory that it declares.
+#pragma once
+
+#include <memory>
+
+#include "config/settings.hpp"
+#include "kernels/core/tensor.hpp"
+#include "memory/arena.hpp"
+#include "parallel/strategy.hpp"
+#include "parallel/world.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::train {
+
+/// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
+parallel::GradientOrder order_of(const config::Parallel& keys);
+
+/// Not collective: connect() it.
+std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
+                                                  parallel::World& world, const kernels::Device& exec,
+                                                  const memory::Arena<kernels::Device>& arena);
+
+}  // namespace tessera::train

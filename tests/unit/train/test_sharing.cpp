@@ -1,0 +1,331 @@
+// Every way to share a step over ranks trains the same model: gradients of step 1, losses of 12 steps and the weights
+// after them against one rank in double, and bit for bit where the ways promise it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "errors.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
+#include "support/scalars.hpp"
+#include "unit/train/training.hpp"
+
+namespace tessera::test {
+namespace {
+
+using config::GradientSync;
+using config::Shard;
+
+struct Way {
+  std::string name = {};
+  GradientSync sync = GradientSync::bucket;
+  Shard shard = Shard::none;
+  std::int64_t prefetch = 1;
+  bool reshards = true;
+  std::int64_t shard_ranks = 0;
+};
+
+const Way kOrdersAndStages[] = {
+    {.name = "per_parameter", .sync = GradientSync::per_parameter},
+    {.name = "flat", .sync = GradientSync::flat},
+    {.name = "overlap", .sync = GradientSync::overlap},
+    {.name = "bucket"},
+    {.name = "optimizer", .shard = Shard::optimizer},
+    {.name = "gradients", .shard = Shard::gradients},
+    {.name = "parameters", .shard = Shard::parameters},
+};
+const Way kVariants[] = {
+    {.name = "parameters, nothing ahead", .shard = Shard::parameters, .prefetch = 0},
+    {.name = "parameters, everything ahead", .shard = Shard::parameters, .prefetch = 100},
+    {.name = "parameters, kept for backward", .shard = Shard::parameters, .reshards = false},
+    {.name = "optimizer, in pairs", .shard = Shard::optimizer, .shard_ranks = 2},
+    {.name = "gradients, in pairs", .shard = Shard::gradients, .shard_ranks = 2},
+    {.name = "parameters, in pairs", .shard = Shard::parameters, .shard_ranks = 2},
+    {.name = "parameters, alone", .shard = Shard::parameters, .shard_ranks = 1},
+};
+
+bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
+
+config::Settings settings_of(const Way& way) {
+  config::Settings deck = small_settings();
+  deck.model.num_layers = 3;
+  deck.train.steps = 12;
+  deck.train.batch_size = 12;  // which 1, 2, 3 and 4 ranks divide
+  deck.parallel.gradient_sync = way.sync;
+  deck.parallel.bucket_mbyte = 0.02;
+  deck.parallel.shard = way.shard;
+  deck.parallel.prefetch_blocks = way.prefetch;
+  deck.parallel.reshard_after_forward = way.reshards;
+  deck.parallel.shard_ranks = way.shard_ranks;
+  deck.precision.initial_loss_scale = 1024;
+  return deck;
+}
+
+struct Case {
+  std::int64_t batch, micro, checkpoint;
+  Dtype dtype;
+};
+
+/// What one rank in double does on batches of `batch` sequences, from weights rounded to float.
+struct Expected {
+  explicit Expected(std::int64_t batch) {
+    config::Settings deck = settings_of({});
+    deck.train.batch_size = batch;
+    const Training data(deck);
+    ReferenceTraining training(deck, Dtype::fp32);
+    const auto all = [&](const char* group) {
+      std::vector<std::vector<double>> tensors;
+      for (const model::Param& param : training.pass.table.params()) tensors.push_back(training.tensor(group, param));
+      return tensors;
+    };
+    for (int step = 0; step < 12; ++step) {
+      training.step(data.sampler);
+      losses.push_back(training.pass.loss);
+      norms.push_back(training.grad_norm);
+      if (step == 0) first_moments = all("moments/m");
+    }
+    weights = all("params");
+  }
+  std::vector<double> losses, norms;
+  std::vector<std::vector<double>> first_moments;  // by parameter: (1 - beta1) times the clipped gradient of step 1
+  std::vector<std::vector<double>> weights;        // after all steps
+};
+
+const Expected& expected(std::int64_t batch) {
+  static std::map<std::int64_t, Expected> all;
+  return all.try_emplace(batch, batch).first->second;
+}
+
+double relative_difference(const std::vector<float>& found, const std::vector<double>& reference) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    difference += std::pow(found[i] - reference[i], 2);
+    size += reference[i] * reference[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+/// In float the bound is the one of test_trainer.cpp. A 16-bit path rounds each activation and each gradient of one once:
+/// a step's loss and gradients differ by a few epsilons; twelve steps move the weights by about 0.1 of their size, so
+/// that their relative difference stays a tenth of the gradients'.
+void expect_same_training(const Way& way, const Case& c) {
+  SCOPED_TRACE(way.name + ", " + std::string(name_of(c.dtype)) + ", batch " + std::to_string(c.batch) + " in " +
+               std::to_string(c.micro) + ", checkpoint " + std::to_string(c.checkpoint));
+  config::Settings deck = settings_of(way);
+  deck.train.batch_size = c.batch;
+  deck.train.micro_batch_size = c.micro;
+  deck.train.checkpoint_activations = c.checkpoint;
+  Training training(deck, c.dtype);
+  const Expected& reference = expected(c.batch);
+  const double epsilon = c.dtype == Dtype::bf16 ? kEpsilon<bfloat16> : c.dtype == Dtype::fp16 ? kEpsilon<float16> : 0;
+  const double in_float = 2 * std::sqrt(24.0 * 3) * tolerance<float>(32);
+  const double of_loss = epsilon > 0 ? epsilon : in_float, of_gradient = epsilon > 0 ? 8 * epsilon : in_float;
+  for (int step = 0; step < 12; ++step) {
+    const Training::Step n = training.step();
+    EXPECT_FALSE(n.was_skipped);
+    EXPECT_NEAR(n.loss, reference.losses[step], of_loss * reference.losses[step]) << "step " << step;
+    EXPECT_NEAR(n.grad_norm, reference.norms[step], of_gradient * reference.norms[step]) << "step " << step;
+    if (step > 0) continue;
+    const State state = joined_state(*training.trainer, training.world);
+    for (const model::Param& param : training.plan.table.params()) {
+      EXPECT_LE(relative_difference(state.at("moments/m/" + param.label), reference.first_moments[param.number]),
+                of_gradient)
+          << param.label;
+    }
+  }
+  const State state = joined_state(*training.trainer, training.world);
+  for (const model::Param& param : training.plan.table.params()) {
+    EXPECT_LE(relative_difference(state.at("params/" + param.label), reference.weights[param.number]), of_gradient)
+        << param.label;
+  }
+}
+
+TEST(Sharing, every_order_and_stage_trains_as_one_rank_does) {
+  const int ranks = kRanks->world().size();
+  for (const Way& way : kOrdersAndStages) {
+    for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+      for (const std::int64_t micro_steps : {1, 3}) {
+        for (const std::int64_t checkpoint : {0, 1}) {
+          const std::int64_t batch = 36;
+          expect_same_training(way, {batch, batch / ranks / micro_steps, checkpoint, dtype});
+        }
+      }
+    }
+  }
+}
+
+TEST(Sharing, variants_train_as_one_rank_does) {
+  const int ranks = kRanks->world().size();
+  for (const Way& way : kVariants) {
+    if (!fits(way)) continue;
+    for (const std::int64_t checkpoint : {0, 2}) {
+      expect_same_training(way, {12, 12 / ranks, checkpoint, Dtype::fp32});
+      expect_same_training(way, {36, 12 / ranks, checkpoint, Dtype::bf16});
+    }
+  }
+}
+
+TEST(Sharing, uneven_ranks_and_ranks_without_a_sequence_are_weighted_by_tokens) {
+  for (const Way& way : kOrdersAndStages) {
+    expect_same_training(way, {5, 2, 0, Dtype::fp32});
+    expect_same_training(way, {7, 1, 1, Dtype::fp32});
+    expect_same_training(way, {1, 0, 0, Dtype::fp32});
+  }
+}
+
+TEST(Sharing, fp16_scales_its_loss_in_every_stage) {
+  for (const Way& way : kOrdersAndStages) {
+    if (way.shard == Shard::none) continue;
+    expect_same_training(way, {12, 0, 0, Dtype::fp16});
+    config::Settings deck = settings_of(way);
+    deck.precision.initial_loss_scale = 0x1p24;
+    Training training(deck, Dtype::fp16);
+    const std::uint64_t untouched = training.trainer->weights_fingerprint();
+    const Training::Step n = training.step();  // too large: every rank skips, though one alone may have overflowed
+    EXPECT_TRUE(n.was_skipped);
+    EXPECT_EQ(n.loss_scale, 0x1p23);
+    EXPECT_EQ(training.trainer->weights_fingerprint(), untouched);
+  }
+}
+
+TEST(Sharing, gradients_cross_the_network_in_16_bits_in_every_stage) {
+  for (const Way& way : kOrdersAndStages) {
+    for (const bool are_narrow : {false, true}) {
+      config::Settings deck = settings_of(way);
+      deck.precision.reduce = config::ReducePrecision::bf16;
+      if (are_narrow) deck.precision.gradients = config::GradientPrecision::bf16;
+      Training training(deck, Dtype::bf16);
+      const Expected& reference = expected(12);
+      for (int step = 0; step < 12; ++step) {
+        const double loss = training.step().loss;
+        EXPECT_NEAR(loss, reference.losses[step], kEpsilon<bfloat16> * reference.losses[step])
+            << way.name << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST(Sharing, gradients_in_16_bits_want_one_micro_step) {
+  config::Settings deck = settings_of({.shard = Shard::gradients});
+  deck.precision.gradients = config::GradientPrecision::bf16;
+  deck.train.micro_batch_size = 1;
+  EXPECT_THROW(train::plan_training(deck, Dtype::bf16, 2), Failure);
+}
+
+/// What a way does in 12 steps of one micro-step in fp32 without clipping.
+struct Outcome {
+  std::vector<double> losses;
+  double validation;
+  std::uint64_t fingerprint;
+  std::vector<int> text;
+  State state;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const Way& way) {
+  config::Settings deck = settings_of(way);
+  deck.optimizer.clip_norm = 0;
+  Training training(deck);
+  Outcome outcome;
+  for (int step = 0; step < 12; ++step) {
+    outcome.losses.push_back(training.step().loss_sum);
+    if (step == 5) outcome.validation = training.trainer->validate(training.sampler, 5).loss_sum;
+  }
+  outcome.fingerprint = training.trainer->weights_fingerprint();
+  training.trainer->begin_generation();
+  enum { follows, begins_pass, is_done };
+  if (training.world.rank() == 0) {
+    outcome.text = training.trainer->generate(
+        {1, 2, 3}, {.max_tokens = 5, .temperature = 0, .begins_pass = [&] { training.world.max(begins_pass); }});
+    training.world.max(is_done);
+  } else {
+    while (training.world.max(follows) == begins_pass) training.trainer->follow();
+  }
+  outcome.state = joined_state(*training.trainer, training.world);
+  return outcome;
+}
+
+TEST(Sharing, on_two_ranks_every_order_and_stage_gives_the_same_bits) {
+  if (kRanks->world().size() > 2) GTEST_SKIP() << "sums of more than two terms depend on their order";
+  const Outcome first = outcome_of(kOrdersAndStages[0]);
+  for (const Way& way : kOrdersAndStages) EXPECT_TRUE(outcome_of(way) == first) << way.name;
+  for (const Way& way : kVariants) {
+    if (!fits(way)) continue;
+    EXPECT_TRUE(outcome_of(way) == first) << way.name;
+  }
+}
+
+TEST(Sharing, repeats_bit_for_bit) {
+  for (const Way& way : kOrdersAndStages) {
+    const Outcome first = outcome_of(way);
+    EXPECT_TRUE(outcome_of(way) == first) << way.name;
+    EXPECT_EQ(first.text.size(), kRanks->world().rank() == 0 ? 5u : 0u);
+  }
+}
+
+TEST(Sharing, initial_weights_do_not_depend_on_who_makes_them) {
+  Training whole(settings_of({}));
+  const State state = joined_state(*whole.trainer, whole.world);
+  const std::uint64_t fingerprint = whole.trainer->weights_fingerprint();
+  for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
+    Training parts(settings_of({.shard = shard}));
+    EXPECT_EQ(joined_state(*parts.trainer, parts.world), state);
+    EXPECT_EQ(parts.trainer->weights_fingerprint(), fingerprint);
+  }
+}
+
+TEST(Sharing, a_state_goes_from_every_stage_to_every_other) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    for (const Way& from : kOrdersAndStages) {
+      Training original(settings_of(from), dtype);
+      for (int step = 0; step < 3; ++step) original.step();
+      const State state = joined_state(*original.trainer, original.world);
+      for (const Way& to : kOrdersAndStages) {
+        Training resumed(settings_of(to), dtype);
+        resumed.trainer->load_state([&](const train::StateTensor& tensor) {
+          const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+          std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
+        });
+        resumed.trainer->set_scalars(original.trainer->scalars());
+        EXPECT_EQ(joined_state(*resumed.trainer, resumed.world), state) << from.name << " to " << to.name;
+        EXPECT_EQ(resumed.trainer->weights_fingerprint(), original.trainer->weights_fingerprint());
+        resumed.next_sample = original.next_sample;
+        if (&from == &to) {
+          EXPECT_EQ(resumed.step().loss_sum, original.step().loss_sum) << from.name;
+          break;  // the original has moved on
+        }
+      }
+    }
+  }
+}
+
+TEST(Sharing, ranks_keep_their_parts_only) {
+  const int ranks = kRanks->world().size();
+  const auto bytes = [&](Shard shard, memory::Category category) {
+    const train::Plan plan = train::plan_training(settings_of({.shard = shard}), Dtype::fp32, ranks);
+    std::int64_t sum = 0;
+    for (const memory::Tensor& t : plan.layout.tensors()) {
+      if (t.category == category && t.lifetime.is_whole_run()) sum += t.bytes;
+    }
+    return static_cast<double>(sum);
+  };
+  using memory::Category;
+  const double padding = 1.1;  // five units of at most 64 * ranks elements each, of 40,000
+  const double optimizer = bytes(Shard::none, Category::optimizer), gradients = bytes(Shard::none, Category::gradients);
+  for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
+    EXPECT_LE(bytes(shard, Category::optimizer), padding * optimizer / ranks);
+  }
+  EXPECT_LE(bytes(Shard::gradients, Category::gradients), padding * gradients / ranks);
+  EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
+}
+
+TEST(Sharing, refuses_shards_that_do_not_divide_the_ranks) {
+  config::Settings deck = settings_of({.shard = Shard::optimizer, .shard_ranks = 2});
+  EXPECT_NO_THROW(train::plan_training(deck, Dtype::fp32, 4));
+  EXPECT_THROW(train::plan_training(deck, Dtype::fp32, 3), Failure);
+}
+
+}  // namespace
+}  // namespace tessera::test
