@@ -1,4 +1,4 @@
-/// What writing, reading and rewinding checkpoints share: names, the state as attributes, checksums, and failing together.
+/// What writing, reading and rewinding checkpoints share: names, the state as attributes, checksums, failing together.
 /// Only for src/io/checkpoint*.cpp.
 #pragma once
 

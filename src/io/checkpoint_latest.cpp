@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kAbandoned = "abandoned_";
 
-/// The text of `latest`: the name of the newest checkpoint, and while a rewind to it is under way the folder that takes
-/// the later ones.
+/// The text of `latest`: the name of the newest checkpoint and, while a rewind to it is under way, of the folder that
+/// takes the later ones.
 struct Latest {
   std::string name, abandoned;
 };
@@ -35,7 +35,7 @@ Latest read_latest(const fs::path& checkpoints) {
   return latest;
 }
 
-/// The first abandoned_NN that is not there.
+/// The first abandoned_NN that does not exist.
 std::string free_abandoned(const fs::path& checkpoints) {
   std::error_code error;
   for (int number = 1;; ++number) {

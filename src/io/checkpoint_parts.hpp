@@ -39,8 +39,8 @@ struct IndexedTensor {
 };
 
 /// The tensors of all ranks' manifests, in the order in which they are first named.
-/// Throws  std::logic_error that names the tensor, the elements and the ranks: elements that no rank writes or two parts
-///         hold, or a shape or axes on which ranks differ
+/// Throws  std::logic_error with tensor, elements and ranks: for elements that no rank writes or two parts hold, and
+///         for a shape or axes on which ranks differ
 std::vector<IndexedTensor> tensors_of(const std::vector<std::string>& manifests);
 
 }  // namespace tessera::io::detail

@@ -31,7 +31,7 @@ Failure damaged(const fs::path& file, const std::string& what, std::string_view 
   return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option)));
 }
 
-/// The index, checked before HDF5 trusts its contents.
+/// The index, open, after checking its checksum and version.
 h5::File open_index(const fs::path& folder, std::string_view option) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -81,8 +81,8 @@ struct CheckpointReader::Opened {
   fs::path folder;
   h5::File index;
   CheckpointState state;
-  std::vector<std::string> files;   // of the ranks
-  std::vector<std::int64_t> bytes;  // theirs
+  std::vector<std::string> files;   // of the ranks: their names
+  std::vector<std::int64_t> bytes;  // of each
 };
 
 CheckpointReader::CheckpointReader(std::unique_ptr<Opened> opened) : opened_(std::move(opened)) {}
@@ -133,7 +133,7 @@ void CheckpointReader::require_unchanged() const {
 }
 
 CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
-  // "x/step_00000010/" and relative paths get the same name and neighbours as the plain one
+  // of one form, however spelled ("x/step_00000010/", relative): messages name the folder and its neighbours
   fs::path folder = fs::absolute(step_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::unique_ptr<CheckpointReader::Opened> opened;

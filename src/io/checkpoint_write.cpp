@@ -115,8 +115,8 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
   sync_file(path);
 }
 
-/// Moves the finished folder to its name. One of the same step is exchanged for it atomically where the file system can;
-/// elsewhere there is a moment in which only older checkpoints exist.
+/// Moves the finished folder to its name. One of the same step is exchanged for it atomically where the file system
+/// can; elsewhere there is a moment in which only older checkpoints exist.
 void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(temporary);
   if (!fs::exists(folder)) return publish(temporary, folder);

@@ -260,8 +260,8 @@ TEST(H5, virtual_dataset_follows_its_folder) {
   EXPECT_EQ(index.dataset("params/w").values<float>(), values);
 }
 
-// Every range of a scalar, a line, a row, a column, a matrix and a block, against the flat values: read, and mapped from
-// a source of its own between two others.
+// Every range of a scalar, a line, a row, a column, a matrix and a block, against the flat values: read, and mapped
+// from a source of its own between two others.
 TEST(H5, every_range_is_read_and_mapped) {
   const ScratchFolder folder;
   for (const h5::Shape& shape : {h5::Shape{}, {5}, {1, 4}, {4, 1}, {3, 4}, {2, 3, 2}}) {
