@@ -1,21 +1,30 @@
 /// Checkpoints: a folder per step that is either complete or not there.
 ///
 ///   checkpoints/step_NNNNNNNN/index.h5       state as root attributes; /params/<label>, /moments/m/<label>, ... as
-///                                            virtual datasets with relative sources; /<axis>, a dimension scale of
-///                                            the tensors that have that axis; /files/{name,bytes,xxh3}
-///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  the tensors that this rank owned, whole, float32
+///                                            virtual datasets with relative sources: the logical tensors, however
+///                                            many ranks wrote them; /<axis>, a dimension scale of the tensors that
+///                                            have that axis; /files/{name,bytes,xxh3}
+///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  what this rank wrote, float32, under the same paths: tensors as they are,
+///                                            parts of tensors as 1-D datasets; a further part of the same tensor as
+///                                            <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
 ///   checkpoints/latest                       text: name of the newest complete folder
 ///   checkpoints/abandoned_NN/                what a rewind left behind: later checkpoints, and the run.h5 of then
 ///
-/// Writing   all ranks together: temporary folder, files and folder synced, renamed, `latest` moved last, older
-///           checkpoints beyond `keep` deleted only then. Either every rank returns or every rank throws the same
-///           Failure, which names the rank that failed: Exit::files, or the code of what fetched a tensor, or that of
-///           memory that ran out. What existed before is then untouched.
+/// Writing   all ranks together. Before any of them writes, they compare what each is going to: every element of every
+///           tensor must be written exactly once, since HDF5 reads zeros in a gap. Then come a temporary folder, files
+///           and folder synced, the rename, and the move of `latest`; only then older checkpoints beyond `keep` are
+///           deleted. Either every rank returns, or every rank throws the same Failure, which names the rank that
+///           failed: with the code of what fetched a tensor, or that of memory that ran out, or else Exit::files. What
+///           existed before is then untouched.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
-///           missing source of a virtual dataset as zeros. Any number of ranks may read.
+///           missing source of a virtual dataset as zeros. Any number of ranks may read, each any range of a tensor;
+///           files that hold only other ranges are not opened for that.
+/// Versions  format_version is 1. Parts of tensors and later attributes of the state are optional: every program that
+///           reads version 1 reads all its files.
 /// Limits    not two runs in one directory at a time. Kill-safe on local file systems and on network ones that
 ///           rename atomically. A scale measures 4,000 tensors; further ones have the axis's name as a label only.
+///           Groups, labels and axes have no white space.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +47,18 @@ struct Peers {
   std::function<std::vector<std::string>(const std::string&)> all_gather = {};
 };
 
-/// A logical tensor, unpadded and unsharded, of the one rank that writes it.
+/// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are those of the
+/// tensor, whoever writes a part of it. A rank may write several parts of a tensor, or none.
 struct CheckpointTensor {
   std::string group;  // "params", "moments/m", "moments/v"
   std::string label;  // "block.03.attn.qkv.weight"
   std::vector<std::int64_t> shape;
-  std::function<std::span<const float>()> data;  // row-major; asked for once, valid until another tensor's is
-  std::vector<std::string> axes = {};            // a word for each dimension ("channel"), or none
+  /// Elements first .. first + count - 1, row-major. Asked for once, not at all if there are none; valid until another
+  /// tensor's are asked for.
+  std::function<std::span<const float>()> data;
+  std::vector<std::string> axes = {};  // a word for each dimension ("channel"), or none
+  std::int64_t first = 0;              // element of the tensor, counted in row-major order
+  std::int64_t count = -1;             // elements; -1: the whole tensor; 0: none
 };
 
 struct CheckpointState {
@@ -55,14 +69,19 @@ struct CheckpointState {
   std::int64_t good_steps = 0;       // since the loss scale last changed
   std::int64_t optimizer_steps = 0;  // AdamW updates that were not skipped
   std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
+  std::string shard = {};            // what they divided among them: "none", "optimizer", ...; "" in early versions
   std::string deck;                  // resolved, TOML
   std::string tokenisation;          // Corpus::tokenisation()
   std::int64_t corpus_tokens = 0;    // Corpus::size()
-  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" where it was not known, as in early versions
+  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" where it is not known, as in early versions
   std::string gemm;                  // which GEMM library and algorithms
   std::string git_hash;
 };
 
+/// Collective. Writes checkpoints/step_NNNNNNNN of `run_directory`, in place of one of that step, and deletes those
+/// before the newest `keep`. The state is rank 0's.
+/// Throws  on every rank, as above; Exit::files for a tensor whose parts do not cover it exactly once, with its name,
+///         the elements, and the ranks that both write them
 void write_checkpoint(const std::filesystem::path& run_directory, const CheckpointState&,
                       std::span<const CheckpointTensor> mine, const Peers&, int keep);
 
@@ -73,9 +92,13 @@ class CheckpointReader {
   std::vector<std::string> labels(const std::string& group) const;  // sorted
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
+  /// The whole tensor, row-major; throws Failure(Exit::files) if `out` has another size.
   void read(const std::string& group, const std::string& label, std::span<float> out) const;
-  /// Call after the last read. Throws Failure(Exit::files) if a rank's file has gone or changed its size since it was
-  /// verified: HDF5 then has read zeros, without an error.
+  /// Elements first .. first + out.size() - 1 of the tensor, counted in row-major order, and nothing else. Local: each
+  /// rank reads what it needs. Throws std::out_of_range if the tensor does not have all of them.
+  void read(const std::string& group, const std::string& label, std::int64_t first, std::span<float> out) const;
+  /// Call it after the last read. Throws Failure(Exit::files) if a rank's file has disappeared or changed its size
+  /// since it was verified: HDF5 then has read zeros, without an error.
   void require_unchanged() const;
 
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -94,11 +117,11 @@ class CheckpointReader {
 /// `option`: what a person types before the path of one ("--resume ", "job.input=").
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
-/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest` names
-/// it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose rows
-/// after that step are about to be cut. Returns that folder; empty if there was no later checkpoint. A kill before
-/// `latest` has moved leaves everything as it was; after it is_rewinding() until the next call with this checkpoint has
-/// completed the rest. Local: call it on one rank.
+/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`
+/// names it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose
+/// rows after that step are about to be cut. Returns that folder; empty if there was no later checkpoint. A kill before
+/// `latest` has moved leaves everything as it was. After a later one, is_rewinding() is true until the next call with
+/// this checkpoint has completed the rest. Local: call it on one rank.
 /// Throws  Failure(Exit::files)
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
                                                const std::filesystem::path& step_folder);

@@ -193,6 +193,45 @@ std::int64_t Dataset::size() const { return product(shape()); }
 
 namespace {
 
+/// A hyperslab without gaps.
+struct Box {
+  std::vector<hsize_t> start, count;
+  hsize_t size = 1;
+
+  void select(const Handle& space, const std::string& where) const {
+    H5_CHECK(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr), where,
+             "selecting");
+  }
+};
+
+/// Elements first .. first + count - 1 of an array, counted in row-major order, as boxes in that order: of a matrix the
+/// end of a row, whole rows, and the beginning of a row; at most 2 * rank - 1 of any array.
+std::vector<Box> boxes_of(const Shape& shape, std::int64_t first, std::int64_t count) {
+  std::vector<Box> boxes;
+  for (const std::int64_t end = first + count; first < end;) {
+    // the outermost axis of which a whole step, over all axes within it, fits at `first`
+    std::int64_t step = product(shape);
+    std::size_t axis = 0;
+    for (; axis < shape.size(); ++axis) {
+      step /= shape[axis];
+      if (first % step == 0 && end - first >= step) break;
+    }
+    const std::int64_t at = first / step % shape[axis], steps = std::min(shape[axis] - at, (end - first) / step);
+    Box box{std::vector<hsize_t>(shape.size(), 0), std::vector<hsize_t>(shape.begin(), shape.end())};
+    box.start[axis] = static_cast<hsize_t>(at);
+    box.count[axis] = static_cast<hsize_t>(steps);
+    std::int64_t outer = first / step / shape[axis];
+    for (std::size_t i = axis; i-- > 0; outer /= shape[i]) {
+      box.start[i] = static_cast<hsize_t>(outer % shape[i]);
+      box.count[i] = 1;
+    }
+    box.size = static_cast<hsize_t>(steps * step);
+    boxes.push_back(std::move(box));
+    first += steps * step;
+  }
+  return boxes;
+}
+
 void require_kind(const Dataset& dataset, Type wanted) {
   const Type stored = dataset.type();
   const std::string kind = stored == Type::text ? "text" : is_float(stored) ? "floats" : "integers";
@@ -234,15 +273,19 @@ void Dataset::read_as(Type type, void* out, std::int64_t count) const {
 void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64_t count) const {
   require_kind(*this, type);
   const Shape extents = shape();
-  if (extents.size() != 1 || first < 0 || count < 0 || first + count > extents[0]) {
-    throw Failure(Exit::files, fmt::format("{}: shape [{}] has no entries {}..{}. Give a longer 1-D dataset.", where_,
+  if (first < 0 || count < 0 || first > product(extents) - count) {
+    throw Failure(Exit::files, fmt::format("{}: shape [{}] has no entries {}..{}. Give a longer dataset.", where_,
                                            fmt::join(extents, ", "), first, first + count - 1));
   }
   if (count == 0) return;
-  const hsize_t start = static_cast<hsize_t>(first), length = static_cast<hsize_t>(count);
-  const Handle from = make_space(extents), to = make_space({count});
-  H5_CHECK(H5Sselect_hyperslab(from.id(), H5S_SELECT_SET, &start, nullptr, &length, nullptr), where_, "selecting");
-  read_selected(*this, type, to.id(), from.id(), out);
+  if (extents.empty()) return read_as(type, out, count);
+  const Handle from = make_space(extents);
+  const std::size_t bytes = H5Tget_size(make_type(type, false).id());
+  for (const Box& box : boxes_of(extents, first, count)) {
+    box.select(from, where_);
+    read_selected(*this, type, make_space({static_cast<std::int64_t>(box.size)}).id(), from.id(), out);
+    out = static_cast<std::byte*>(out) + box.size * bytes;
+  }
 }
 
 std::vector<std::string> Dataset::strings() const {
@@ -369,12 +412,30 @@ Dataset Group::write(const std::string& path, const std::vector<std::string>& co
   return write_as(path, Type::text, {count}, pointers.data(), count, meaning);
 }
 
-Dataset Group::write_virtual(const std::string& path, Type type, const Shape& shape, const std::string& source_file,
-                             const std::string& source_path, const Meaning& meaning) {
+Dataset Group::write_virtual(const std::string& path, Type type, const Shape& shape, std::span<const Source> sources,
+                             const Meaning& meaning) {
   const std::string where = fmt::format("{}/{}", where_, path);
   const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose), space = make_space(shape);
-  H5_CHECK(H5Pset_virtual(creation.id(), space.id(), source_file.c_str(), source_path.c_str(), space.id()), where,
-           "making the virtual dataset");
+  const auto map = [&](const Source& source, const Handle& from) {
+    H5_CHECK(H5Pset_virtual(creation.id(), space.id(), source.file.c_str(), source.path.c_str(), from.id()), where,
+             "making the virtual dataset");
+  };
+  for (const Source& source : sources) {
+    if (source.count < 0) {
+      H5_CHECK(H5Sselect_all(space.id()), where, "selecting");
+      map(source, space);
+      continue;
+    }
+    const Handle entries = make_space({source.count});
+    Box part{{0}, {0}};
+    for (const Box& box : boxes_of(shape, source.first, source.count)) {
+      box.select(space, where);
+      part.count = {box.size};
+      part.select(entries, where);
+      map(source, entries);
+      part.start[0] += box.size;
+    }
+  }
   Dataset dataset(make_dataset(*this, path, where, type, shape, creation.id()), where);
   set_meaning(dataset, meaning);
   return dataset;

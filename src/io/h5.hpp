@@ -52,6 +52,14 @@ struct Meaning {
   std::string_view description;
 };
 
+/// What a virtual dataset shows of another file. A relative `file` is relative to the virtual dataset's own.
+struct Source {
+  std::string file;
+  std::string path;         // of a dataset there: of the same shape, or with a `count` 1-D, [count]
+  std::int64_t first = 0;   // which entries of the virtual dataset it holds, counted in row-major order: those
+  std::int64_t count = -1;  // from `first` to first + count - 1; -1: all
+};
+
 /// One HDF5 identifier; closes it in the destructor (quietly) or in close() (checked).
 class Handle {
  public:
@@ -100,9 +108,9 @@ class Dataset : public Object {
   Shape shape() const;
   std::int64_t size() const;  // product of the extents
 
-  /// The whole dataset, or `out.size()` entries of a 1-D one from `first` on. Floats read floats of any width,
-  /// integers read integers of any width; a value out of range or the other kind is refused, not converted, and so is a
-  /// file that was shortened since it was opened.
+  /// The whole dataset, or `out.size()` entries from `first` on, counted in row-major order, and nothing else. Floats
+  /// read floats of any width, integers read integers of any width; a value out of range or of the other kind is
+  /// refused, not converted, and so is a file that was shortened since it was opened.
   template <class T>
   void read(std::span<T> out) const {
     read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size()));
@@ -150,10 +158,9 @@ class Group : public Object {
   }
   Dataset write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning);
 
-  /// A virtual dataset that maps all of `source_path` of `source_file`; a relative file name is relative to this file.
-  /// HDF5 reads zeros, without an error, where the source is missing: verify the files first.
-  Dataset write_virtual(const std::string& path, Type, const Shape&, const std::string& source_file,
-                        const std::string& source_path, const Meaning&);
+  /// A virtual dataset, made of `sources`. HDF5 reads zeros, without an error, where no source holds an entry and where
+  /// the file of one is missing: verify both first.
+  Dataset write_virtual(const std::string& path, Type, const Shape&, std::span<const Source> sources, const Meaning&);
 
  protected:
   using Object::Object;

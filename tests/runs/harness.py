@@ -229,14 +229,19 @@ def index_of(directory, step=None):
     return h5py.File(directory / f"checkpoints/step_{step or latest_step(directory):08d}/index.h5", "r")
 
 
-def tensors(directory, step=None):
-    """{path: array} of every tensor in the newest (or the named) checkpoint, read as any HDF5 program would."""
+def tensors_of(index):
+    """{path: array} of every tensor in an open index, read as any HDF5 program would."""
     found = {}
-    with index_of(directory, step) as file:
-        for group in ("params", "moments"):
-            file[group].visititems(lambda name, item, group=group: found.__setitem__(f"{group}/{name}", item[()])
-                                   if isinstance(item, h5py.Dataset) else None)
+    for group in ("params", "moments"):
+        index[group].visititems(lambda name, item, group=group: found.__setitem__(f"{group}/{name}", item[()])
+                                if isinstance(item, h5py.Dataset) else None)
     return found
+
+
+def tensors(directory, step=None):
+    """{path: array} of every tensor in the newest (or the named) checkpoint."""
+    with index_of(directory, step) as index:
+        return tensors_of(index)
 
 
 def snapshot(directory):

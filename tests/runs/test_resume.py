@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Stopping and resuming: signals, limits and kills, and bitwise equality afterwards."""
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,8 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, STOPPED, TINY, USAGE, RunTest, column, configuration, end_all, gpus, latest_step, snapshot, tensors, wait_for_end
+from harness import (FILES, FINISHED, LOSS_BOUND, SOURCE, STOPPED, TINY, USAGE, RunTest, column, configuration, end_all, gpus, index_of,
+                     latest_step, snapshot, tensors, tensors_of, wait_for_end)
 
 STEPS = 240 if gpus() is None else 1000  # enough that a kill comes before the end
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -301,6 +303,50 @@ class Resume(RunTest):
         self.assertIn("5000", said[0])
         self.assertIn("6000", said[0])
         self.assertEqual(go_on(15, 6000), [])
+
+
+class EarlierVersions(RunTest):
+    """Checkpoints of golden/checkpoint_v1, which an earlier program wrote on one rank and on two."""
+
+    GOLDEN = SOURCE / "tests/golden/checkpoint_v1"
+    EXPECTED = json.loads((GOLDEN / "expected.json").read_text())["ranks"]
+
+    def arguments(self, writers, directory, *more):
+        return (self.GOLDEN / "deck.toml", f"job.directory={directory}", *more,
+                "--resume", self.GOLDEN / f"ranks_{writers}/step_00000004")
+
+    def test_are_restored_bit_for_bit(self):
+        for writers in self.EXPECTED:
+            with h5py.File(self.GOLDEN / f"ranks_{writers}/step_00000004/index.h5", "r") as file:
+                state = {name: file.attrs[name] for name in ("step", "sample_index", "seed", "loss_scale", "good_steps",
+                                                             "optimizer_steps", "corpus_fingerprint", "tokenisation")}
+                expected = tensors_of(file)
+            self.assertEqual(state["step"], 4)
+            self.assertTrue(all(np.any(value) for value in expected.values()), "a tensor of zeros shows nothing")
+            for ranks in (None, 2):
+                with self.subTest(writers=writers, ranks=ranks):
+                    directory = self.folder / f"{writers} to {ranks}"
+                    # over before the first step: the run writes the state that it read
+                    result = self.run_deck(*self.arguments(writers, directory, "train.time_limit_s=1e-9"), ranks=ranks,
+                                           code=STOPPED, says="after step 4")
+                    self.assertIn(f"step 4, written by {writers} rank", result.out)
+                    self.assertEqual(list(column(directory, "step")), [])
+                    with index_of(directory, 4) as file:
+                        self.assertEqual({name: file.attrs[name] for name in state}, state)
+                    made = tensors(directory, 4)
+                    self.assertEqual(sorted(made), sorted(expected))
+                    for label in expected:
+                        np.testing.assert_array_equal(made[label], expected[label], label)
+
+    def test_go_on_with_the_losses_of_then(self):
+        for writers, expected in self.EXPECTED.items():
+            for ranks in (None, 2):
+                with self.subTest(writers=writers, ranks=ranks):
+                    directory = self.folder / f"{writers} to {ranks}"
+                    self.run_deck(*self.arguments(writers, directory), ranks=ranks)
+                    self.assertEqual(list(column(directory, "step")), expected["step"])
+                    np.testing.assert_allclose(column(directory, "loss"), expected["loss"], rtol=LOSS_BOUND, atol=0)
+                    self.assertEqual(latest_step(directory), 6)
 
 
 class Stopping(RunTest):

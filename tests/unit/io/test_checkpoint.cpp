@@ -34,6 +34,7 @@ CheckpointState state_at(std::int64_t step) {
           .good_steps = 3,
           .optimizer_steps = step - 1,
           .ranks = 0,
+          .shard = step == 12 ? "optimizer" : "",
           .deck = "[model]\nd_model = 4\n",
           .tokenisation = "bytes",
           .corpus_fingerprint = step == 12 ? "0123456789abcdef" : "",
@@ -148,6 +149,7 @@ TEST(Checkpoint, state_comes_back) {
   EXPECT_EQ(s.good_steps, 3);
   EXPECT_EQ(s.optimizer_steps, 11);
   EXPECT_EQ(s.ranks, 2);
+  EXPECT_EQ(s.shard, "optimizer");
   EXPECT_EQ(s.deck, "[model]\nd_model = 4\n");
   EXPECT_EQ(s.tokenisation, "bytes");
   EXPECT_EQ(s.corpus_fingerprint, "0123456789abcdef");
@@ -160,13 +162,19 @@ TEST(Checkpoint, state_comes_back) {
               AllOf(HasSubstr("embedding.weight"), HasSubstr("[7, 4]")));
 }
 
-// As a program wrote it that knew of no fingerprint: the attribute is not there.
-TEST(Checkpoint, without_a_fingerprint_comes_back_without_one) {
+// As a program wrote it that knew of neither: the attribute is not there.
+TEST(Checkpoint, without_a_fingerprint_or_sharding_comes_back_without) {
   const ScratchFolder run;
   write_steps(run.path(), {10, 12}, 2);
-  EXPECT_FALSE(io::h5::File::open(run / "checkpoints/step_00000010/index.h5").has_attribute("corpus_fingerprint"));
-  EXPECT_TRUE(io::h5::File::open(run / "checkpoints/step_00000012/index.h5").has_attribute("corpus_fingerprint"));
-  EXPECT_EQ(io::open_checkpoint(run / "checkpoints/step_00000010", kAlone, "").state().corpus_fingerprint, "");
+  const auto early = io::h5::File::open(run / "checkpoints/step_00000010/index.h5");
+  const auto late = io::h5::File::open(run / "checkpoints/step_00000012/index.h5");
+  for (const char* name : {"corpus_fingerprint", "shard"}) {
+    EXPECT_FALSE(early.has_attribute(name)) << name;
+    EXPECT_TRUE(late.has_attribute(name)) << name;
+  }
+  const auto reader = io::open_checkpoint(run / "checkpoints/step_00000010", kAlone, "");
+  EXPECT_EQ(reader.state().corpus_fingerprint, "");
+  EXPECT_EQ(reader.state().shard, "");
 }
 
 TEST(Checkpoint, folder_can_be_moved) {
@@ -447,7 +455,7 @@ TEST(CheckpointFault, tensor_of_two_ranks_is_refused) {
   const Weights weights(10);
   const auto thrown =
       run_ranks(2, [&](const Peers& peers) { write_checkpoint(run.path(), state_at(10), weights.of(0, 1), peers, 1); });
-  EXPECT_THAT(thrown[0], HasSubstr("is written by rank 1 and by one before it"));
+  EXPECT_THAT(thrown[0], HasSubstr("are written twice, by rank 0 and rank 1"));
   EXPECT_EQ(thrown[0], thrown[1]);
 }
 

@@ -250,13 +250,61 @@ TEST(H5, virtual_dataset_follows_its_folder) {
     source.write("params/w", {2, 3}, std::span<const float>(values), kMeaning);
     source.close();
     auto index = h5::File::create(folder / "before/index.h5");
-    index.write_virtual("params/w", h5::Type::float32, {2, 3}, "rank.h5", "/params/w", kMeaning);
+    const h5::Source whole{"rank.h5", "/params/w"};
+    index.write_virtual("params/w", h5::Type::float32, {2, 3}, {&whole, 1}, kMeaning);
     index.close();
   }
   fs::rename(folder / "before", folder / "after");
   const auto index = h5::File::open(folder / "after/index.h5");
   EXPECT_THAT(index.dataset("params/w").shape(), ElementsAre(2, 3));
   EXPECT_EQ(index.dataset("params/w").values<float>(), values);
+}
+
+// Every range of a scalar, a line, a row, a column, a matrix and a block, against the flat values: read, and mapped
+// from a source of its own between two others.
+TEST(H5, every_range_is_read_and_mapped) {
+  const ScratchFolder folder;
+  for (const h5::Shape& shape : {h5::Shape{}, {5}, {1, 4}, {4, 1}, {3, 4}, {2, 3, 2}}) {
+    const auto size = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    std::vector<float> values(static_cast<std::size_t>(size));
+    std::iota(values.begin(), values.end(), 1.0F);
+    auto file = h5::File::create(folder / "a.h5");
+    const auto plain = file.write("plain", shape, std::span<const float>(values), kMeaning);
+    for (std::int64_t first = 0; first <= size; ++first) {
+      for (std::int64_t count = 0; count <= size - first; ++count) {
+        SCOPED_TRACE(testing::Message() << testing::PrintToString(shape) << " from " << first << ", " << count);
+        const std::vector<float> expected(values.begin() + first, values.begin() + first + count);
+        std::vector<float> out(expected.size());
+        plain.read_from(first, std::span(out));
+        ASSERT_EQ(out, expected);
+        if (shape.empty()) continue;
+
+        std::vector<h5::Source> sources;
+        auto source = h5::File::create(folder / "source.h5");
+        for (const auto& [from, to] :
+             {std::pair(std::int64_t{0}, first), {first, first + count}, {first + count, size}}) {
+          if (from == to) continue;
+          sources.push_back({"source.h5", "/" + std::to_string(from), from, to - from});
+          source.write(sources.back().path, {to - from}, std::span<const float>(values).subspan(from, to - from),
+                       kMeaning);
+        }
+        source.close();
+        auto index = h5::File::create(folder / "index.h5");
+        index.write_virtual("w", h5::Type::float32, shape, sources, kMeaning);
+        index.close();
+        const auto reopened = h5::File::open(folder / "index.h5");
+        const auto mapped = reopened.dataset("w");
+        ASSERT_EQ(mapped.shape(), shape);
+        ASSERT_EQ(mapped.values<float>(), values);
+        mapped.read_from(first, std::span(out));
+        ASSERT_EQ(out, expected);
+      }
+    }
+    std::vector<float> out(2);
+    for (const std::int64_t first : {std::int64_t{-1}, size - 1, size}) {
+      EXPECT_THAT(failure_of([&] { plain.read_from(first, std::span(out)); }), HasSubstr("no entries"));
+    }
+  }
 }
 
 // The write, the flush or the close may be the call that fails at the limit: each must be reported, none may crash.

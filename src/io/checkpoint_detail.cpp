@@ -1,0 +1,104 @@
+#include "io/checkpoint_detail.hpp"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "io/files.hpp"
+
+namespace tessera::io::detail {
+namespace fs = std::filesystem;
+
+fs::path checkpoints_of(const fs::path& run_directory) { return run_directory / "checkpoints"; }
+std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
+
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with("step_") || name.size() < 13 || name.size() > 23) return {};
+  if (!std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; })) return {};
+  return std::stoll(name.substr(5));
+}
+
+std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work) {
+  std::string report;
+  try {
+    report = "+" + work();
+  } catch (const std::exception& fault) {
+    const bool has_code = dynamic_cast<const Failure*>(&fault) || exit_of(fault) == Exit::out_of_memory;
+    report = "-" + told(Failure(has_code ? exit_of(fault) : Exit::files, fault.what()));
+  }
+  auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].starts_with('+')) continue;
+    const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
+    const Failure failure = failure_told(reports[rank].substr(1));
+    throw Failure(failure.code(), who + failure.what());
+  }
+  for (std::string& text : reports) text.erase(0, 1);
+  return reports;
+}
+
+std::string checksum(const fs::path& path) {
+  const InputFile file(path);
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<std::byte> block(std::size_t{1} << 20);
+  for (std::int64_t first = 0; first < file.bytes(); first += static_cast<std::int64_t>(block.size())) {
+    block.resize(std::min(block.size(), static_cast<std::size_t>(file.bytes() - first)));
+    file.read(first, block);
+    XXH3_64bits_update(state.get(), block.data(), block.size());
+  }
+  return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
+}
+
+void write_state(h5::Object& root, const CheckpointState& s) {
+  root.set_attribute("format", kFormat);
+  root.set_attribute("format_version", kVersion);
+  root.set_attribute("step", s.step);
+  root.set_attribute("sample_index", s.sample_index);
+  root.set_attribute("seed", s.seed);
+  root.set_attribute("loss_scale", s.loss_scale);
+  root.set_attribute("good_steps", s.good_steps);
+  root.set_attribute("optimizer_steps", s.optimizer_steps);
+  root.set_attribute("ranks", s.ranks);
+  if (!s.shard.empty()) root.set_attribute("shard", s.shard);
+  root.set_attribute("deck", s.deck);
+  root.set_attribute("tokenisation", s.tokenisation);
+  root.set_attribute("corpus_tokens", s.corpus_tokens);
+  if (!s.corpus_fingerprint.empty()) root.set_attribute("corpus_fingerprint", s.corpus_fingerprint);
+  root.set_attribute("gemm", s.gemm);
+  root.set_attribute("git_hash", s.git_hash);
+}
+
+CheckpointState read_state(const h5::Object& root) {
+  const auto text_or_nothing = [&root](const std::string& name) {
+    return root.has_attribute(name) ? root.text(name) : std::string();
+  };
+  return {.step = root.integer("step"),
+          .sample_index = root.integer("sample_index"),
+          .seed = root.natural("seed"),
+          .loss_scale = root.number("loss_scale"),
+          .good_steps = root.integer("good_steps"),
+          .optimizer_steps = root.integer("optimizer_steps"),
+          .ranks = root.integer("ranks"),
+          .shard = text_or_nothing("shard"),
+          .deck = root.text("deck"),
+          .tokenisation = root.text("tokenisation"),
+          .corpus_tokens = root.integer("corpus_tokens"),
+          .corpus_fingerprint = text_or_nothing("corpus_fingerprint"),
+          .gemm = root.text("gemm"),
+          .git_hash = root.text("git_hash")};
+}
+
+}  // namespace tessera::io::detail

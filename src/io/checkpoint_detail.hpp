@@ -1,0 +1,42 @@
+/// What writing, reading and rewinding checkpoints share: names, the state as attributes, checksums, failing together.
+/// Only for src/io/checkpoint*.cpp.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/checkpoint.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::io::detail {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kFormat = "tessera checkpoint";
+
+std::filesystem::path checkpoints_of(const std::filesystem::path& run_directory);
+std::string step_name(std::int64_t step);
+
+/// The step of a folder named step_NNNNNNNN; empty for any other name.
+std::optional<std::int64_t> step_of(const std::string& name);
+
+/// Steps of the complete checkpoints in `folder`, ascending; none where the folder cannot be read.
+std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
+
+/// Runs `work` on every rank, and returns what it returned on each, by rank. If it failed on any, all ranks throw the
+/// same Failure, which names the first rank that failed: with the code of a Failure, or that of memory that ran out, or
+/// else Exit::files. Collective; no rank leaves before all have arrived.
+std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work);
+
+/// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
+std::string checksum(const std::filesystem::path& path);
+
+/// The state as attributes of an index's root. What early versions did not write is left out where it is empty.
+void write_state(h5::Object& root, const CheckpointState& state);
+CheckpointState read_state(const h5::Object& root);
+
+}  // namespace tessera::io::detail

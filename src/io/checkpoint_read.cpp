@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "io/checkpoint.hpp"  // open_checkpoint, CheckpointReader
+#include "io/checkpoint_detail.hpp"
+#include "io/files.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::io {
+namespace fs = std::filesystem;
+
+using namespace detail;
+
+namespace {
+
+/// What to do when `folder`, which was given by `option`, cannot be used.
+std::string instead_of(const fs::path& folder, std::string_view option) {
+  const auto step = step_of(folder.filename().string());
+  auto steps = steps_in(folder.parent_path());
+  std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
+  if (steps.empty()) {
+    return fmt::format("There is no older checkpoint beside it: use another run's ({}...), or train anew", option);
+  }
+  return fmt::format("Use the one before: {}{}", option, (folder.parent_path() / step_name(steps.back())).string());
+}
+
+Failure damaged(const fs::path& file, const std::string& what, std::string_view option) {
+  return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option)));
+}
+
+/// The index, open, after checking its checksum and version.
+h5::File open_index(const fs::path& folder, std::string_view option) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    throw Failure(Exit::files,
+                  fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option)));
+  }
+  const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
+  for (const fs::path& file : {path, sum_path}) {
+    const fs::file_status status = fs::status(file, error);
+    if (status.type() == fs::file_type::not_found) throw damaged(file, "missing", option);
+    if (status.type() == fs::file_type::none) throw damaged(file, "cannot be read: " + error.message(), option);
+    if (!fs::is_regular_file(status)) throw damaged(file, "not a regular file", option);
+  }
+  const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
+  std::optional<h5::File> index;
+  std::int64_t version = kVersion;
+  try {
+    index = h5::File::open(path);
+    version = index->integer("format_version");
+  } catch (const Failure&) {
+    if (found == expected) throw;  // else the checksum says more than HDF5 does
+  }
+  if (version != kVersion) {
+    throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion),
+                  option);
+  }
+  if (found != expected)
+    throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected), option);
+  return std::move(*index);
+}
+
+void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected, std::string_view option) {
+  std::error_code error;
+  const auto found_bytes = fs::file_size(path, error);
+  if (error) throw damaged(path, fmt::format("cannot be read: {}", error.message()), option);
+  if (found_bytes != static_cast<std::uintmax_t>(bytes)) {
+    throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes), option);
+  }
+  const std::string found = checksum(path);
+  if (found != expected)
+    throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected), option);
+}
+
+}  // namespace
+
+struct CheckpointReader::Opened {
+  fs::path folder;
+  h5::File index;
+  CheckpointState state;
+  std::vector<std::string> files;   // of the ranks: their names
+  std::vector<std::int64_t> bytes;  // of each
+};
+
+CheckpointReader::CheckpointReader(std::unique_ptr<Opened> opened) : opened_(std::move(opened)) {}
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+CheckpointReader::~CheckpointReader() = default;
+
+const CheckpointState& CheckpointReader::state() const { return opened_->state; }
+const fs::path& CheckpointReader::folder() const { return opened_->folder; }
+
+std::vector<std::string> CheckpointReader::labels(const std::string& group) const {
+  return opened_->index.has(group) ? opened_->index.group(group).names() : std::vector<std::string>();
+}
+
+bool CheckpointReader::has(const std::string& group, const std::string& label) const {
+  return opened_->index.has(group + "/" + label);
+}
+
+std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, const std::string& label) const {
+  return opened_->index.dataset(group + "/" + label).shape();
+}
+
+void CheckpointReader::read(const std::string& group, const std::string& label, std::span<float> out) const {
+  opened_->index.dataset(group + "/" + label).read(out);
+}
+
+void CheckpointReader::read(const std::string& group, const std::string& label, std::int64_t first,
+                            std::span<float> out) const {
+  const h5::Dataset tensor = opened_->index.dataset(group + "/" + label);
+  if (first < 0 || first > tensor.size() - static_cast<std::int64_t>(out.size())) {
+    throw std::out_of_range(fmt::format("{}: shape [{}] has no {} elements from {} on", tensor.where(),
+                                        fmt::join(tensor.shape(), ", "), out.size(), first));
+  }
+  tensor.read_from(first, out);
+}
+
+void CheckpointReader::require_unchanged() const {
+  for (std::size_t i = 0; i < opened_->files.size(); ++i) {
+    const fs::path path = opened_->folder / opened_->files[i];
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error || bytes != static_cast<std::uintmax_t>(opened_->bytes[i])) {
+      throw Failure(Exit::files, fmt::format("{}: {} while it was read: another run deletes or writes the checkpoints "
+                                             "there. Copy the checkpoint to another folder, and start again.",
+                                             path.string(), error ? "disappeared" : "changed"));
+    }
+  }
+}
+
+CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
+  // of one form, however spelled ("x/step_00000010/", relative): messages name the folder and its neighbours
+  fs::path folder = fs::absolute(step_folder).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::unique_ptr<CheckpointReader::Opened> opened;
+  together(peers, [&] {
+    h5::File index = open_index(folder, option);
+    const CheckpointState state = read_state(index);
+    const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
+    const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
+    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size();
+         file += static_cast<std::size_t>(peers.ranks)) {
+      verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
+    }
+    opened.reset(new CheckpointReader::Opened{folder, std::move(index), state, names, bytes});
+    return std::string();
+  });
+  return CheckpointReader(std::move(opened));
+}
+
+}  // namespace tessera::io

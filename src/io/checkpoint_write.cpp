@@ -1,0 +1,189 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "io/checkpoint.hpp"  // write_checkpoint
+#include "io/checkpoint_detail.hpp"
+#include "io/checkpoint_parts.hpp"
+#include "io/files.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::io {
+namespace fs = std::filesystem;
+namespace {
+
+using namespace detail;
+
+constexpr std::string_view kTemporary = ".tmp_";  // prefix of everything that a killed run may leave behind
+
+/// Rank 0, first: a clean temporary folder; what a killed run left is removed.
+void prepare(const fs::path& checkpoints, const fs::path& temporary) {
+  make_folder(checkpoints);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), ignored);
+  }
+  make_folder(temporary);
+}
+
+/// Every rank: its file, on the disk. Returns "bytes checksum".
+std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, std::span<const Part> parts) {
+  auto file = h5::File::create(path);
+  file.set_attribute("format", kFormat);
+  file.set_attribute("format_version", kVersion);
+  file.set_attribute("step", step);
+  file.set_attribute("rank", std::int64_t{rank});
+  for (const Part& part : parts) {
+    if (part.count == 0) continue;
+    std::string description = part.tensor->group + " of " + part.tensor->label;
+    if (!part.is_whole) description += fmt::format(", elements {}..{}", part.first, part.first + part.count - 1);
+    file.write(part.path, part.is_whole ? part.tensor->shape : h5::Shape{part.count}, part.tensor->data(),
+               {"1", description});
+  }
+  file.close();
+  sync_file(path);
+  return fmt::format("{} {}", fs::file_size(path), checksum(path));
+}
+
+/// The dimension scales of an index, made in its root as tensors first name them.
+class Axes {
+ public:
+  explicit Axes(h5::File& file) : file_(file) {}
+
+  void attach(h5::Dataset& tensor, int dimension, const std::string& name, std::int64_t extent) {
+    tensor.set_label(dimension, name);
+    auto at = scales_.find(name);
+    if (at == scales_.end()) {
+      std::vector<std::int32_t> numbers(static_cast<std::size_t>(extent));
+      std::iota(numbers.begin(), numbers.end(), 0);
+      auto scale = file_.write(name, numbers, {"1", "number of the " + name});
+      scale.make_scale(name);
+      at = scales_.emplace(name, Scale{std::move(scale), extent}).first;
+    }
+    if (at->second.extent != extent) {
+      throw std::logic_error(fmt::format("checkpoint: {} has {} entries along {}, a tensor before it {}",
+                                         tensor.where(), extent, name, at->second.extent));
+    }
+    if (at->second.tensors++ < kMaxTensors) tensor.attach_scale(at->second.dataset, dimension);
+  }
+
+ private:
+  /// A scale lists what it measures in an attribute, 16 bytes each, and an attribute has 64 KiB.
+  static constexpr int kMaxTensors = 4000;
+  struct Scale {
+    h5::Dataset dataset;
+    std::int64_t extent;
+    int tensors = 0;
+  };
+  h5::File& file_;
+  std::map<std::string, Scale> scales_;
+};
+
+/// Rank 0: the index over all rank files. `files`: what write_rank_file returned on each rank.
+void write_index(const fs::path& path, const CheckpointState& state, const std::vector<IndexedTensor>& tensors,
+                 const std::vector<std::string>& files) {
+  auto file = h5::File::create(path);
+  write_state(file, state);
+  Axes axes(file);
+  for (const auto& [group, label, shape, names_of_axes, sources] : tensors) {
+    auto dataset =
+        file.write_virtual(group + "/" + label, h5::Type::float32, shape, sources, {"1", group + " of " + label});
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      if (names_of_axes[i] != "-") axes.attach(dataset, static_cast<int>(i), names_of_axes[i], shape[i]);
+    }
+  }
+  std::vector<std::string> names, checksums;
+  std::vector<std::int64_t> bytes;
+  for (const std::string& text : files) {
+    names.push_back(rank_name(static_cast<int>(names.size())));
+    std::istringstream(text) >> bytes.emplace_back() >> checksums.emplace_back();
+  }
+  auto name = file.write("files/name", names, {"1", "rank files of this checkpoint"});
+  name.make_scale("name");
+  file.write("files/bytes", bytes, {"byte", "size of the rank file"}).attach_scale(name, 0);
+  file.write("files/xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"})
+      .attach_scale(name, 0);
+  file.close();
+  sync_file(path);
+}
+
+/// Moves the finished folder to its name. One of the same step is exchanged for it atomically where the file system
+/// can; elsewhere there is a moment in which only older checkpoints exist.
+void publish_folder(const fs::path& temporary, const fs::path& folder) {
+  sync_folder(temporary);
+  if (!fs::exists(folder)) return publish(temporary, folder);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+      throw file_failure(folder, "replacing the checkpoint", errno);
+    publish(folder, folder.parent_path() / (std::string(kTemporary) + "old_" + folder.filename().string()));
+    publish(temporary, folder);
+  }
+  sync_folder(folder.parent_path());
+}
+
+/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later ones, of a write that was
+/// killed before `latest` moved, stay until they are written again; what cannot be deleted stays until the next write
+/// tries again.
+void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
+  std::error_code ignored;
+  auto steps = steps_in(checkpoints);
+  std::erase_if(steps, [&](std::int64_t s) { return s > step; });
+  const auto kept = std::min(steps.size(), static_cast<std::size_t>(std::max(keep, 1)));
+  steps.resize(steps.size() - kept);
+  for (const std::int64_t old : steps) {
+    // under a temporary name first: a kill in the middle of deleting leaves no half checkpoint with a good name
+    const fs::path dying = checkpoints / (std::string(kTemporary) + "old_" + step_name(old));
+    fs::rename(checkpoints / step_name(old), dying, ignored);
+  }
+  for (fs::directory_iterator entry(checkpoints, ignored), end; entry != end; entry.increment(ignored)) {
+    if (entry->path().filename().string().starts_with(kTemporary)) fs::remove_all(entry->path(), ignored);
+  }
+}
+
+}  // namespace
+
+void write_checkpoint(const fs::path& run_directory, const CheckpointState& state,
+                      std::span<const CheckpointTensor> mine, const Peers& peers, int keep) {
+  const fs::path checkpoints = checkpoints_of(run_directory);
+  const fs::path folder = checkpoints / step_name(state.step);
+  const fs::path temporary = checkpoints / (std::string(kTemporary) + step_name(state.step));
+  const bool is_first = peers.rank == 0;
+  try {
+    std::vector<Part> parts;
+    const auto manifests = together(peers, [&] {
+      parts = parts_of(mine);
+      if (is_first) prepare(checkpoints, temporary);
+      return manifest_of(parts);
+    });
+    std::vector<IndexedTensor> tensors;
+    const auto files = together(peers, [&] {
+      tensors = tensors_of(manifests);  // on every rank, so that none writes what cannot be used
+      return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, parts);
+    });
+    together(peers, [&] {
+      if (!is_first) return std::string();
+      CheckpointState complete = state;
+      complete.ranks = peers.ranks;
+      write_index(temporary / "index.h5", complete, tensors, files);
+      write_text(temporary / "index.xxh3", checksum(temporary / "index.h5") + "  index.h5\n");
+      publish_folder(temporary, folder);
+      write_text(checkpoints / "latest", step_name(state.step) + "\n");
+      prune(checkpoints, state.step, keep);
+      return std::string();
+    });
+  } catch (...) {
+    std::error_code ignored;
+    if (is_first) fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+}  // namespace tessera::io
