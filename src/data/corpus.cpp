@@ -20,24 +20,24 @@ using Sources = std::vector<std::unique_ptr<Source>>;
 constexpr std::int64_t kSamples = 1 << 10;  // blocks in the fingerprint of a corpus that has more
 
 /// Refuses the first file whose format is not that of most.
-void require_one_format(const Sources& sources, const std::string& name) {
-  std::map<std::string, int> files;
-  for (const auto& source : sources) ++files[source->format()];
-  std::string usual = sources.front()->format();
-  for (const auto& [format, count] : files)
-    if (count > files[usual]) usual = format;
-  for (const auto& source : sources) {
-    if (source->format() == usual) continue;
-    throw unusable(
-        source->name(),
-        fmt::format("its tokens are {}, those of {} of {} are {}", source->format(), files[usual], name, usual),
-        "Files of one corpus have one format: write this one again, or leave it out of data.path");
+void require_one_format(const Sources& files) {
+  std::map<std::string, int> counts;
+  for (const auto& file : files) ++counts[file->format()];
+  std::string usual = files.front()->format();
+  for (const auto& [format, count] : counts)
+    if (count > counts[usual]) usual = format;
+  for (const auto& file : files) {
+    if (file->format() == usual) continue;
+    throw unusable(file->name(),
+                   fmt::format("its format is {}, that of {} of the {} files of data.path is {}", file->format(),
+                               counts[usual], files.size(), usual),
+                   "Write this one again in that format, or narrow data.path to files of one");
   }
 }
 
 }  // namespace
 
-/// The sources one behind the other, of which the kOpenFiles that were read last may be open.
+/// The sources one behind the other; the kOpenFiles that were read last may be open.
 struct Corpus::Stream {
   Stream(std::string name, std::int64_t vocab_size) : name(std::move(name)), vocab_size(vocab_size) {}
 
@@ -48,7 +48,7 @@ struct Corpus::Stream {
   }
   std::int64_t size() const { return ends.empty() ? 0 : ends.back(); }
 
-  /// Closes the source that was read longest ago where `index` would be one too many.
+  /// Notes that source `index` is about to be read; where one too many would be open, closes the one read longest ago.
   void use(std::size_t index) {
     if (!recent.empty() && recent.back() == index) return;
     if (const auto at = std::ranges::find(recent, index); at != recent.end()) recent.erase(at);
@@ -67,7 +67,7 @@ struct Corpus::Stream {
       const auto part = out.first(static_cast<std::size_t>(count));
       use(index);
       source.copy(first - before, part);
-      // Scanned when opened, but a file may have been written to since, and an id beyond the vocabulary corrupts memory.
+      // Scanned at open, but the file may have been written to since, and a token beyond the vocabulary corrupts memory.
       require_in_vocabulary(part, first - before, vocab_size, source);
       out = out.subspan(part.size());
       first += count;
@@ -128,7 +128,7 @@ Corpus Corpus::open(config::DataSource kind, const std::string& path, std::int64
   }
   auto stream = std::make_unique<Stream>(std::move(name), vocab_size);
   for (const std::string& each : files) stream->append(is_text ? open_bytes(each) : open_tokens(each + dataset));
-  require_one_format(stream->sources, stream->name);
+  require_one_format(stream->sources);
   for (std::size_t i = 0; i < files.size(); ++i) {
     stream->use(i);
     stream->sources[i]->scan(vocab_size);

@@ -31,7 +31,7 @@ constexpr BinFormat kLlmc16{20240520, 1, 2}, kLlmc32{20240801, 7, 4};
 template <class Token>
 void require_tokens_in_vocabulary(std::span<const Token> tokens, std::int64_t first, std::int64_t vocab_size,
                                   const std::string& name, const std::string& other_cause = "") {
-  Token low = tokens[0], high = tokens[0];  // of them all first, which compiles to vector code
+  Token low = tokens[0], high = tokens[0];  // the extremes alone first: that loop is vectorised
   for (const Token token : tokens) low = std::min(low, token), high = std::max(high, token);
   if (std::cmp_greater_equal(low, 0) && std::cmp_less(high, vocab_size)) return;
   const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](Token token) {
@@ -43,7 +43,7 @@ void require_tokens_in_vocabulary(std::span<const Token> tokens, std::int64_t fi
                  "Set model.vocab_size above the largest token, or tokenise the data again" + other_cause);
 }
 
-/// A regular file that is not empty and may be closed between reads.
+/// A regular file, not empty, that may be closed between reads.
 class TokenFile {
  public:
   explicit TokenFile(std::string path) : path_(std::move(path)) {
@@ -60,14 +60,14 @@ class TokenFile {
     open();
     file_->read(first, out);
   }
-  /// Tokens first .. first+count-1 of those that stand side by side, the first of all at byte `skip`.
+  /// Tokens first .. first+count-1 of an array that begins at byte `skip`.
   template <class Token>
   std::vector<Token> tokens(std::int64_t skip, std::int64_t first, std::int64_t count) {
     std::vector<Token> tokens(static_cast<std::size_t>(count));
     read(skip + first * static_cast<std::int64_t>(sizeof(Token)), std::as_writable_bytes(std::span(tokens)));
     return tokens;
   }
-  /// Throws  Failure(Exit::files) where it was closed, and is gone or has another size than then.
+  /// Throws  Failure(Exit::files): gone, or of another size than when it was opened first.
   void open() {
     if (file_) return;
     if (const std::int64_t now = file_.emplace(path_, kOpening).bytes(); now != bytes_) {
@@ -111,12 +111,12 @@ struct BinFile final : Source {
   TokenFile file;
   std::int64_t skip;        // bytes before the first token
   std::string made_by;      // "llm.c's "
-  std::string other_cause;  // of a token outside the vocabulary, for the message
+  std::string other_cause;  // of a token outside the vocabulary, for messages
 };
 
-/// Whether wider tokens were read as these uint16: every second one is the upper half of a token, 0 to 3 where those
-/// are below 2^18, and of the others a quarter and more is not. Tokens to which the position means nothing look like
-/// that with a probability below (3/4)^256.
+/// Whether these look like wider tokens read as uint16: every second one, the upper half of a token, is 3 or less (as it
+/// is below 2^18), and of the others at least a quarter is more. Tokens to which position means nothing look so with
+/// a probability below (3/4)^256.
 bool are_halves(std::span<const std::uint16_t> tokens) {
   std::size_t pairs = tokens.size() / 2, above = 0;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
@@ -126,7 +126,7 @@ bool are_halves(std::span<const std::uint16_t> tokens) {
   return pairs >= 256 && above >= pairs / 4;
 }
 
-/// nanoGPT's raw uint16. Nothing in the file says so.
+/// nanoGPT's raw uint16, of which nothing in the file tells.
 std::unique_ptr<Source> open_raw(TokenFile file) {
   if (file.bytes() % 2 != 0) {
     throw unusable(file.path(), fmt::format("{} bytes are not a whole number of uint16 tokens", file.bytes()),
@@ -143,7 +143,8 @@ std::unique_ptr<Source> open_raw(TokenFile file) {
         fmt::format("a file without a header holds uint16, and these look like uint32 or wider: every "
                     "second one of the first {} is below 4",
                     start.size()),
-        fmt::format("Write the tokens as uint16, or {}; what is uint16 nevertheless is read from HDF5, too", wider));
+        fmt::format("Write the tokens as uint16, or {}; tokens that are uint16 after all can be read from HDF5",
+                    wider));
   }
   return std::make_unique<BinFile<std::uint16_t>>(std::move(file), 0, "raw ",
                                                   "; where its tokens are not uint16, " + wider);
@@ -216,7 +217,7 @@ class Hdf5File final : public Source {
 
   const io::h5::Dataset& open() {
     if (opened_) return opened_->tokens;
-    file_.open();  // that it has the size it had
+    file_.open();  // refuses another size
     file_.close();
     auto file = io::h5::File::open(file_.path());
     auto tokens = file.dataset(dataset_);
@@ -240,7 +241,7 @@ struct SingleToken final : Source {
   std::int32_t token;
 };
 
-/// Runs of kRun tokens; within a run the next token is (a x + c) mod V, but one time in kNoise it is any token.
+/// Runs of kRun tokens; within a run the token after x is (a x + c) mod V, or one time in kNoise any token.
 struct Synthetic final : Source {
   static constexpr std::int64_t kSize = std::int64_t{1} << 22, kRun = 64;
   static constexpr std::uint64_t kNoise = 8;

@@ -24,22 +24,21 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;                         // tokens, 1 or more
-  virtual std::int64_t fingerprinted() const { return size(); }  // of its first so many tokens is the fingerprint
+  virtual std::int64_t fingerprinted() const { return size(); }  // how many of its first tokens tell it from others
   virtual std::string tokenisation() const = 0;                  // as in Corpus
   virtual std::string format() const { return tokenisation(); }  // what the files of a corpus agree in, for messages
   virtual std::string name() const = 0;                          // for messages
 
   /// Tokens first .. first + out.size() - 1 < size(); opens the file where it is closed.
-  /// Throws  Failure(Exit::files): the file was shortened since it was opened; it was closed, and is gone or has another
-  ///         size.
+  /// Throws  Failure(Exit::files): shortened since it was opened; opened again, gone or of another size.
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) = 0;
   virtual void close() {}  // gives back the descriptor
-  /// Reads every token, unless their type cannot exceed the vocabulary.
+  /// Reads every token, unless the type of tokens cannot exceed the vocabulary.
   /// Throws  Failure(Exit::files) with the position of the first outside 0 .. vocab_size-1.
   virtual void scan(std::int64_t /*vocab_size*/) {}
 };
 
-/// Each opens its file and refuses what its size and its header make impossible; tokens are left to scan().
+/// These open a file and refuse what its size or header rules out; the tokens themselves are left to scan().
 std::unique_ptr<Source> open_bytes(const std::string& path);   // without the end of text
 std::unique_ptr<Source> open_tokens(const std::string& path);  // .bin or NAME.h5[:/dataset]
 std::unique_ptr<Source> single_token(std::int32_t token);

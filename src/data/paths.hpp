@@ -10,9 +10,11 @@ namespace tessera::data {
 /// Whether `path` holds *, ? or [...] and no file has that very name.
 bool is_pattern(const std::string& path);
 
-/// The files that `pattern` matches, as glob(3) does in the POSIX locale: sorted by the bytes of their paths, those that
-/// begin with a dot left out. Leading folders that exist under the name they have in the pattern are taken literally.
-/// Throws  Failure(Exit::files): no match, or a folder that cannot be read, so that no file is left out in silence.
+/// The paths that `pattern` matches as in glob(3), without those that begin with a dot.
+///
+/// Order    the bytes of the paths, whatever the locale.
+/// Literal  leading folders that exist under the name they have in the pattern.
+/// Throws   Failure(Exit::files): no match, or a folder that cannot be read, so that no file is left out in silence.
 std::vector<std::string> matches_of(const std::string& pattern);
 
 /// "runs/x.h5:/a/b" -> file and dataset; the dataset is "tokens" where none is given. Empty file: not an HDF5 path.

@@ -111,6 +111,24 @@ TEST(Shards, read_like_one_file_that_holds_them_all) {
   }
 }
 
+// The blocks that are hashed of a large corpus lie across the ends of files.
+TEST(Shards, of_a_large_corpus_have_the_fingerprint_of_one_file) {
+  const ScratchFolder folder;
+  constexpr std::uintmax_t kPart = (std::uintmax_t{1} << 25) - 12345;
+  const auto grow = [&](const std::string& name, std::uintmax_t bytes, std::uintmax_t flipped) {
+    write_bytes(folder / name, "");
+    fs::resize_file(folder / name, bytes);  // zeros, without taking space
+    flip_byte(folder / name, flipped);
+  };
+  for (const std::uintmax_t part : {0, 1, 2}) grow("part" + std::to_string(part), kPart, kPart - 1);
+  grow("whole", 3 * kPart, kPart - 1);
+  flip_byte(folder / "whole", 2 * kPart - 1);
+  flip_byte(folder / "whole", 3 * kPart - 1);
+  EXPECT_EQ(open_text(folder / "part*").fingerprint(), open_text(folder / "whole").fingerprint());
+  flip_byte(folder / "part0", 0);
+  EXPECT_NE(open_text(folder / "part*").fingerprint(), open_text(folder / "whole").fingerprint());
+}
+
 TEST(Shards, of_text_end_once) {
   const ScratchFolder folder;
   write_bytes(folder / "1.txt", "A\xC3");  // a character that goes on in the next file
@@ -194,7 +212,7 @@ TEST(Shards, of_another_format_than_the_others_are_named) {
           form.write(folder / (other + form.ending), tokens);
         }
         EXPECT_THAT(failure_of([&] { open_tokens((folder / "*").string()); }),
-                    AllOf(HasSubstr((folder / (name + odd.ending)).string()), HasSubstr("those of 2 of")))
+                    AllOf(HasSubstr((folder / (name + odd.ending)).string()), HasSubstr("that of 2 of the 3 files")))
             << usual.name << " and " << odd.name;
       }
     }
