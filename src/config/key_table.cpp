@@ -144,7 +144,9 @@ std::vector<Key> make_table() {
        "Where tokens come from. text: a file read as bytes; tokens: a nanoGPT or llm.c .bin file or an HDF5 array; "
        "synthetic: generated from the seed, no file is read."},
       {"data.path", at<&S::data, &Data::path>(), path(), "-",
-       "The file of data.source text or tokens. An HDF5 array is FILE.h5:/dataset; the default dataset is /tokens."},
+       "The file of data.source text or tokens. A pattern with *, ? or [...] names several, such as "
+       "data/fineweb_train_*.bin (in a shell: quoted): files of one format, read in the order of their names as if "
+       "concatenated. An HDF5 array is FILE.h5:/dataset; the default dataset is /tokens."},
       {"data.validation_fraction", at<&S::data, &Data::validation_fraction>(), fraction(), "-",
        "Fraction of the corpus, at its end, that is reserved for validation and never trained on."},
 

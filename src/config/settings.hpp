@@ -56,7 +56,7 @@ struct Model {
 
 struct Data {
   DataSource source = DataSource::synthetic;
-  std::string path;                  // text file, .bin file or HDF5 file ("file.h5:/dataset"; default dataset /tokens)
+  std::string path;                  // text, .bin or HDF5 ("file.h5:/dataset"; default /tokens); * ? [...]: several
   double validation_fraction = 0.1;  // the last part of the corpus, never trained on
 
   bool operator==(const Data&) const = default;

@@ -1,19 +1,25 @@
-/// One stream of tokens, whatever it is stored as, with random access.
+/// One stream of tokens with random access, however it is stored and in however many files.
 ///
-///   text       any file, token = byte, 0..255; token 256 ends the stream. Bytes are bytes: nothing is decoded.
+///   text       any file; a token is a byte, 0..255, and token 256 ends the stream. Nothing is decoded.
 ///   tokens     NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens
 ///              any other file that starts with llm.c's header of 256 int32 (magic, version, count): uint16 tokens
 ///              (magic 20240520, version 1) or uint32 tokens (magic 20240801, version 7); else nanoGPT's raw uint16
 ///   synthetic  made from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is a
 ///              loss to learn and a floor below which it cannot fall
 ///
-/// Every token is checked against the vocabulary once, at open, unless its type cannot exceed it. Files are read where
-/// tokens are asked for, through the page cache that the ranks of a host share; none is mapped into memory, where one
-/// that is shortened during a run, or a fault of a network file system, would end the process by a signal.
-/// Throws  Failure(Exit::files): missing, no regular file, unreadable, empty, odd byte count, truncated or overlong
-///         header, raw tokens that are wider than uint16 by all appearance, token above the vocabulary (with its
-///         position), not an array of integers; copy: the file was shortened since it was opened.
-/// Limits  tokens overwritten during a run are read as they are then; the next start detects it by the fingerprint.
+/// A path with *, ? or [...] is a pattern (paths.hpp), unless a file has that very name. The files that match are one
+/// stream, as if concatenated in the order of their names; they must agree in format and in the width of their tokens.
+///
+/// Checks   every token against the vocabulary, at open (unless its type cannot exceed it) and at every read.
+/// Reading  on demand, through the page cache that the ranks of a host share. Nothing is mapped into memory: where a
+///          mapped file is shortened, or its network file system fails, a signal ends the process.
+/// Throws   Failure(Exit::files), naming the file:
+///          open  missing, not a regular file, unreadable, empty; odd byte count; truncated or overlong header; raw
+///                tokens that look wider than uint16; a token above the vocabulary (with its position in the file); not
+///                an array of integers; another format than most files; a pattern that matches nothing
+///          copy  shortened since it was opened; opened again, gone or of another size; a token above the vocabulary
+/// Limits   at most kOpenFiles files are open, those read last. Tokens overwritten during a run are read as they are
+///          then; the next start notices by the fingerprint. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +32,7 @@
 namespace tessera::data {
 
 inline constexpr int kEndOfText = 256;  // of tokenisation "bytes"; other tokens have no end of text
+inline constexpr int kOpenFiles = 64;   // descriptors that a corpus holds at most
 
 class Corpus {
  public:
@@ -35,25 +42,22 @@ class Corpus {
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
   /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
   std::string tokenisation() const;
-  /// Must agree between a run and its resumes, and between ranks: XXH3 (64 bit, 16 hex digits, seeded with
-  /// size()) of the tokens as int32, whatever they are stored as. Of all of them up to 2^26; of a larger corpus, of
-  /// 1024 blocks of 2^16 tokens at even distances, the first and the last among them; of synthetic data, of the first
-  /// block.
+  /// Must agree between ranks, and between a run and its resumes: XXH3 (64 bit, seeded with size()) of the tokens as
+  /// int32, as 16 hex digits. Depends neither on how they are stored nor on how they are divided into files.
+  /// Covers  up to 2^26 tokens: all. More: 1024 blocks of 2^16 tokens at even distances, the first and the last
+  ///         included. Synthetic data: the first block.
   const std::string& fingerprint() const { return fingerprint_; }
-  /// For messages: the path, or "synthetic data".
-  std::string name() const;
-
-  /// One way to store tokens; see corpus.cpp.
-  struct Source;
+  /// For messages: the path, "PATTERN (12 files)" or "synthetic data".
+  const std::string& name() const;
 
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus();
 
  private:
-  Corpus(std::unique_ptr<const Source>, std::int64_t vocab_size);
-  std::unique_ptr<const Source> source_;
-  std::int64_t vocab_size_;
+  struct Stream;
+  explicit Corpus(std::unique_ptr<Stream>);
+  std::unique_ptr<Stream> stream_;
   std::string fingerprint_;
 };
 

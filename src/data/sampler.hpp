@@ -1,11 +1,10 @@
-/// Which tokens a global sample index trains on: a pure function of the index, so that batches do not depend on
-/// ranks, micro-batches or how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
+/// Which tokens a global sample index trains on: a pure function of the index, so that batches depend neither on ranks
+/// and micro-batches nor on how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
 ///
-/// The first (1 - validation_fraction) of the corpus is trained on, the rest validates; no window touches both.
-/// An epoch is W windows of T tokens (and the target after the last), side by side, each visited once, in the order
-/// of a permutation keyed by seed and epoch. Each epoch shifts all its windows by an offset of its own, so that
-/// boundaries move; at most 2T-2 tokens at the ends sit out an epoch, never the same ones for good.
-///
+/// Split   the first (1 - validation_fraction) of the corpus is trained on, the rest validates; no window touches both.
+/// Epoch   W windows of T tokens (and the target after the last), side by side, each visited once, in the order of a
+///         permutation keyed by seed and epoch. All windows of an epoch are shifted by an offset of its own, so that
+///         boundaries move. At most 2T-2 tokens at the ends sit out an epoch, never the same ones for good.
 /// Source  Feistel network with cycle walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains";
 ///         integer mixing: Steele, Lea & Flood 2014 (SplitMix64). Integers only: the same on every platform.
 #pragma once
@@ -17,7 +16,7 @@
 
 namespace tessera::data {
 
-/// A bijection of 0..size-1 onto itself, chosen by `key`, evaluated one index at a time without a table.
+/// A bijection of 0..size-1 onto itself, chosen by `key`; each index is evaluated by itself, without a table.
 class Permutation {
  public:
   Permutation(std::int64_t size, std::uint64_t key);
@@ -30,7 +29,8 @@ class Permutation {
 
 class Sampler {
  public:
-  /// Keeps a reference to `corpus`. Throws Failure(Exit::files) where a part is shorter than one window.
+  /// Keeps a reference to `corpus`.
+  /// Throws  Failure(Exit::files): a part is shorter than one window.
   Sampler(const Corpus& corpus, std::int64_t context_length, double validation_fraction, std::uint64_t seed);
 
   std::int64_t windows_per_epoch() const { return windows_; }  // W

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Data that change: while a run reads them, between two starts, from host to host; and what is no file of tokens."""
+"""Data that change: while a run reads them, between two starts, from host to host; what is no file of tokens; and data
+in many files."""
 import os
 import socket
 import struct
@@ -8,7 +9,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, TINY, RunTest, latest_step, wait_for_end
+from harness import FILES, TINY, RunTest, column, latest_step, wait_for_end
 
 TOKENS = 40_000
 
@@ -145,6 +146,95 @@ class Changing(RunTest):
                     result = self.run_deck(TINY, *source, f"data.path={name}", f"job.directory={self.folder / 'run'}", ranks=2,
                                            code=FILES, says=[name, "rank 1 "], wrapper=there)
                     self.assertEqual(result.err.count("tessera:"), 1, str(result))
+
+
+class Shards(RunTest):
+    """One corpus in several files: `data.path` is a pattern."""
+
+    def shards(self, name, tokens, parts):
+        """Writes `tokens` in so many files of uneven lengths; returns their pattern and the rest of the arguments."""
+        stem, dot, ending = name.partition(".")
+        cuts = np.sort(np.random.default_rng(3).choice(np.arange(1, len(tokens)), parts - 1, replace=False))
+        for index, part in enumerate(np.split(tokens, cuts)):
+            more = FORMS[name](self.folder / f"{stem}_{index:03}.{ending}", part)
+        return (f"data.path={self.folder / stem}_*.{ending}", *more)
+
+    def test_train_like_the_one_file_bit_by_bit(self):
+        tokens = some_tokens(1, 5000)
+        for name, write in FORMS.items():
+            path = self.folder / name
+            whole = (f"data.path={path}", *write(path, tokens))
+            shards = self.shards(name, tokens, 70)  # more than are open at a time; a batch lies in many
+            for ranks in (None, 2):
+                with self.subTest(name, ranks=ranks):
+                    alone = self.train(f"{name} {ranks} alone", *whole, ranks=ranks)
+                    result = self.run_deck(TINY, *shards, f"job.directory={self.folder / name} {ranks} shards", ranks=ranks)
+                    size = f"{len(tokens) + (name == 'a.txt')} tokens"
+                    self.assertRegex(result.out, rf"(?m)^data       .*_\*\.\w+ \(70 files\): {size}, ", str(result))
+                    for quantity in ("loss", "grad_norm"):
+                        made = column(self.folder / f"{name} {ranks} shards", quantity)
+                        np.testing.assert_array_equal(made, column(alone, quantity), quantity)
+
+    def test_a_run_goes_on_from_one_file_to_many(self):
+        path, tokens = self.folder / "a.bin", some_tokens(1)
+        arguments = (f"job.directory={self.folder / 'run'}", "--resume", "auto")
+        self.run_deck(TINY, *raw(path, tokens), f"data.path={path}", "train.steps=5", *arguments)
+        for steps, count in ((10, TOKENS), (15, TOKENS - 2)):
+            out = self.run_deck(TINY, *self.shards("nanogpt.bin", tokens[:count], 3), f"train.steps={steps}", *arguments).out
+            self.assertEqual("the data have changed" in out, count != TOKENS, out)
+
+    def test_few_descriptors_are_enough(self):
+        few = ("bash", "-c", 'ulimit -n 128; exec "$@"', "bash")
+        for name in FORMS:
+            with self.subTest(name):
+                self.train(name + " run", *self.shards(name, some_tokens(1, 5000), 300), "train.steps=5", ranks=2, wrapper=few)
+
+    def test_the_deck_gives_the_folder_and_needs_no_data_to_be_checked(self):
+        (self.folder / "data").mkdir()
+        (self.folder / "decks").mkdir()
+        deck = self.deck(TINY.read_text().replace('source = "synthetic"', 'source = "tokens"\npath = "../data/x_[0-9].bin"'),
+                         "decks/a.toml")
+        arguments = (f"job.directory={self.folder / 'run'}", "train.steps=2")
+        for question in ("--check", "--plan"):
+            self.run_deck(deck, question, *arguments)
+        self.run_deck(deck, *arguments, code=FILES, says=[f"{self.folder}/data/x_[0-9].bin: no file matches"])
+        for number in (1, 2):
+            raw(self.folder / f"data/x_{number}.bin", some_tokens(number))
+        self.assertIn("x_[0-9].bin (2 files): 80000 tokens", self.run_deck(deck, *arguments).out)
+
+    def test_a_faulty_one_is_named_once(self):
+        def faults():
+            yield "x_001.bin", "empty", lambda path: path.write_bytes(b"")
+            yield "x_001.bin", "llm.c's uint16", lambda path: llmc_16(path, some_tokens(1))
+            yield "x_001.bin", "promises", lambda path: path.write_bytes(struct.pack("<256i", 20240520, 1, 9, *[0] * 253))
+            yield "x_002.bin", "token 64 at position 7", lambda path: raw(path, np.array([*range(7), 64]))
+            yield "x_002.bin", "FIFO", lambda path: (path.unlink(), os.mkfifo(path))
+
+        for name, says, spoil in faults():
+            source = [raw(self.folder / f"x_{index:03}.bin", some_tokens(1)) for index in range(3)][0]
+            path = self.folder / name
+            spoil(path)
+            for ranks in (None, 2):
+                with self.subTest(says, ranks=ranks):
+                    result = self.run_deck(TINY, *source, f"data.path={self.folder}/x_*.bin", ranks=ranks, code=FILES,
+                                           says=[str(path), says])
+                    self.assertEqual(result.err.count("tessera:"), 1, str(result))
+            path.unlink()
+
+    def test_one_that_shrinks_or_goes_ends_the_run_with_its_name(self):
+        for says, parts, spoil in (("shortened", 3, lambda path: os.truncate(path, 40)),
+                                   ("shortened", 100, lambda path: os.truncate(path, 40)),
+                                   ("No such file", 100, os.unlink)):
+            with self.subTest(says, parts=parts):
+                directory = self.folder / f"{parts} {says}"
+                job = self.start(TINY, *self.shards("nanogpt.bin", some_tokens(1), parts), f"job.directory={directory}",
+                                 "train.steps=1000000", "train.validate_every=0", ranks=2)
+                self.wait_until(lambda: latest_step(directory) >= 10, "a checkpoint", job)
+                for path in self.folder.glob("nanogpt_*.bin"):  # one that is open may be removed unnoticed
+                    spoil(path)
+                result = job.wait(60)
+                self.assertEqual(result.code, FILES, str(result))
+                self.assertRegex(result.err, rf"{self.folder}/nanogpt_\d+\.bin: .*{says}", str(result))
 
 
 if __name__ == "__main__":

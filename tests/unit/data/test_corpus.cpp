@@ -7,9 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "data/corpus.hpp"
 #include "io/h5.hpp"
-#include "tests/unit/io/scratch.hpp"
+#include "tests/unit/data/corpora.hpp"
 
 namespace tessera::test {
 namespace {
@@ -19,29 +18,6 @@ using data::Corpus;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::vector<std::int32_t> tokens_of(const Corpus& corpus, std::int64_t first, std::int64_t count) {
-  std::vector<std::int32_t> out(static_cast<std::size_t>(count), -1);
-  corpus.copy(first, out);
-  return out;
-}
-std::vector<std::int32_t> all_of(const Corpus& corpus) { return tokens_of(corpus, 0, corpus.size()); }
-
-Corpus open_text(const fs::path& path, std::int64_t vocab_size = 257) {
-  return Corpus::open(DataSource::text, path.string(), vocab_size, 1);
-}
-Corpus open_tokens(const std::string& path, std::int64_t vocab_size = 50257) {
-  return Corpus::open(DataSource::tokens, path, vocab_size, 1);
-}
-
-/// llm.c: 256 int32, of which the first three count, then the tokens.
-template <class Token>
-std::string llmc_file(std::int32_t magic, std::int32_t version, std::int32_t count, const std::vector<Token>& tokens) {
-  std::vector<std::int32_t> header(256);
-  header[0] = magic, header[1] = version, header[2] = count;
-  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
-  return bytes.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token));
-}
 
 const std::vector<std::uint16_t> kTokens{0, 1, 50256, 7};
 

@@ -1,0 +1,54 @@
+/// The ways to store tokens, one file each: text, nanoGPT's and llm.c's .bin, HDF5; and tokens that need no file.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "errors.hpp"
+
+namespace tessera::data {
+
+inline constexpr std::int64_t kBlock = 1 << 16;  // tokens read at a time in a full scan
+
+/// Calls visit(first, count) for all of `size` tokens, a block at a time.
+template <class Visit>
+void for_each_block(std::int64_t size, const Visit& visit) {
+  for (std::int64_t first = 0; first < size; first += kBlock) visit(first, std::min(kBlock, size - first));
+}
+
+/// The tokens of one file, which may be closed between reads.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual std::int64_t size() const = 0;                         // tokens, 1 or more
+  virtual std::int64_t fingerprinted() const { return size(); }  // how many of its first tokens tell it from others
+  virtual std::string tokenisation() const = 0;                  // as in Corpus
+  virtual std::string format() const { return tokenisation(); }  // what the files of a corpus agree in, for messages
+  virtual std::string name() const = 0;                          // for messages
+
+  /// Tokens first .. first + out.size() - 1 < size(); opens the file where it is closed.
+  /// Throws  Failure(Exit::files): shortened since it was opened; opened again, gone or of another size.
+  virtual void copy(std::int64_t first, std::span<std::int32_t> out) = 0;
+  virtual void close() {}  // gives back the descriptor
+  /// Reads every token, unless the type of tokens cannot exceed the vocabulary.
+  /// Throws  Failure(Exit::files) with the position of the first outside 0 .. vocab_size-1.
+  virtual void scan(std::int64_t /*vocab_size*/) {}
+};
+
+/// These open a file and refuse what its size or header rules out; the tokens themselves are left to scan().
+std::unique_ptr<Source> open_bytes(const std::string& path);   // without the end of text
+std::unique_ptr<Source> open_tokens(const std::string& path);  // .bin or NAME.h5[:/dataset]
+std::unique_ptr<Source> single_token(std::int32_t token);
+std::unique_ptr<Source> make_synthetic(std::int64_t vocab_size, std::uint64_t seed);
+
+/// Refuses the first token outside 0 .. vocab_size-1; `first` is the position of tokens[0] in `source`.
+void require_in_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab_size,
+                           const Source& source);
+
+/// "NAME: WHAT. ACTION."
+Failure unusable(const std::string& name, const std::string& what, const std::string& action);
+
+}  // namespace tessera::data
