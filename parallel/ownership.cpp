@@ -28,4 +28,20 @@ Range Ownership::owned(int unit, int shard) const {
   return {units_[unit].first + first, last - first};
 }
 
+std::vector<bool> stays_in_place(const std::vector<int>& openings, int times, const std::vector<int>& places) {
+  std::vector<int> unit_in_place;  // [places], -1: none
+  for (const int place : places) {
+    unit_in_place.resize(std::max(unit_in_place.size(), static_cast<std::size_t>(place) + 1), -1);
+  }
+  std::vector<bool> stays;
+  for (int i = 0; i < times; ++i) {
+    for (const int unit : openings) {
+      int& there = unit_in_place[places.at(static_cast<std::size_t>(unit))];
+      stays.push_back(there == unit);
+      there = unit;
+    }
+  }
+  return stays;
+}
+
 }  // namespace tessera::parallel

@@ -53,4 +53,8 @@ class Ownership {
   std::vector<std::int64_t> parts_, owned_first_;  // [units], [units + 1]
 };
 
+/// For units that are opened in this order, `times` times over, and lie in `places[unit]`, empty at first: whether each
+/// opening finds its unit in its place, where the place has been no other's since.
+std::vector<bool> stays_in_place(const std::vector<int>& openings, int times, const std::vector<int>& places);
+
 }  // namespace tessera::parallel

@@ -118,22 +118,19 @@ Sharded::Move Sharded::make_scatter(int unit) {
           message.bytes()};
 }
 
-/// Which of the openings, `times` times over, find their unit in its place, if all places are empty at first.
+/// The openings, `times` times over.
 Sharded::Schedule Sharded::make_schedule(const std::vector<int>& openings, int times) {
+  std::vector<int> places;
+  for (const UnitMemory& memory : memory_) places.push_back(memory.weights_place);
+  const std::vector<bool> stays = stays_in_place(openings, times, places);
+  std::vector<int> last_visit(memory_.size(), -1);  // of each unit
   Schedule schedule;
-  std::vector<int> last_visit_of_place;  // -1: none
-  for (const UnitMemory& memory : memory_) {
-    last_visit_of_place.resize(std::max(last_visit_of_place.size(), static_cast<std::size_t>(memory.weights_place) + 1),
-                               -1);
-  }
-  for (int i = 0; i < times; ++i) {
-    for (const int unit : openings) {
-      int& last = last_visit_of_place[memory_.at(static_cast<std::size_t>(unit)).weights_place];
-      const bool is_there = last >= 0 && schedule.visits[last].unit == unit;
-      if (is_there) schedule.visits[last].stays = true;
-      schedule.visits.push_back({unit, is_there ? Move{} : make_gather(unit)});
-      last = static_cast<int>(schedule.visits.size()) - 1;
-    }
+  for (std::size_t i = 0; i < stays.size(); ++i) {
+    const int unit = openings[i % openings.size()];
+    if (stays[i]) schedule.visits[last_visit[unit]].stays = true;
+    last_visit[unit] = static_cast<int>(i);
+    schedule.visits.push_back({.unit = unit});
+    if (!stays[i]) schedule.visits.back().gather = make_gather(unit);
   }
   return schedule;
 }

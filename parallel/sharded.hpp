@@ -80,7 +80,7 @@ class Sharded final : public Strategy {
   };
   struct Visit {  // one opening of a unit
     int unit;
-    Move gather;         // none: it still lies in its place
+    Move gather = {};    // none: it still lies in its place
     bool stays = false;  // the next visit finds it in its place
   };
   struct Schedule {

@@ -130,7 +130,9 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
-  note(fmt::format("resume     {} (step {}, written by {})\n", folder, state.step, counted(state.ranks, "rank")));
+  const bool was_sharded = !state.shard.empty() && state.shard != "none";
+  note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
+                   was_sharded ? ", each its part of the " + state.shard : ""));
   return beginning;
 }
 
@@ -144,7 +146,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
         throw Failure(Exit::files, fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
                                                checkpoint.folder().string(), tensor.group, tensor.param->label));
       }
-      checkpoint.read(tensor.group, tensor.param->label, tensor.data);
+      checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);
     });
     checkpoint.require_unchanged();
     train::StateScalars scalars = trainer.scalars();
@@ -178,6 +180,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .loss_scale = scalars.loss_scale,
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
+                                  .shard = config::value_text(*config::find_key("parallel.shard"), settings),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),
@@ -193,7 +196,13 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
         throw failure_of(world, caught);
       }
     };
-    tensors.push_back({tensor.group, tensor.param->label, tensor.param->shape, fetched, tensor.param->axes});
+    tensors.push_back({.group = tensor.group,
+                       .label = tensor.param->label,
+                       .shape = tensor.param->shape,
+                       .data = fetched,
+                       .axes = tensor.param->axes,
+                       .first = tensor.first,
+                       .count = tensor.count});
   }
   together(world, [&] {
     io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -267,6 +268,37 @@ double step_flop(const Plan& plan) {
   return tokens * (6 * multiplied + 6.0 * static_cast<double>(s.L * s.C * s.T));
 }
 
+NetworkBytes network_bytes(const Plan& plan) {
+  NetworkBytes bytes;
+  const int ranks = plan.batch.ranks;
+  if (ranks == 1) return bytes;
+  const Sharing& sharing = plan.sharing;
+  const parallel::Ownership& o = sharing.ownership;
+  const StateTensors& t = plan.state;
+  const bool is_narrow = t.wire != kAbsent || !t.unit_wires.empty();
+  const std::int64_t gradient = is_narrow ? bytes_of(Dtype::bf16) : bytes_of(plan.layout[t.grads].dtype);
+  const auto share = [](int of) { return static_cast<double>(of - 1) / of; };  // of a span that a rank sends
+  if (sharing.shard == config::Shard::none) {
+    bytes.gradients = static_cast<double>(o.whole_count() * gradient);
+    bytes.sent = 2 * share(ranks) * bytes.gradients;
+    return bytes;
+  }
+  const int shards = o.shards(), times = sharing.shards_gradients() ? plan.batch.micro_steps : 1;
+  bytes.gradients = static_cast<double>(times * o.whole_count() * gradient);
+  const std::int64_t weight = bytes_of(plan.options.dtype);
+  if (sharing.shards_weights()) {
+    const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
+    for (const int unit : gathers_of(plan.table, sharing, segments, plan.batch.micro_steps)) {
+      bytes.weights += static_cast<double>(o.padded(unit) * weight);
+    }
+  } else {
+    bytes.weights = static_cast<double>(o.whole_count() * weight);
+  }
+  bytes.sent = share(shards) * (bytes.gradients + bytes.weights) +
+               2 * share(ranks / shards) * static_cast<double>(o.owned_count() * gradient);
+  return bytes;
+}
+
 /// What the deck asks for behind the last step: no fault, a run is often cut short to try something.
 std::string unreached(const config::Settings& settings) {
   const std::int64_t steps = settings.train.steps, warmup = settings.optimizer.warmup_steps;
@@ -281,6 +313,24 @@ std::string unreached(const config::Settings& settings) {
         fmt::format("note       the run ends before step {} of trace.profile_steps: train.steps = {}\n", step, steps);
   }
   return text;
+}
+
+/// What crosses the network in a step, and how the ranks share what they keep; "" on one rank.
+std::string describe_network(const Plan& plan, const config::Settings& settings) {
+  if (plan.batch.ranks == 1) return "";
+  const Sharing& sharing = plan.sharing;
+  const NetworkBytes bytes = network_bytes(plan);
+  const auto readable = [](double count) { return memory::readable_bytes(static_cast<std::int64_t>(count)); };
+  const int shards = sharing.ownership.shards();
+  std::string text;
+  if (sharing.shard != config::Shard::none) {
+    text +=
+        fmt::format("sharing    {} in {} parts{}\n", config::value_text(*config::find_key("parallel.shard"), settings),
+                    shards, shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
+  }
+  text += fmt::format("network    {} of gradients per step", readable(bytes.gradients));
+  if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", readable(bytes.weights));
+  return text + fmt::format("; each rank sends and receives {}\n", readable(bytes.sent));
 }
 
 std::string describe(const Plan& plan, const config::Settings& settings) {
@@ -302,12 +352,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       "work       {:.3g} flop per step{}\n", step,
       is_run ? fmt::format(", {:.3g} in all ({})", step * settings.train.steps, counted(settings.train.steps, "step"))
              : "");
-  if (b.ranks > 1) {
-    const double bytes_each = settings.precision.reduce == config::ReducePrecision::bf16 ? 2 : 4;
-    const double gradient = static_cast<double>(plan.table.flat_count()) * bytes_each;
-    text += fmt::format("network    {} of gradients per step; each rank sends and receives {:.2f} times that\n",
-                        memory::readable_bytes(static_cast<std::int64_t>(gradient)), 2.0 * (b.ranks - 1) / b.ranks);
-  }
+  text += describe_network(plan, settings);
   if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
   return text;
 }

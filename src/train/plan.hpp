@@ -88,6 +88,14 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 /// `dtype` is precision.compute's, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 
+/// What crosses the network in a step.
+struct NetworkBytes {
+  double gradients = 0;  // summed over the ranks
+  double weights = 0;    // gathered on each rank
+  double sent = 0;       // by each rank, which receives as many
+};
+NetworkBytes network_bytes(const Plan& plan);
+
 /// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; of a training
 /// run also those of all steps, and the size of a checkpoint.
 std::string describe(const Plan& plan, const config::Settings& settings);

@@ -97,4 +97,15 @@ std::vector<int> openings_of(const model::ParamTable& table, const model::Segmen
   return openings.units;
 }
 
+std::vector<int> gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments,
+                            int micro_steps) {
+  const std::vector<int> openings = openings_of(table, segments);
+  const std::vector<bool> stays = parallel::stays_in_place(openings, micro_steps, sharing.weights_places);
+  std::vector<int> gathers;
+  for (std::size_t i = 0; i < stays.size(); ++i) {
+    if (!stays[i]) gathers.push_back(openings[i % openings.size()]);
+  }
+  return gathers;
+}
+
 }  // namespace tessera::train
