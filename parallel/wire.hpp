@@ -12,11 +12,12 @@ namespace tessera::parallel {
 class Wire {
  public:
   /// `wire`: empty, or with as many elements as the span. Throws std::invalid_argument for other dtypes or lengths;
-  /// `who` names the library.
+  /// `who` names the library and the
+  /// operation.
   Wire(const char* who, const Span& span, const Span& wire) : span_(span), wire_(wire) {
     if (!is_narrow()) return;
     if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
-      throw std::invalid_argument(std::string(who) + " all-reduce of " + span.label +
+      throw std::invalid_argument(std::string(who) + " of " + span.label +
                                   ": crosses the network as fp32 in bf16 of the same length only");
     }
   }
@@ -32,11 +33,12 @@ class Wire {
         .launch(exec);
   }
 
-  /// Widens the message back into the gradients, enqueued on `exec`.
-  void widen(const kernels::Device& exec) const {
+  /// Widens the message back into the gradients, or elements first .. first + count - 1 of it, enqueued on `exec`.
+  void widen(const kernels::Device& exec) const { widen(exec, 0, span_.count); }
+  void widen(const kernels::Device& exec, std::int64_t first, std::int64_t count) const {
     if (!is_narrow()) return;
-    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_),
-                                                        .to = numbers<float>(span_)}
+    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(part(wire_, first, count)),
+                                                        .to = numbers<float>(part(span_, first, count))}
         .launch(exec);
   }
 
@@ -44,6 +46,10 @@ class Wire {
   template <class Number>
   static kernels::Vector<Number, kernels::Device> numbers(const Span& span) {
     return kernels::Vector<Number, kernels::Device>(static_cast<Number*>(span.data), span.count);
+  }
+
+  static Span part(const Span& whole, std::int64_t first, std::int64_t count) {
+    return {whole.label, static_cast<char*>(whole.data) + first * bytes_of(whole.dtype), count, whole.dtype};
   }
 
   Span span_, wire_;

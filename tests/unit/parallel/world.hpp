@@ -39,8 +39,8 @@ class BarrierAtEnd {
 };
 
 /// A sum over all ranks that can be started.
-inline std::unique_ptr<parallel::AllReduce> connected_sum(parallel::World& world, const parallel::Span& span,
-                                                          const parallel::Span& wire = {}) {
+inline std::unique_ptr<parallel::Transfer> connected_sum(parallel::World& world, const parallel::Span& span,
+                                                         const parallel::Span& wire = {}) {
   auto sum = world.collectives().make_all_reduce(span, wire);
   sum->connect();
   return sum;
