@@ -1,7 +1,8 @@
-/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add and that wait, they take no
+/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add or wait, they take no
 /// multiprocessors from the products that run concurrently.
 ///
-/// Each rank owns one part in R of a span: equal ones; for an all-reduce, multiples of 256 bytes as far as they go.
+/// Each rank owns one part in R of a span: equal parts, but that those of an all-reduce are rounded up to 256 bytes, so
+/// that the last ones may be shorter.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
 ///   add        the owner adds the R parts, in the order of the ranks, in fp32 (fp64 in fp64), and rounds once
@@ -90,9 +91,9 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Collective. A transfer over `span`, in place: what is summed, whose count the ranks divide in a reduce-scatter; or
-  /// what the parts are gathered into, and then `part` is where this rank's lies, at its place in the span or outside of
-  /// it. The memory is the device's.
+  /// Collective. A transfer over `span`, in the device's memory: of a sum, what is summed in place; of an all-gather,
+  /// what the parts come together in, `part` being where this rank's lies: at its own place there, or outside of it.
+  /// But for an all-reduce, R divides the count.
   /// Throws if the other ranks cannot access it: MemoryError if CUDA reports that memory has run out, else
   /// EnvironmentError.
   std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, const void* part = nullptr);
