@@ -417,7 +417,7 @@ class NcclCollectives final : public Collectives {
   NcclCollectives(NcclCollectives& all, int group)
       : world_(all.world_),
         comm_(all.comm_, group),
-        why_ring_("they serve the group of all ranks"),
+        why_ring_(all.engines_ ? "they serve all ranks together" : all.why_ring_),
         has_pinned_ring_(all.has_pinned_ring_) {}
 
   ~NcclCollectives() override {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -13,9 +12,9 @@
 #include "kernels/core/kernel_timer.hpp"
 #include "parallel/bucket_queue.hpp"
 #include "parallel/collective.hpp"
-#include "parallel/device.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
+#include "unit/parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -25,41 +24,12 @@ using kernels::Device;
 using test::BarrierAtEnd;
 using test::Buffer;
 using test::same_bits;
-using test::TestWorld;
-
-/// Ranks on separate GPUs, joined by NCCL, with each all-reduce algorithm; the tests skip themselves if there are fewer
-/// GPUs than ranks. Ranks are connected once per algorithm: it takes seconds.
-struct Nccl : ::testing::TestWithParam<TransferMethod> {
-  static TestWorld& connect(TransferMethod method) {
-    const auto [entry, is_new] = worlds.try_emplace(method);
-    TestWorld& world = entry->second;
-    if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
-    return world;
-  }
-  static bool has_gpus_for(const TestWorld& world) { return visible_devices() >= world.local_size(); }
-  static void TearDownTestSuite() { worlds.clear(); }
-
-  void SetUp() override {
-    if (!has_gpus_for(world)) GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << visible_devices();
-  }
-  Collectives& nccl() { return world.collectives(); }
-
-  bool is_ring() const { return GetParam() == TransferMethod::ring; }
-
-  inline static std::map<TransferMethod, TestWorld> worlds;
-  TestWorld& world = connect(GetParam());
-};
 
 INSTANTIATE_TEST_SUITE_P(By, Nccl, ::testing::Values(TransferMethod::ring, TransferMethod::copy_engine),
                          [](const auto& info) { return info.param == TransferMethod::ring ? "ring" : "copy_engine"; });
 
 /// One element, a few, a prime, and 9.6 MB.
 const std::size_t kSizes[] = {1, 3, 1009, 2'400'001};
-
-template <class Scalar>
-Span span_of(const Buffer<Scalar>& buffer) {
-  return {"values", buffer.data(), static_cast<std::int64_t>(buffer.size()), kDtype<Scalar>};
-}
 
 template <class Scalar>
 void expect_exact_sums(Nccl& test, double unit) {
@@ -169,24 +139,6 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
   }
 }
 
-/// Keeps the instance busy, then writes `value` to every element.
-void fill_slowly(const Device& exec, const Buffer<float>& buffer, float value) {
-  const auto numbers = buffer.vector();
-  Kokkos::parallel_for(
-      "slow", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)), KOKKOS_LAMBDA(std::int64_t i) {
-        float x = value;
-        for (int round = 0; round < 200000; ++round) x = 0.5f * x + 0.5f * value;
-        numbers(i) = x;
-      });
-}
-
-void double_all(const Device& exec, const Buffer<float>& buffer) {
-  const auto numbers = buffer.vector();
-  Kokkos::parallel_for(
-      "double", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t i) { numbers(i) *= 2; });
-}
-
 TEST_P(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
   const Device exec;
   const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
@@ -238,7 +190,7 @@ TEST_P(Nccl, several_complete_in_the_order_of_their_starts) {
   const Device exec;
   std::vector<Buffer<double>> values;
   const BarrierAtEnd barrier(world);
-  std::vector<std::unique_ptr<AllReduce>> sums;
+  std::vector<std::unique_ptr<Transfer>> sums;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(std::vector<double>(50000 + i, i + world.rank()));
     sums.push_back(test::connected_sum(world, span_of(values.back())));
