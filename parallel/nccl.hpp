@@ -9,16 +9,16 @@
 /// If the ranks share a host and can access each other's memory, copy engines do the transfers
 /// (parallel/copy_engine.hpp), and NCCL only broadcasts and detects lost ranks; otherwise NCCL's ring does them.
 ///
-/// Groups  make_group(), of 0 or above, splits the communicator: a group has a communicator and a stream of its own,
-///         and always goes by the ring, whatever the ranks have asked for: copy engines serve the group of all ranks.
-///         It first waits for what the ranks have under way. A family, all ranks' collectives and every group made from
-///         them or from a group, leaves as one: fault() and abandon() of each speak for all, so that whoever watches
-///         one need not know of the others. They may be destroyed in any order, in the same one on every rank; what
-///         is gone is no longer asked.
+/// Groups  make_group(group), with a group of 0 or above, waits for what this rank's collectives have under way and
+///         splits their communicator. A group has a communicator and a stream of its own, for which NCCL takes device
+///         memory of its own, and always goes by the ring: copy engines serve all ranks together.
+///         The collectives of all ranks and every group made from them, or from a group, are one family: fault() and
+///         abandon() of each speak for all, so that whoever watches one need not know the others. They may be destroyed
+///         in any order that is the same on every rank; a group may outlive what it was made from.
 /// Order   the ring: NCCL_ALGO=Ring is set unless the user set it, so that sums repeat bit for bit.
-/// Limits  NCCL_NVLS_ENABLE and all other variables of NCCL are left to the user. What different collectives of a
-///         family have under way at once waits on the GPU for the other ranks: start it in the same order on every
-///         rank, and where it need not overlap, one from the instance() of the other, which puts it behind.
+/// Limits  NCCL_NVLS_ENABLE and all other variables of NCCL are left to the user. A transfer occupies the GPU while it
+///         waits for the other ranks, so transfers of different groups are started in an order in which they could also
+///         run one after the other on all ranks; one started from the instance() of another group's collectives does.
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator" and
 ///         "Using multiple NCCL communicators concurrently".
 #pragma once

@@ -1,4 +1,4 @@
-/// Transfers by copy engines, without NCCL: ranks may share a GPU, so one GPU is enough; a single rank has nothing to sum.
+/// Transfers by copy engines, without NCCL: ranks may share a GPU, so one GPU is enough.
 #include "parallel/copy_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -196,14 +196,14 @@ void expect_gathered_parts(CopyEngine& test, std::size_t shift, bool is_in_place
   const int ranks = test.world.size(), rank = test.world.rank();
   for (const std::size_t part : {std::size_t{1}, std::size_t{1009}, std::size_t{300'001}}) {
     const std::size_t n = part * static_cast<std::size_t>(ranks);
-    const Buffer<Element> whole(std::vector<Element>(shift + n, Element(1)));
+    const Buffer<Element> whole(std::vector<Element>(shift + n, Element(1.0f)));
     const Buffer<Element> outside = Buffer<Element>::zeros(part);
     const BarrierAtEnd barrier(test.world);
     const Element* const from = is_in_place ? whole.data() + shift + rank * part : outside.data();
     const auto transfer = test.engines.make(
         Operation::all_gather, {"values", whole.data() + shift, static_cast<std::int64_t>(n), kDtype<Element>}, from);
     for (int run = 0; run < 2; ++run) {
-      std::vector<Element> initial(shift + n, Element(1)), expected;
+      std::vector<Element> initial(shift + n, Element(1.0f)), expected;
       const std::vector<Element> mine = bytes_of<Element>(rank, part, run);
       if (is_in_place) {
         std::copy(mine.begin(), mine.end(), initial.begin() + static_cast<std::ptrdiff_t>(shift + rank * part));

@@ -248,7 +248,7 @@ void set_gradients(const Device& exec, const Buffer<float>& grads, const Buffer<
       KOKKOS_LAMBDA(std::int64_t i) { to(i) = from(i) * factor; });
 }
 
-/// A step that keeps the weights in parts: gradients are reduce-scattered, become this rank's weights, and are gathered.
+/// A step with the weights in parts: gradients are reduce-scattered, become this rank's weights, and are gathered.
 /// It multiplies every weight by 1 + 2 + ... + R, and a scalar by R: whole numbers, exact.
 struct ShardedStep {
   static constexpr std::size_t kPart = 50'021;
