@@ -3,7 +3,9 @@
 #include "parallel/mpi_check.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,7 +20,7 @@ namespace {
 
 using kernels::Device;
 
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;  // MPI counts are ints
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;  // of one call: MPI counts are ints
 
 using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space, kernels::Unmanaged>;
@@ -48,7 +50,7 @@ class Sum {
   Sum(const Sum&) = delete;
   Sum& operator=(const Sum&) = delete;
 
-  std::pair<MPI_Datatype, MPI_Op> of(const Span& span) const {
+  std::pair<MPI_Datatype, MPI_Op> of(const char* operation, const Span& span) const {
     switch (span.dtype) {
       case Dtype::fp64: return {MPI_DOUBLE, MPI_SUM};
       case Dtype::fp32: return {MPI_FLOAT, MPI_SUM};
@@ -56,8 +58,8 @@ class Sum {
       case Dtype::fp16: return {two_bytes_, add_fp16_};
       case Dtype::int32: break;
     }
-    throw std::invalid_argument("mpi all-reduce of " + span.label + ": " + std::string(name_of(span.dtype)) +
-                                " is not summed here");
+    throw std::invalid_argument("mpi " + std::string(operation) + " of " + span.label + ": " +
+                                std::string(name_of(span.dtype)) + " is not summed here");
   }
 
  private:
@@ -73,41 +75,50 @@ class Reachable {
 
   char* data() { return copy_.empty() ? static_cast<char*>(span_.data) : reinterpret_cast<char*>(copy_.data()); }
 
-  void fetch(const Device& exec) {
-    if (!copy_.empty()) Kokkos::deep_copy(exec, on_host(), on_device());
+  // Bytes `first` .. `first + count - 1` from the span into the copy, and back.
+  void fetch(const Device& exec, std::int64_t first, std::int64_t count) {
+    if (!copy_.empty()) Kokkos::deep_copy(exec, on_host(first, count), on_device(first, count));
     if constexpr (!kernels::kIsHost<Device>) exec.fence();  // MPI reads immediately
   }
-  void put_back(const Device& exec) {
-    if (!copy_.empty()) Kokkos::deep_copy(exec, on_device(), on_host());
+  void put_back(const Device& exec, std::int64_t first, std::int64_t count) {
+    if (!copy_.empty()) Kokkos::deep_copy(exec, on_device(first, count), on_host(first, count));
   }
 
  private:
-  HostBytes on_host() { return HostBytes(copy_.data(), copy_.size()); }
-  DeviceBytes on_device() { return DeviceBytes(static_cast<unsigned char*>(span_.data), copy_.size()); }
+  HostBytes on_host(std::int64_t first, std::int64_t count) {
+    return HostBytes(copy_.data() + first, static_cast<std::size_t>(count));
+  }
+  DeviceBytes on_device(std::int64_t first, std::int64_t count) {
+    return DeviceBytes(static_cast<unsigned char*>(span_.data) + first, static_cast<std::size_t>(count));
+  }
 
   Span span_;
   std::vector<unsigned char> copy_;
 };
 
-class MpiAllReduce final : public AllReduce {
- public:
-  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
-      : wire_("mpi", span, wire), message_(wire_.message()), sum_(sum), comm_(comm) {}
+/// Elements of each of `ranks` equal parts of a span.
+std::int64_t part_of(const std::string& what, const Span& span, int ranks) {
+  if (span.count % ranks == 0) return span.count / ranks;
+  throw std::invalid_argument("mpi " + what + ": its " + std::to_string(span.count) +
+                              " elements cannot be cut into parts for " + std::to_string(ranks) + " ranks");
+}
 
+void require_counts(const std::string& what, std::int64_t count) {
+  if (count <= std::numeric_limits<int>::max()) return;
+  throw std::invalid_argument("mpi " + what + ": " + std::to_string(count) +
+                              " are more than MPI can count in one call");
+}
+
+/// What the three transfers have in common: requests under way, and when they began and ended.
+class MpiTransfer : public Transfer {
+ public:
   void start(const Device& exec) override {
     exec_ = exec;
-    wire_.narrow(exec);
-    message_.fetch(exec);
+    prepare(exec);
     start_s_ = events::now_s();
     is_complete_ = false;
     requests_.clear();
-    const Span& message = wire_.message();
-    for (std::int64_t first = 0; first < message.count; first += kMaxElements) {
-      const int count = static_cast<int>(std::min(kMaxElements, message.count - first));
-      requests_.push_back(MPI_REQUEST_NULL);
-      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * bytes_of(message.dtype), count, sum_.first,
-                               sum_.second, comm_, &requests_.back()));
-    }
+    post();
   }
 
   bool test() override {
@@ -116,7 +127,8 @@ class MpiAllReduce final : public AllReduce {
     MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE));
     if (is_done != 0) {
       end_s_ = joined_s_ = events::now_s();
-      complete();
+      is_complete_ = true;
+      complete(exec_);
     }
     return is_done != 0;
   }
@@ -126,58 +138,195 @@ class MpiAllReduce final : public AllReduce {
     joined_s_ = events::now_s();
     MPI_CHECK(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
     end_s_ = events::now_s();
-    complete();
+    is_complete_ = true;
+    complete(exec_);
   }
 
   Times times() override {
-    if (!is_complete_)
-      throw std::logic_error("mpi all-reduce of " + wire_.message().label + ": asked for times while it runs");
+    if (!is_complete_) throw std::logic_error("mpi " + what_ + ": asked for times while it runs");
     return {start_s_, end_s_, joined_s_};
   }
 
- private:
-  /// The sums have arrived: copies them back to the span, after the work enqueued on the compute instance.
-  void complete() {
-    is_complete_ = true;
-    message_.put_back(exec_);
-    wire_.widen(exec_);
+ protected:
+  MpiTransfer(std::string what, MPI_Comm comm) : what_(std::move(what)), comm_(comm) {
+    MPI_CHECK(MPI_Comm_rank(comm, &rank_));
+    MPI_CHECK(MPI_Comm_size(comm, &size_));
   }
+  virtual void prepare(const Device& exec) = 0;   // what MPI reads is in its place on the host
+  virtual void post() = 0;                        // pushes to requests_
+  virtual void complete(const Device& exec) = 0;  // what has arrived goes to its place, behind the work on `exec`
 
-  Wire wire_;
-  Reachable message_;
-  std::pair<MPI_Datatype, MPI_Op> sum_;
+  /// Calls `one(first element, count)` for pieces whose counts MPI can express.
+  template <class One>
+  static void in_pieces(std::int64_t count, const One& one) {
+    for (std::int64_t first = 0; first < count; first += kMaxElements) {
+      one(first, static_cast<int>(std::min(kMaxElements, count - first)));
+    }
+  }
+  MPI_Request* next_request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  const std::string what_;  // "all-reduce of grad.bucket.2"
   MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
+
+ private:
   Device exec_;
   std::vector<MPI_Request> requests_;
   double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
   bool is_complete_ = true;
 };
 
+class MpiAllReduce final : public MpiTransfer {
+ public:
+  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
+      : MpiTransfer("all-reduce of " + span.label, comm),
+        wire_("mpi all-reduce", span, wire),
+        message_(wire_.message()),
+        sum_(sum) {}
+
+ private:
+  void prepare(const Device& exec) override {
+    wire_.narrow(exec);
+    message_.fetch(exec, 0, wire_.message().bytes());
+  }
+  void post() override {
+    in_pieces(wire_.message().count, [&](std::int64_t first, int count) {
+      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * bytes_of(wire_.message().dtype), count,
+                               sum_.first, sum_.second, comm_, next_request()));
+    });
+  }
+  void complete(const Device& exec) override {
+    message_.put_back(exec, 0, wire_.message().bytes());
+    wire_.widen(exec);
+  }
+
+  Wire wire_;
+  Reachable message_;
+  std::pair<MPI_Datatype, MPI_Op> sum_;
+};
+
+class MpiReduceScatter final : public MpiTransfer {
+ public:
+  MpiReduceScatter(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
+      : MpiTransfer("reduce-scatter of " + span.label, comm),
+        wire_("mpi reduce-scatter", span, wire),
+        message_(wire_.message()),
+        sum_(sum),
+        part_(part_of(what_, span, size_)) {
+    require_counts(what_, part_);
+    own_.resize(static_cast<std::size_t>(part_ * bytes_of(wire_.message().dtype)));
+  }
+
+ private:
+  void prepare(const Device& exec) override {
+    wire_.narrow(exec);
+    message_.fetch(exec, 0, wire_.message().bytes());
+  }
+  void post() override {
+    MPI_CHECK(MPI_Ireduce_scatter_block(message_.data(), own_.data(), static_cast<int>(part_), sum_.first, sum_.second,
+                                        comm_, next_request()));
+  }
+  void complete(const Device& exec) override {
+    const auto bytes = static_cast<std::int64_t>(own_.size());
+    std::copy(own_.begin(), own_.end(), message_.data() + rank_ * bytes);
+    message_.put_back(exec, rank_ * bytes, bytes);
+    wire_.widen(exec, rank_ * part_, part_);
+  }
+
+  Wire wire_;
+  Reachable message_;
+  std::pair<MPI_Datatype, MPI_Op> sum_;
+  std::int64_t part_;      // elements
+  std::vector<char> own_;  // the sums: MPI wants them beside what it reads
+};
+
+class MpiAllGather final : public MpiTransfer {
+ public:
+  MpiAllGather(const Span& part, const Span& whole, MPI_Comm comm)
+      : MpiTransfer("all-gather of " + whole.label, comm),
+        part_(part),
+        whole_(whole),
+        bytes_(part_of(what_, whole, size_) * bytes_of(whole.dtype)),
+        is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * bytes_),
+        from_(is_in_place_ ? Span{} : part),
+        to_(whole) {
+    if (part.bytes() != bytes_ || part.dtype != whole.dtype) {
+      throw std::invalid_argument("mpi " + what_ + ": its part must be one of " + std::to_string(size_) +
+                                  " equal ones of the whole");
+    }
+    require_counts(what_, bytes_);
+  }
+
+ private:
+  void prepare(const Device& exec) override {
+    if (is_in_place_) {
+      to_.fetch(exec, rank_ * bytes_, bytes_);
+    } else {
+      from_.fetch(exec, 0, bytes_);
+    }
+  }
+  void post() override {
+    const void* from = is_in_place_ ? MPI_IN_PLACE : from_.data();
+    const int count = static_cast<int>(bytes_);
+    MPI_CHECK(
+        MPI_Iallgather(from, is_in_place_ ? 0 : count, MPI_BYTE, to_.data(), count, MPI_BYTE, comm_, next_request()));
+  }
+  void complete(const Device& exec) override { to_.put_back(exec, 0, whole_.bytes()); }
+
+  Span part_, whole_;
+  std::int64_t bytes_;  // of a part
+  bool is_in_place_;
+  Reachable from_, to_;
+};
+
 class MpiCollectives final : public Collectives {
  public:
   // A separate communicator, so that gradients in flight cannot match the exchanges of World.
   MpiCollectives() { MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_)); }
+  MpiCollectives(MPI_Comm all, int group) {
+    int rank = 0;
+    MPI_CHECK(MPI_Comm_rank(all, &rank));
+    MPI_CHECK(MPI_Comm_split(all, group, rank, &comm_));
+  }
   ~MpiCollectives() override { MPI_Comm_free(&comm_); }
+  MpiCollectives(const MpiCollectives&) = delete;
+  MpiCollectives& operator=(const MpiCollectives&) = delete;
 
   std::string name() const override { return "mpi"; }
-  std::string description() const override {
-    return kernels::kIsHost<Device> ? "MPI" : "MPI, gradients copied through the host";
-  }
+  std::string description() const override { return kernels::kIsHost<Device> ? "MPI" : "MPI, copied through the host"; }
   bool is_asynchronous() const override { return false; }
-
-  std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<MpiAllReduce>(span, wire, sum_.of(wire.count != 0 ? wire : span), comm_);
+  int rank() const override {
+    int rank = 0;
+    MPI_CHECK(MPI_Comm_rank(comm_, &rank));
+    return rank;
   }
+  int size() const override {
+    int size = 1;
+    MPI_CHECK(MPI_Comm_size(comm_, &size));
+    return size;
+  }
+
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
+    return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), comm_);
+  }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) override {
+    return std::make_unique<MpiReduceScatter>(span, wire, sum_.of("reduce-scatter", wire.count != 0 ? wire : span),
+                                              comm_);
+  }
+  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
+    return std::make_unique<MpiAllGather>(part, whole, comm_);
+  }
+  std::unique_ptr<Collectives> make_group(int group) override { return std::make_unique<MpiCollectives>(comm_, group); }
 
   void broadcast(const Span& span) override {
     Reachable message(span);
     const Device exec;
-    message.fetch(exec);
+    message.fetch(exec, 0, span.bytes());
     for (std::int64_t first = 0; first < span.bytes(); first += kMaxElements) {
       const int count = static_cast<int>(std::min(kMaxElements, span.bytes() - first));
       MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, comm_));
     }
-    message.put_back(exec);
+    message.put_back(exec, 0, span.bytes());
     if constexpr (!kernels::kIsHost<Device>) exec.fence();
   }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
@@ -67,7 +68,7 @@ TYPED_TEST(AllReduceOf, has_the_same_bits_on_every_rank_and_in_every_repeat) {
 TYPED_TEST(AllReduceOf, several_may_be_under_way_and_finish_in_any_order) {
   TestWorld world;
   std::vector<std::vector<TypeParam>> values;
-  std::vector<std::unique_ptr<AllReduce>> pending;
+  std::vector<std::unique_ptr<Transfer>> pending;
   for (int i = 0; i < 4; ++i) {
     values.emplace_back(50000 + i, static_cast<TypeParam>(i + world.rank()));
     pending.push_back(test::connected_sum(world, span_of(values.back())));
@@ -100,7 +101,7 @@ TYPED_TEST(AllReduceOf, runs_again_after_it_has_completed) {
     sum->join({});
     factor *= world.size();
     EXPECT_EQ(values, std::vector<TypeParam>(1009, static_cast<TypeParam>(factor)));
-    const AllReduce::Times times = sum->times();
+    const Transfer::Times times = sum->times();
     EXPECT_LE(times.start_s, times.joined_s);
     EXPECT_LE(times.joined_s, times.end_s);
   }
@@ -146,6 +147,102 @@ TEST(Collectives, times_are_asked_for_afterwards) {
   EXPECT_THROW(sum->times(), std::logic_error);
   sum->join({});
   EXPECT_NO_THROW(sum->times());
+}
+
+/// What crosses in parts: `part` elements of every rank, whose values say where they belong and whose they are.
+std::int64_t part_value(std::int64_t i, int rank) { return (i * 37 % 1001 - 500) * (rank + 1); }
+
+template <class Real>
+void expect_reduce_scatter(TestWorld& world, Collectives& group, int first_rank) {
+  for (const std::int64_t part : {1, 3, 1009, 400'001}) {
+    const int ranks = group.size();
+    std::vector<Real> values(static_cast<std::size_t>(part * ranks));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<Real>(part_value(static_cast<std::int64_t>(i), world.rank()));
+    }
+    const auto transfer = group.make_reduce_scatter(span_of(values), {});
+    transfer->connect();
+    transfer->start({});
+    transfer->join({});
+    for (std::int64_t i = part * group.rank(); i < part * (group.rank() + 1); ++i) {
+      double sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(part_value(i, first_rank + rank));
+      ASSERT_EQ(static_cast<double>(values[static_cast<std::size_t>(i)]), sum) << "element " << i << " of " << part;
+    }
+  }
+}
+
+TYPED_TEST(AllReduceOf, scatters_sums_of_exact_numbers_exactly) {
+  TestWorld world;
+  expect_reduce_scatter<TypeParam>(world, world.collectives(), 0);
+}
+
+TEST(Collectives, scatter_what_crosses_the_network_rounded) {
+  TestWorld world;
+  constexpr std::int64_t part = 1001;
+  std::vector<float> values(static_cast<std::size_t>(part * world.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i % 31) - 15);
+  std::vector<bfloat16> wire(values.size());
+  const auto transfer = world.collectives().make_reduce_scatter(span_of(values), span_of(wire));
+  transfer->connect();
+  transfer->start({});
+  transfer->join({});
+  for (std::int64_t i = part * world.rank(); i < part * (world.rank() + 1); ++i) {
+    ASSERT_EQ(values[static_cast<std::size_t>(i)], static_cast<float>((i % 31 - 15) * world.size()));
+  }
+}
+
+TEST(Collectives, gather_the_parts_of_all_ranks_in_every_dtype_in_place_and_from_elsewhere) {
+  TestWorld world;
+  const auto check = [&](auto zero, std::int64_t part, bool in_place) {
+    using Element = decltype(zero);
+    std::vector<Element> whole(static_cast<std::size_t>(part * world.size())), mine(static_cast<std::size_t>(part));
+    Element* const own = in_place ? whole.data() + part * world.rank() : mine.data();
+    const auto byte = [&](std::int64_t i) { return static_cast<unsigned char>(i * 7 + i / 251); };
+    const auto size = static_cast<std::int64_t>(sizeof(Element)), first = part * world.rank() * size;
+    for (std::int64_t i = 0; i < part * size; ++i) reinterpret_cast<unsigned char*>(own)[i] = byte(first + i);
+    const auto transfer = world.collectives().make_all_gather({"part", own, part, kDtype<Element>}, span_of(whole));
+    transfer->connect();
+    for (int run = 0; run < 2; ++run) {
+      transfer->start({});
+      transfer->join({});
+      const auto* bytes = reinterpret_cast<const unsigned char*>(whole.data());
+      for (std::int64_t i = 0; i < part * world.size() * size; ++i) ASSERT_EQ(bytes[i], byte(i)) << "byte " << i;
+    }
+  };
+  for (const std::int64_t part : {1, 1009, 300'007}) {
+    for (const bool in_place : {true, false}) {
+      check(0.0f, part, in_place);
+      check(0.0, part, in_place);
+      check(bfloat16(), part, in_place);
+      check(std::int32_t{0}, part, in_place);
+    }
+  }
+}
+
+TEST(Collectives, refuse_parts_that_are_not_equal) {
+  TestWorld world;
+  if (world.size() == 1) GTEST_SKIP() << "one rank takes any length";
+  std::vector<float> values(static_cast<std::size_t>(world.size()) * 10 + 1), mine(10);
+  Collectives& all = world.collectives();
+  EXPECT_THROW(all.make_reduce_scatter(span_of(values), {}), std::invalid_argument);
+  EXPECT_THROW(all.make_all_gather(span_of(mine), span_of(values)), std::invalid_argument);
+  values.pop_back();
+  EXPECT_NO_THROW(all.make_all_gather(span_of(mine), span_of(values)));
+  mine.pop_back();
+  EXPECT_THROW(all.make_all_gather(span_of(mine), span_of(values)), std::invalid_argument);
+}
+
+TEST(Collectives, form_groups_that_exchange_among_themselves) {
+  TestWorld world;
+  const auto pairs = world.collectives().make_group(world.rank() / 2);
+  const int first = world.rank() / 2 * 2;
+  EXPECT_EQ(pairs->rank(), world.rank() - first);
+  EXPECT_EQ(pairs->size(), std::min(2, world.size() - first));
+  expect_reduce_scatter<float>(world, *pairs, first);
+  const auto alone = world.collectives().make_group(world.rank());
+  EXPECT_EQ(alone->size(), 1);
+  expect_reduce_scatter<double>(world, *alone, world.rank());
 }
 
 TEST(Collectives, broadcast_rank_0_in_every_dtype) {

@@ -104,7 +104,7 @@ class Abandoned final : public Collectives {
   std::string name() const override { return "abandoned"; }
   std::string description() const override { return name(); }
   bool is_asynchronous() const override { return true; }
-  std::unique_ptr<AllReduce> make_all_reduce(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&) override { return nullptr; }
   void broadcast(const Span&) override {}
   std::string fault() override { return ""; }
   void abandon() override { ++times_; }

@@ -40,7 +40,7 @@ class BarrierAtEnd {
 
 /// A sum over all ranks that can be started.
 inline std::unique_ptr<parallel::Transfer> connected_sum(parallel::World& world, const parallel::Span& span,
-                                                         const parallel::Span& wire = {}) {
+                                                          const parallel::Span& wire = {}) {
   auto sum = world.collectives().make_all_reduce(span, wire);
   sum->connect();
   return sum;

@@ -1,4 +1,4 @@
-#include "parallel/bucket_queue.hpp"
+#include "parallel/replicated.hpp"
 
 #include <gtest/gtest.h>
 
@@ -35,13 +35,16 @@ class Listener final : public events::Listener {
   std::vector<Entry> entries;
 };
 
-/// A flat array of gradients cut into units of `counts` elements, listed from the end, the order of the backward pass.
+/// Buckets of so many bytes, each starting when it is full.
+GradientOrder buckets_of(std::int64_t bytes) { return {.bucket_bytes = bytes}; }
+
+/// A flat array of gradients of parameters of `counts` elements; counts[0] is the last one's, whose gradient backward
+/// completes first.
 struct Gradients {
   Gradients(const std::vector<std::int64_t>& counts, int rank)
       : buffer(initial(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), rank)) {
-    for (std::size_t unit = 0, end = buffer.size(); unit < counts.size(); ++unit) {
-      end -= counts[unit];
-      spans.push_back({"unit" + std::to_string(unit), buffer.data() + end, counts[unit], Dtype::fp32});
+    for (std::size_t i = counts.size(), first = 0; i-- > 0; first += counts[i]) {
+      spans.push_back({"param" + std::to_string(spans.size()), buffer.data() + first, counts[i], Dtype::fp32});
     }
   }
   static float value(std::int64_t i, int rank) {
@@ -65,17 +68,17 @@ struct Gradients {
   std::vector<Span> spans;
 };
 
-void run_all(BucketQueue& queue, std::size_t spans) {
-  queue.begin();
-  for (std::size_t i = 0; i < spans; ++i) queue.ready(i), queue.progress();
+void run_all(Replicated& queue, std::size_t spans) {
+  queue.begin(true);
+  for (std::size_t i = spans; i-- > 0;) queue.gradient_ready(static_cast<int>(i)), queue.progress();
   queue.finish();
 }
 
-TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
+TEST(Replicated, joins_neighbours_until_a_bucket_has_its_bytes) {
   TestWorld world;
   Gradients g({10, 20, 30, 5, 1000, 1}, 0);
   const auto buckets = [&](std::int64_t bytes) {
-    return BucketQueue(world.collectives(), {}, g.spans, bytes).buckets();
+    return Replicated(world.collectives(), {}, g.spans, buckets_of(bytes)).buckets();
   };
   EXPECT_EQ(buckets(0), 6u);  // one each
   EXPECT_EQ(buckets(1), 6u);
@@ -85,10 +88,10 @@ TEST(BucketQueue, joins_neighbours_until_a_bucket_has_its_bytes) {
   EXPECT_EQ(buckets(1 << 30), 1u);
 }
 
-TEST(BucketQueue, buckets_become_smaller_towards_the_end) {
+TEST(Replicated, buckets_become_smaller_towards_the_end) {
   TestWorld world;
   Gradients g(std::vector<std::int64_t>(10, 100), world.rank());  // 10 spans of 400 bytes
-  BucketQueue queue(world.collectives(), {}, g.spans, 1500);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1500));
   queue.connect();
   Listener listener;
   run_all(queue, 10);
@@ -102,16 +105,16 @@ TEST(BucketQueue, buckets_become_smaller_towards_the_end) {
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
 
-TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
+TEST(Replicated, reports_each_bucket_with_label_bytes_and_times) {
   TestWorld world;
   Gradients g({10, 20, 30, 5}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 121);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(121));
   queue.connect();
   Listener listener;
   const double before_s = events::now_s();
-  queue.begin();
-  for (std::size_t i = 0; i < 4; ++i) queue.ready(i);
-  const double exposed_s = queue.finish();
+  queue.begin(true);
+  for (int i = 4; i-- > 0;) queue.gradient_ready(i);
+  queue.finish();
   ASSERT_EQ(listener.entries.size(), 2u);
   double sum_s = 0;
   for (const Listener::Entry& entry : listener.entries) {
@@ -121,34 +124,35 @@ TEST(BucketQueue, reports_each_bucket_with_label_bytes_and_times) {
     EXPECT_GE(entry.exposed_s, 0);
     sum_s += entry.exposed_s;
   }
-  EXPECT_DOUBLE_EQ(sum_s, exposed_s);
+  EXPECT_DOUBLE_EQ(sum_s, queue.collect());
   EXPECT_EQ(listener.entries[0].label, "grad.bucket.0");
   EXPECT_EQ(listener.entries[1].label, "grad.bucket.1");
   EXPECT_EQ(listener.entries[0].bytes, 60 * 4);
   EXPECT_EQ(listener.entries[1].bytes, 5 * 4);
 }
 
-TEST(BucketQueue, sums_every_element_once_whatever_the_buckets) {
+TEST(Replicated, sums_every_element_once_whatever_the_buckets) {
   TestWorld world;
   const std::vector<std::int64_t> counts = {1000, 1, 70000, 64, 500000, 7};
   for (const std::int64_t bucket_bytes :
        {std::int64_t{0}, std::int64_t{5000}, std::int64_t{300000}, std::int64_t{1} << 40}) {
     Gradients g(counts, world.rank());
-    BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes);
+    Replicated queue(world.collectives(), {}, g.spans, buckets_of(bucket_bytes));
     queue.connect();
     run_all(queue, counts.size());
     EXPECT_TRUE(same_bits(g.values(), g.sums(world.size()))) << "buckets of " << bucket_bytes << " bytes";
   }
 }
 
-TEST(BucketQueue, rounds_what_crosses_the_network_when_asked_to) {
+TEST(Replicated, rounds_what_crosses_the_network_when_asked_to) {
   TestWorld world;
   const std::vector<std::int64_t> counts = {1000, 8, 70000, 64, 5000};
   for (const std::int64_t bucket_bytes : {std::int64_t{0}, std::int64_t{5000}, std::int64_t{1} << 40}) {
     Gradients g(counts, world.rank());
     const std::int64_t total = static_cast<std::int64_t>(g.buffer.size());
     const auto wire = Buffer<bfloat16>::unwritten(total);
-    BucketQueue queue(world.collectives(), {}, g.spans, bucket_bytes, {"wire", wire.data(), total, Dtype::bf16});
+    Replicated queue(world.collectives(), {}, g.spans, buckets_of(bucket_bytes),
+                     {"wire", wire.data(), total, Dtype::bf16});
     queue.connect();
     Listener listener;
     run_all(queue, counts.size());
@@ -170,40 +174,44 @@ TEST(BucketQueue, rounds_what_crosses_the_network_when_asked_to) {
   }
 }
 
-TEST(BucketQueue, refuses_a_copy_for_the_network_that_is_too_short_or_of_a_strange_dtype) {
+TEST(Replicated, refuses_a_copy_for_the_network_that_is_too_short_or_of_a_strange_dtype) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(600);
   const auto make = [&](std::int64_t count, Dtype dtype) {
-    BucketQueue(world.collectives(), {}, g.spans, 1, {"wire", wire.data(), count, dtype});
+    Replicated(world.collectives(), {}, g.spans, buckets_of(1), {"wire", wire.data(), count, dtype});
   };
   EXPECT_NO_THROW(make(600, Dtype::bf16));
   EXPECT_THROW(make(599, Dtype::bf16), std::invalid_argument);
   EXPECT_THROW(make(600, Dtype::fp16), std::invalid_argument);
 }
 
-TEST(BucketQueue, collects_what_finish_has_waited_for) {
+TEST(Replicated, collects_what_finish_has_waited_for) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
   queue.connect();
   EXPECT_EQ(queue.collect(), 0);
-  queue.begin();
-  queue.ready(0);
-  queue.ready(1);
-  const double waited_s = queue.finish();
-  EXPECT_EQ(queue.collect(), waited_s);
+  queue.begin(true);
+  queue.gradient_ready(1);
+  queue.gradient_ready(0);
+  Listener listener;
+  queue.finish();
+  double waited_s = 0;
+  for (const Listener::Entry& entry : listener.entries) waited_s += entry.exposed_s;
+  ASSERT_EQ(listener.entries.size(), 2u);
+  EXPECT_DOUBLE_EQ(queue.collect(), waited_s);
 }
 
-TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
+TEST(Replicated, a_bucket_starts_while_later_spans_are_not_ready) {
   TestWorld world;
   Gradients g({5000, 5000, 5000}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 20000);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(20000));
   queue.connect();
   ASSERT_EQ(queue.buckets(), 3u);
   Listener listener;
-  queue.begin();
-  queue.ready(0);
+  queue.begin(true);
+  queue.gradient_ready(2);
   const double limit_s = events::now_s() + 60;
   while (listener.entries.empty() && events::now_s() < limit_s)
     queue.progress();  // it ends, too, under progress() alone
@@ -212,9 +220,9 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   EXPECT_EQ(listener.entries[0].exposed_s, 0);
   EXPECT_EQ(g.values().back(), g.sums(world.size()).back());         // reduced
   EXPECT_EQ(g.values().front(), Gradients::value(0, world.rank()));  // not yet
-  queue.ready(1);
+  queue.gradient_ready(1);
   const double before_last_s = events::now_s();
-  queue.ready(2);
+  queue.gradient_ready(0);
   queue.finish();
   ASSERT_EQ(listener.entries.size(), 3u);
   EXPECT_LT(listener.entries[1].start_s, before_last_s);
@@ -222,44 +230,44 @@ TEST(BucketQueue, a_bucket_starts_while_later_spans_are_not_ready) {
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
 
-TEST(BucketQueue, a_joined_bucket_waits_for_its_last_span) {
+TEST(Replicated, a_joined_bucket_waits_for_its_last_span) {
   TestWorld world;
   Gradients g({100, 100, 100}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 401);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(401));
   queue.connect();
   ASSERT_EQ(queue.buckets(), 2u);
-  queue.begin();
-  queue.ready(0);
+  queue.begin(true);
+  queue.gradient_ready(2);
   for (int i = 0; i < 100; ++i) queue.progress();
   EXPECT_EQ(g.values().back(), Gradients::value(299, world.rank()));
-  queue.ready(1);
-  queue.ready(2);
+  queue.gradient_ready(1);
+  queue.gradient_ready(0);
   queue.finish();
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
 
-TEST(BucketQueue, serves_step_after_step) {
+TEST(Replicated, serves_step_after_step) {
   TestWorld world;
   Gradients g({300, 300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 2000);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(2000));
   queue.connect();
   run_all(queue, 3);
   run_all(queue, 3);
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size(), 2)));
 }
 
-TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
+TEST(Replicated, does_nothing_before_begin_and_after_finish) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
   const std::vector<float> untouched = g.values();
-  BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
   queue.connect();
   Listener listener;
   const auto idle = [&] {
-    queue.ready(0);
-    queue.ready(0);
+    queue.gradient_ready(1);
+    queue.gradient_ready(1);
     queue.progress();
-    EXPECT_EQ(queue.finish(), 0);
+    queue.finish();
   };
   idle();
   EXPECT_TRUE(same_bits(g.values(), untouched));
@@ -270,42 +278,95 @@ TEST(BucketQueue, does_nothing_before_begin_and_after_finish) {
   EXPECT_EQ(listener.entries.size(), 2u);
 }
 
-TEST(BucketQueue, refuses_ready_twice_and_never_ready) {
+TEST(Replicated, refuses_ready_twice_and_never_ready) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 1);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
   queue.connect();
-  queue.begin();
-  queue.ready(0);
-  EXPECT_THROW(queue.ready(0), std::logic_error);
+  queue.begin(true);
+  queue.gradient_ready(1);
+  EXPECT_THROW(queue.gradient_ready(1), std::logic_error);
   EXPECT_THROW(queue.finish(), std::logic_error);  // span 1
 }
 
-TEST(BucketQueue, refuses_a_span_that_does_not_exist) {
+TEST(Replicated, refuses_a_span_that_does_not_exist) {
   TestWorld world;
   Gradients g({300, 300}, world.rank());
-  BucketQueue queue(world.collectives(), {}, g.spans, 1 << 20);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1 << 20));
   queue.connect();
-  queue.begin();
-  EXPECT_THROW(queue.ready(2), std::out_of_range);
-  queue.ready(0);
-  queue.ready(1);
+  queue.begin(true);
+  EXPECT_THROW(queue.gradient_ready(2), std::out_of_range);
+  queue.gradient_ready(1);
+  queue.gradient_ready(0);
   queue.finish();
 }
 
-TEST(BucketQueue, wants_to_be_connected_first) {
+TEST(Replicated, wants_to_be_connected_first) {
   TestWorld world;
   Gradients g({10, 20}, 0);
-  BucketQueue queue(world.collectives(), {}, g.spans, 1);
-  EXPECT_THROW(queue.begin(), std::logic_error);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
+  EXPECT_THROW(queue.begin(true), std::logic_error);
   queue.connect();
-  EXPECT_NO_THROW(queue.begin());
+  EXPECT_NO_THROW(queue.begin(true));
 }
 
-TEST(BucketQueue, refuses_to_join_spans_that_are_no_neighbours) {
+TEST(Replicated, groups_by_parameter_and_all_at_once) {
+  TestWorld world;
+  const auto labels = [&](GradientOrder::Grouping grouping, GradientOrder::Start start) {
+    Gradients g({10, 20, 30}, world.rank());
+    Replicated queue(world.collectives(), {}, g.spans, {.grouping = grouping, .start = start});
+    queue.connect();
+    Listener listener;
+    run_all(queue, 3);
+    EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
+    std::vector<std::string> found;
+    for (const Listener::Entry& entry : listener.entries) found.push_back(entry.label);
+    return found;
+  };
+  using enum GradientOrder::Grouping;
+  using enum GradientOrder::Start;
+  EXPECT_EQ(labels(parameter, when_ready).size(), 3u);
+  EXPECT_EQ(labels(parameter, after_backward), (std::vector<std::string>{"param2", "param1", "param0"}));
+  EXPECT_EQ(labels(all, after_backward), (std::vector<std::string>{"grad.flat"}));
+}
+
+TEST(Replicated, starts_nothing_before_backward_has_ended_when_asked_to) {
+  TestWorld world;
+  Gradients g({100, 100}, world.rank());
+  Replicated queue(world.collectives(), {}, g.spans,
+                   {.grouping = GradientOrder::Grouping::parameter, .start = GradientOrder::Start::after_backward});
+  queue.connect();
+  queue.begin(true);
+  queue.gradient_ready(1);
+  for (int i = 0; i < 100; ++i) queue.progress();
+  EXPECT_EQ(g.values().back(), Gradients::value(199, world.rank()));
+  queue.gradient_ready(0);
+  for (int i = 0; i < 100; ++i) queue.progress();
+  EXPECT_EQ(g.values().back(), Gradients::value(199, world.rank()));
+  queue.finish();
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
+}
+
+TEST(Replicated, accumulating_micro_steps_sum_nothing) {
+  TestWorld world;
+  Gradients g({100, 100}, world.rank());
+  const std::vector<float> untouched = g.values();
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
+  queue.connect();
+  queue.begin(false);
+  queue.gradient_ready(1), queue.gradient_ready(0);
+  queue.progress();
+  EXPECT_TRUE(same_bits(g.values(), untouched));
+  run_all(queue, 2);
+  EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
+}
+
+TEST(Replicated, refuses_to_join_spans_that_are_no_neighbours) {
   TestWorld world;
   Gradients g({10, 20, 30}, 0);
-  const auto make = [&](const std::vector<Span>& spans) { BucketQueue(world.collectives(), {}, spans, 1 << 20); };
+  const auto make = [&](const std::vector<Span>& spans) {
+    Replicated(world.collectives(), {}, spans, buckets_of(1 << 20));
+  };
   EXPECT_NO_THROW(make(g.spans));
   EXPECT_THROW(make({g.spans[0], g.spans[2]}), std::invalid_argument);  // a gap
   EXPECT_THROW(make({g.spans[1], g.spans[0]}), std::invalid_argument);  // upwards

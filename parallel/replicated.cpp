@@ -1,0 +1,157 @@
+#include "parallel/replicated.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/core/events.hpp"
+
+namespace tessera::parallel {
+
+using Grouping = GradientOrder::Grouping;
+
+Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
+                       const GradientOrder& order, const Span& wire)
+    : collectives_(collectives),
+      exec_(exec),
+      start_(order.start),
+      operation_("all_reduce[" + collectives.name() + "]") {
+  join_neighbours(gradients, order);
+  std::int64_t total = 0;
+  for (const Span& gradient : gradients) total += gradient.count;
+  if (wire.count != 0 && wire.count < total) {
+    throw std::invalid_argument("gradients: '" + wire.label + "' has " + std::to_string(wire.count) + " elements for " +
+                                std::to_string(total) + " gradients");
+  }
+  std::int64_t end = total;
+  for (Bucket& bucket : buckets_) {
+    end -= bucket.span.count;
+    Span narrow{};
+    if (wire.count != 0) {
+      narrow = {bucket.span.label, static_cast<char*>(wire.data) + end * bytes_of(wire.dtype), bucket.span.count,
+                wire.dtype};
+    }
+    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
+    bucket.wire = wire.count != 0 ? narrow : bucket.span;
+  }
+}
+
+Replicated::~Replicated() = default;
+
+/// Makes the buckets, in the order in which backward fills them: from the last parameter to the first.
+void Replicated::join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order) {
+  std::int64_t left_bytes = 0;
+  for (const Span& gradient : gradients) left_bytes += gradient.bytes();
+  const std::int64_t bucket_bytes = order.grouping == Grouping::parameter ? 0
+                                    : order.grouping == Grouping::all     ? std::numeric_limits<std::int64_t>::max()
+                                                                          : order.bucket_bytes;
+  const bool has_several = left_bytes > bucket_bytes;
+  const auto is_full = [&](const Span& bucket) {
+    return bucket.bytes() >= bucket_bytes || (has_several && bucket.bytes() >= left_bytes);
+  };
+  bucket_of_param_.resize(gradients.size());
+  for (std::size_t param = gradients.size(); param-- > 0;) {
+    const Span& gradient = gradients[param];
+    if (buckets_.empty() || is_full(buckets_.back().span)) {
+      buckets_.push_back({});
+      buckets_.back().span = gradient;
+      if (order.grouping == Grouping::bucket) {
+        buckets_.back().span.label = "grad.bucket." + std::to_string(buckets_.size() - 1);
+      } else if (order.grouping == Grouping::all) {
+        buckets_.back().span.label = "grad.flat";
+      }
+    } else {
+      Span& joined = buckets_.back().span;
+      if (static_cast<char*>(gradient.data) + gradient.bytes() != joined.data || gradient.dtype != joined.dtype) {
+        throw std::invalid_argument("gradients: '" + gradient.label + "' does not end where its successor begins");
+      }
+      joined.data = gradient.data;
+      joined.count += gradient.count;
+    }
+    ++buckets_.back().members;
+    bucket_of_param_[param] = buckets_.size() - 1;
+    left_bytes -= gradient.bytes();
+  }
+}
+
+void Replicated::connect() {
+  for (Bucket& bucket : buckets_) bucket.sum->connect();
+  is_connected_ = true;
+}
+
+void Replicated::begin(bool completes) {
+  if (!is_connected_) throw std::logic_error("gradients: connect them before the first step");
+  if (!completes || buckets_.empty()) return;
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.members;
+  exposed_s_ = 0;
+  is_active_ = true;
+}
+
+void Replicated::gradient_ready(int param) {
+  if (!is_active_) return;
+  Bucket& bucket = buckets_[bucket_of_param_.at(static_cast<std::size_t>(param))];
+  if (bucket.missing == 0) throw std::logic_error("gradients: one of '" + bucket.span.label + "' is ready twice");
+  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start(bucket);
+}
+
+void Replicated::start(Bucket& bucket) {
+  events::report(events::CommunicationStart{operation_, bucket.span.label, bucket.wire.bytes(), events::now_s()});
+  bucket.sum->start(exec_);
+  bucket.is_under_way = true;
+  last_started_ = bucket.sum.get();
+}
+
+void Replicated::progress() {
+  if (!is_active_ || collectives_.is_asynchronous()) return;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.is_under_way && bucket.sum->test()) complete(bucket);
+  }
+}
+
+void Replicated::finish() {
+  if (!is_active_) return;
+  is_active_ = false;
+  const bool is_asynchronous = collectives_.is_asynchronous();
+  if (start_ == GradientOrder::Start::after_backward) {
+    for (Bucket& bucket : buckets_) {
+      if (bucket.missing == 0) start(bucket);
+    }
+  }
+  for (Bucket& bucket : buckets_) {
+    if (bucket.missing > 0) throw std::logic_error("gradients: '" + bucket.span.label + "' was never ready");
+    if (is_asynchronous || !bucket.is_under_way) continue;
+    bucket.sum->join(exec_);
+    complete(bucket);
+  }
+  if (is_asynchronous) last_started_->join(exec_);  // in the order of their start: its end is that of all
+}
+
+double Replicated::collect() {
+  if (!collectives_.is_asynchronous()) return exposed_s_;
+  if (!last_started_) return 0;
+  const double joined_s = last_started_->times().joined_s;  // from there on exec had nothing to do but wait
+  double exposed_s = 0;
+  for (const Bucket& bucket : buckets_) {
+    const Transfer::Times times = bucket.sum->times();
+    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, joined_s));
+    report(bucket, times, waited_s);
+    exposed_s += waited_s;
+  }
+  return exposed_s;
+}
+
+/// Reports a bucket that has just completed on the host.
+void Replicated::complete(Bucket& bucket) {
+  bucket.is_under_way = false;
+  const Transfer::Times times = bucket.sum->times();
+  const double waited_s = times.end_s - times.joined_s;
+  report(bucket, times, waited_s);
+  exposed_s_ += waited_s;
+}
+
+void Replicated::report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const {
+  events::report(
+      events::Communication{operation_, bucket.span.label, bucket.wire.bytes(), times.start_s, times.end_s, exposed_s});
+}
+
+}  // namespace tessera::parallel

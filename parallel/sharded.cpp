@@ -1,0 +1,311 @@
+#include "parallel/sharded.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/core/events.hpp"
+#include "kernels/core/sum_parts.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+using kernels::Device;
+using Bytes = kernels::Vector<unsigned char, Device>;
+
+Bytes bytes_of_span(const Span& span) {
+  return Bytes(static_cast<unsigned char*>(span.data), static_cast<std::size_t>(span.bytes()));
+}
+
+template <class Number>
+void add(const Device& exec, const Span& from, const Span& to) {
+  kernels::SumParts<Device, Number> sum;
+  sum.part[0] = static_cast<const Number*>(to.data);
+  sum.part[1] = static_cast<const Number*>(from.data);
+  sum.parts = 2;
+  sum.out = kernels::Vector<Number, Device>(static_cast<Number*>(to.data), static_cast<std::size_t>(to.count));
+  sum.launch(exec);
+}
+
+}  // namespace
+
+Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
+                 ShardedOptions options)
+    : all_(all), exec_(exec), ownership_(ownership), memory_(std::move(memory)), options_(std::move(options)) {
+  const auto units = static_cast<std::size_t>(ownership_.units());
+  if (memory_.size() != units) throw std::invalid_argument("sharded: one place for each unit is wanted");
+  if (all.size() % ownership_.shards() != 0) {
+    throw std::invalid_argument("sharded: " + std::to_string(ownership_.shards()) + " shards do not divide " +
+                                std::to_string(all.size()) + " ranks");
+  }
+  if (options_.shards_weights && !options_.shards_gradients) {
+    throw std::invalid_argument("sharded: weights in parts want gradients in parts");
+  }
+  params_.resize(units);
+  for (const int unit : options_.unit_of_param) ++params_.at(static_cast<std::size_t>(unit));
+  open_.resize(units);
+  stays_.resize(units);
+  is_gathered_.resize(units);
+  gather_ = "all_gather[" + all.name() + "]";
+  scatter_ = "reduce_scatter[" + all.name() + "]";
+  sum_ = "all_reduce[" + all.name() + "]";
+  for (int unit = 0; unit < ownership_.units(); ++unit) {
+    weight_labels_.push_back("params." + ownership_[unit].label);
+    gradient_labels_.push_back("grad." + ownership_[unit].label);
+  }
+}
+
+Sharded::~Sharded() = default;
+
+void Sharded::connect() {
+  shards_ = &all_;
+  if (ownership_.shards() < all_.size()) {
+    own_shards_ = all_.make_group(all_.rank() / ownership_.shards());
+    own_replicas_ = all_.make_group(all_.rank() % ownership_.shards());
+    shards_ = own_shards_.get();
+    replicas_ = own_replicas_.get();
+  }
+  const int units = ownership_.units();
+  if (options_.shards_weights) {
+    step_ = make_schedule(options_.openings, options_.micro_steps);
+    std::vector<int> in_order(static_cast<std::size_t>(units));
+    std::iota(in_order.begin(), in_order.end(), 0);
+    inference_ = make_schedule(in_order, 1);
+  } else {
+    for (int unit = 0; unit < units; ++unit) gathers_.push_back(make_gather(unit));
+  }
+  const int times = options_.shards_gradients ? options_.micro_steps : 1;
+  for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units));
+  for (int unit = 0; replicas_ && unit < units; ++unit) {
+    const UnitMemory& memory = memory_[unit];
+    const Span wire = memory.wire.count == 0 ? Span{} : own_slice(memory.wire);
+    replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire), &sum_, &gradient_labels_[unit],
+                             wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
+  }
+  scalar_sum_ = {shards_->make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label,
+                 options_.scalars.bytes()};
+
+  std::size_t moves = 0;
+  const auto connect = [&](Move& move) {
+    if (!move.transfer) return;
+    move.transfer->connect();
+    ++moves;
+  };
+  for (Schedule* schedule : {&step_, &inference_}) {
+    for (Visit& visit : schedule->visits) connect(visit.gather);
+  }
+  for (std::vector<Move>* list : {&gathers_, &scatters_, &replica_sums_}) {
+    for (Move& move : *list) connect(move);
+  }
+  connect(scalar_sum_);
+  moved_.reserve(moves);
+  under_way_.reserve(moves);
+  pending_.reserve(moves);
+  is_connected_ = true;
+}
+
+Sharded::Move Sharded::make_gather(int unit) {
+  const UnitMemory& memory = memory_[unit];
+  return {shards_->make_all_gather(memory.own_weights, memory.weights), &gather_, &weight_labels_[unit],
+          memory.weights.bytes()};
+}
+
+Sharded::Move Sharded::make_scatter(int unit) {
+  const UnitMemory& memory = memory_[unit];
+  const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
+  return {shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_, &gradient_labels_[unit],
+          message.bytes()};
+}
+
+/// Which of the openings, `times` times over, find their unit in its place, if all places are empty at first.
+Sharded::Schedule Sharded::make_schedule(const std::vector<int>& openings, int times) {
+  Schedule schedule;
+  std::vector<int> last_visit_of_place;  // -1: none
+  for (const UnitMemory& memory : memory_) {
+    last_visit_of_place.resize(std::max(last_visit_of_place.size(), static_cast<std::size_t>(memory.weights_place) + 1),
+                               -1);
+  }
+  for (int i = 0; i < times; ++i) {
+    for (const int unit : openings) {
+      int& last = last_visit_of_place[memory_.at(static_cast<std::size_t>(unit)).weights_place];
+      const bool is_there = last >= 0 && schedule.visits[last].unit == unit;
+      if (is_there) schedule.visits[last].stays = true;
+      schedule.visits.push_back({unit, is_there ? Move{} : make_gather(unit)});
+      last = static_cast<int>(schedule.visits.size()) - 1;
+    }
+  }
+  return schedule;
+}
+
+void Sharded::begin_passes(Schedule& schedule) {
+  if (!is_connected_) throw std::logic_error("sharded: connect it before the first step");
+  std::fill(open_.begin(), open_.end(), 0);
+  under_way_.clear();
+  schedule_ = &schedule;
+  schedule.next = schedule.started = 0;
+  if (options_.shards_weights) return;
+  for (Move& gather : gathers_) start(gather);
+  std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
+}
+
+void Sharded::begin_step() {
+  is_in_step_ = true;
+  moved_.clear();
+  pending_.clear();
+  exposed_s_ = 0;
+  micro_ = -1;
+  begin_passes(step_);
+}
+
+void Sharded::begin_inference() {
+  is_in_step_ = false;
+  begin_passes(inference_);
+}
+
+void Sharded::begin(bool completes) {
+  ++micro_;
+  completes_ = completes;
+  missing_ = params_;
+}
+
+void Sharded::open(int unit) {
+  if (open_[unit]++ > 0) return;
+  if (!options_.shards_weights) {
+    if (!std::exchange(is_gathered_[unit], 1)) join(gathers_[unit]);
+    return;
+  }
+  Schedule& s = *schedule_;
+  if (!is_in_step_ && s.next == s.visits.size()) s.next = s.started = 0;  // the next pass
+  if (s.next == s.visits.size() || s.visits[s.next].unit != unit) {
+    throw std::logic_error("sharded: '" + ownership_[unit].label + "' is opened out of turn");
+  }
+  const std::size_t last = std::min(s.next + static_cast<std::size_t>(options_.prefetch), s.visits.size() - 1);
+  for (; s.started <= last && has_place(s, s.started); ++s.started) {
+    if (s.visits[s.started].gather.transfer) start(s.visits[s.started].gather);
+  }
+  Visit& visit = s.visits[s.next];
+  if (s.started <= s.next) throw std::logic_error("sharded: the place of '" + ownership_[unit].label + "' is in use");
+  if (visit.gather.transfer) join(visit.gather);
+  stays_[unit] = visit.stays;
+  ++s.next;
+}
+
+/// Whether no other unit that is open, or is opened before it, lies where a visit gathers its unit.
+bool Sharded::has_place(const Schedule& schedule, std::size_t visit) const {
+  const int unit = schedule.visits[visit].unit, place = memory_[unit].weights_place;
+  const auto is_in_its_way = [&](int other) { return other != unit && memory_[other].weights_place == place; };
+  for (int other = 0; other < ownership_.units(); ++other) {
+    if (open_[other] > 0 && is_in_its_way(other)) return false;
+  }
+  for (std::size_t earlier = schedule.next; earlier < visit; ++earlier) {
+    if (is_in_its_way(schedule.visits[earlier].unit)) return false;
+  }
+  return true;
+}
+
+void Sharded::close(int unit) {
+  if (open_[unit] == 0) throw std::logic_error("sharded: '" + ownership_[unit].label + "' is closed twice");
+  if (--open_[unit] == 0 && options_.poisons && options_.shards_weights && !stays_[unit]) poison(unit);
+}
+
+void Sharded::begin_gradients(int unit) {
+  if (!options_.shards_gradients) return;
+  const int place = memory_[unit].gradient_place;
+  const auto is_there = [&](const Pending& p) { return memory_[p.unit].gradient_place == place; };
+  const auto last = std::find_if(pending_.rbegin(), pending_.rend(), is_there);
+  const auto end = last.base();  // what was started before it has completed, too
+  for (auto pending = pending_.begin(); pending != end; ++pending) complete(*pending);
+  pending_.erase(pending_.begin(), end);
+}
+
+void Sharded::gradient_ready(int param) {
+  const int unit = options_.unit_of_param.at(static_cast<std::size_t>(param));
+  if (--missing_[unit] > 0 || (!options_.shards_gradients && !completes_)) return;
+  if (missing_[unit] < 0)
+    throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
+  const int number = (options_.shards_gradients ? micro_ * ownership_.units() : 0) + unit;
+  start(scatters_[number]);
+  pending_.push_back({unit, &scatters_[number], micro_ == 0, completes_});
+}
+
+void Sharded::finish() {
+  for (const Pending& pending : pending_) complete(pending);
+  pending_.clear();
+  for (Move& sum : replica_sums_) join(sum);
+  is_in_step_ = false;
+}
+
+/// The sums of a unit's gradient reach the part that is kept.
+void Sharded::complete(const Pending& pending) {
+  join(*pending.move);
+  add_to_part(pending.unit, pending.is_first);
+  if (replicas_ && pending.completes) start(replica_sums_[pending.unit]);
+}
+
+void Sharded::add_to_part(int unit, bool is_first) const {
+  const Span from = own_slice(memory_[unit].gradient);
+  const Span& to = memory_[unit].own_gradient;
+  if (from.data == to.data) return;
+  if (is_first) return Kokkos::deep_copy(exec_, bytes_of_span(to), bytes_of_span(from));
+  switch (to.dtype) {
+    case Dtype::fp64: return add<double>(exec_, from, to);
+    case Dtype::fp32: return add<float>(exec_, from, to);
+    case Dtype::bf16: return add<bfloat16>(exec_, from, to);
+    case Dtype::fp16: return add<float16>(exec_, from, to);
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("sharded: " + to.label + " is not summed here");
+}
+
+void Sharded::sum() {
+  start(scalar_sum_);
+  join(scalar_sum_);
+}
+
+void Sharded::start(Move& move) {
+  events::report(events::CommunicationStart{*move.operation, *move.label, move.bytes, events::now_s()});
+  move.transfer->start(exec_);
+  if (is_in_step_) moved_.push_back(&move);
+  if (!all_.is_asynchronous()) under_way_.push_back(&move);
+}
+
+void Sharded::join(Move& move) {
+  move.transfer->join(exec_);
+  if (all_.is_asynchronous()) return;
+  std::erase(under_way_, &move);
+  const Transfer::Times times = move.transfer->times();
+  const double waited_s = times.end_s - times.joined_s;
+  exposed_s_ += waited_s;
+  events::report(events::Communication{*move.operation, *move.label, move.bytes, times.start_s, times.end_s, waited_s});
+}
+
+void Sharded::progress() {
+  std::erase_if(under_way_, [](Move* move) { return move->transfer->test(); });
+}
+
+double Sharded::collect() {
+  if (!all_.is_asynchronous()) return exposed_s_;
+  double exposed_s = 0;
+  for (const Move* move : moved_) {
+    const Transfer::Times times = move->transfer->times();
+    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, times.joined_s));
+    exposed_s += waited_s;
+    events::report(
+        events::Communication{*move->operation, *move->label, move->bytes, times.start_s, times.end_s, waited_s});
+  }
+  return exposed_s;
+}
+
+void Sharded::poison(int unit) const {
+  Kokkos::deep_copy(exec_, bytes_of_span(memory_[unit].weights), static_cast<unsigned char>(0xFF));
+}
+
+/// This rank's part of a whole unit.
+Span Sharded::own_slice(const Span& whole) const {
+  const std::int64_t part = whole.count / ownership_.shards();
+  return {whole.label, static_cast<char*>(whole.data) + shards_->rank() * part * bytes_of(whole.dtype), part,
+          whole.dtype};
+}
+
+}  // namespace tessera::parallel

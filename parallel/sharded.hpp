@@ -1,0 +1,138 @@
+/// Ranks that keep parts: of the optimizer's state (ZeRO-1), of the gradients, too (ZeRO-2), of the weights, too
+/// (ZeRO-3, fully sharded data parallel).
+///
+///               weights                              gradients                        cross the network
+///   ZeRO-1      all; the updated parts are           all                              last micro-step
+///               gathered under the next forward
+///   ZeRO-2      the same                             parts, and whole units that      every micro-step, added to
+///                                                    are on their way                 the part
+///   ZeRO-3      parts, and units that are gathered   the same                         the same
+///               before they are read
+///
+/// Units share places in memory: what is gathered, or on its way, takes the place of a unit that is closed. Which unit
+/// lies where depends on nothing but the order of the openings, so addresses are fixed and a step can be captured. A
+/// unit that still lies in its place is not gathered again before the next update.
+///
+/// Hybrid  the S ranks of a group cut the units among themselves; ranks of other groups with the same part sum its
+///         gradients afterwards, when the last micro-step has added to it.
+/// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/strategy.hpp"
+
+namespace tessera::parallel {
+
+/// Where a unit lies. Spans of the whole unit have Ownership::padded elements, this rank's parts Ownership::part.
+struct UnitMemory {
+  Span weights;       // gathered, as the model reads them
+  Span own_weights;   // this rank's part, kept from step to step: inside `weights`, or outside of every place
+  Span gradient;      // as backward writes it
+  Span own_gradient;  // the sum of this rank's part: inside `gradient`, or outside of every place
+  Span wire;          // empty, or what crosses the network for `gradient`, in a narrower dtype
+  int weights_place = 0, gradient_place = 0;  // units of the same place take turns there
+};
+
+struct ShardedOptions {
+  bool shards_gradients = false;
+  bool shards_weights = false;          // wants shards_gradients
+  int prefetch = 1;                     // units that are gathered ahead of the one that is open
+  int micro_steps = 1;                  // of a step
+  std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
+  std::vector<int> unit_of_param = {};  // [parameters]
+  Span scalars = {};                    // what sum() sums
+  bool poisons = false;                 // for tests: gathered weights that are given up become NaN
+};
+
+class Sharded final : public Strategy {
+ public:
+  /// `ownership.shards()` ranks that follow one another cut the units among themselves; they must divide the ranks of
+  /// `all`. Gradients are computed on `exec`. Not collective.
+  Sharded(Collectives& all, const kernels::Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
+          ShardedOptions options);
+  ~Sharded() override;
+
+  void connect() override;
+  bool is_connected() const override { return is_connected_; }
+  void begin_step() override;
+  void begin(bool completes) override;
+  void open(int unit) override;
+  void close(int unit) override;
+  void begin_gradients(int unit) override;
+  void gradient_ready(int param) override;
+  void progress() override;
+  void finish() override;
+  void sum() override;
+  void begin_inference() override;
+  double collect() override;
+
+ private:
+  /// A transfer of one unit, as the trace names it.
+  struct Move {
+    std::unique_ptr<Transfer> transfer;
+    const std::string* operation = nullptr;  // "all_gather[nccl]"
+    const std::string* label = nullptr;
+    std::int64_t bytes = 0;
+  };
+  struct Visit {  // one opening of a unit
+    int unit;
+    Move gather;         // none: it still lies in its place
+    bool stays = false;  // the next visit finds it in its place
+  };
+  struct Schedule {
+    std::vector<Visit> visits;
+    std::size_t next = 0, started = 0;
+  };
+  struct Pending {  // a unit's gradient on its way to its owners
+    int unit;
+    Move* move;
+    bool is_first, completes;  // of the micro-steps whose gradients are summed
+  };
+
+  Schedule make_schedule(const std::vector<int>& openings, int times);
+  Move make_gather(int unit);
+  Move make_scatter(int unit);
+  void begin_passes(Schedule& schedule);
+  bool has_place(const Schedule& schedule, std::size_t visit) const;
+  void start(Move& move);
+  void join(Move& move);
+  void complete(const Pending& pending);
+  void add_to_part(int unit, bool is_first) const;
+  void poison(int unit) const;
+  Span own_slice(const Span& whole) const;
+
+  Collectives& all_;
+  kernels::Device exec_;
+  Ownership ownership_;
+  std::vector<UnitMemory> memory_;
+  ShardedOptions options_;
+  std::unique_ptr<Collectives> own_shards_, own_replicas_;  // where the ranks are cut into several groups
+  Collectives* shards_ = nullptr;                           // the ranks that cut the units
+  Collectives* replicas_ = nullptr;                         // those of the same part; null: no others
+  std::string gather_, scatter_, sum_;                      // operations
+  std::vector<std::string> weight_labels_, gradient_labels_;
+
+  std::vector<Move> gathers_;       // [units] of weights that are kept whole
+  std::vector<char> is_gathered_;   // [units] whether their gather has been joined
+  Schedule step_, inference_;       // of weights that are not
+  Schedule* schedule_ = nullptr;    // which of the two is walked
+  std::vector<Move> scatters_;      // [units], or [micro-steps][units] where gradients are sharded
+  std::vector<Move> replica_sums_;  // [units]
+  Move scalar_sum_;
+
+  std::vector<int> open_;              // [units] passes that have it open
+  std::vector<char> stays_;            // [units] as its last visit
+  std::vector<int> missing_, params_;  // [units] gradients that are not ready; how many there are
+  std::vector<Pending> pending_;
+  std::vector<Move*> under_way_;  // for progress()
+  std::vector<Move*> moved_;      // in the step, in the order of their start
+  double exposed_s_ = 0;          // of the last step, where the host waits
+  int micro_ = -1;
+  bool completes_ = false, is_connected_ = false, is_in_step_ = false;
+};
+
+}  // namespace tessera::parallel
