@@ -10,8 +10,8 @@
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
-#include "parallel/bucket_queue.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/replicated.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
 #include "unit/parallel/nccl.hpp"
@@ -252,16 +252,17 @@ struct Step {
         barrier(test.world),
         rank(test.world.rank()) {
     for (int unit = 0; unit < 4; ++unit) {
-      spans.push_back({"unit", grads.data() + (3 - unit) * kUnit, kUnit, Dtype::fp32});
+      spans.push_back({"unit", grads.data() + unit * kUnit, kUnit, Dtype::fp32});
     }
     const Span narrow{"wire", wire.data(), 4 * kUnit, Dtype::bf16};
-    queue = std::make_unique<BucketQueue>(test.nccl(), exec, spans, kUnit * 4, is_narrow ? narrow : Span{});
+    const GradientOrder one_unit_each{.bucket_bytes = kUnit * 4};
+    queue = std::make_unique<Replicated>(test.nccl(), exec, spans, one_unit_each, is_narrow ? narrow : Span{});
     queue->connect();
   }
 
   void enqueue(float scale) {
-    queue->begin();
-    for (int unit = 0; unit < 4; ++unit) {
+    queue->begin(true);
+    for (int unit = 4; unit-- > 0;) {
       const kernels::Vector<float, Device> numbers(static_cast<float*>(spans[unit].data), kUnit);
       const float mine = static_cast<float>(rank + 1) * scale;
       Kokkos::parallel_for(
@@ -270,7 +271,7 @@ struct Step {
             for (int round = 0; round < 20000; ++round) x = 0.5f * x;
             numbers(i) = x + mine * static_cast<float>(i % 31 - 15);
           });
-      queue->ready(unit);
+      queue->gradient_ready(unit);
       queue->progress();
     }
     queue->finish();
@@ -291,7 +292,7 @@ struct Step {
   int rank;
   Device exec;
   std::vector<Span> spans;
-  std::unique_ptr<BucketQueue> queue;
+  std::unique_ptr<Replicated> queue;
 };
 
 class Listener final : public events::Listener {
