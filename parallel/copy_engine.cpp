@@ -63,6 +63,18 @@ __global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
   __threadfence_system();
 }
 
+/// Enqueues nothing where the bytes are in their place already.
+void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
+  if (bytes == 0 || to == from) return;
+  CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+}
+
+/// Each rank starts with its successor, so that no two send to the same one.
+template <class Action>
+void for_each_peer(int rank, int ranks, const Action& action) {
+  for (int i = 1; i < ranks; ++i) action((rank + i) % ranks);
+}
+
 }  // namespace
 
 PeerArray::PeerArray(const World& world, void* mine) : arrays_(world.size()) {
@@ -125,15 +137,15 @@ CopyEngines::~CopyEngines() {
   if (is_abandoned_) cudaFreeHost(is_abandoned_);
 }
 
-std::unique_ptr<CopyEngineSum> CopyEngines::make_sum(const Span& span) {
-  std::unique_ptr<CopyEngineSum> sum(new CopyEngineSum(*this, span));
-  if (!sum->arrays_.fault().empty()) {
-    const std::string text = "all-reduce of " + span.label + " by copy engines: " + sum->arrays_.fault() +
+std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, const void* part) {
+  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part));
+  if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
+    const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without";
-    if (tells_of_no_memory(sum->arrays_.fault())) throw MemoryError(text);
+    if (tells_of_no_memory(fault)) throw MemoryError(text);
     throw EnvironmentError(text);
   }
-  return sum;
+  return transfer;
 }
 
 void CopyEngines::abandon() {
@@ -142,6 +154,7 @@ void CopyEngines::abandon() {
 
 /// Work enqueued after it sees the effects of all work that any rank enqueued before it.
 void CopyEngines::meet(int set, cudaStream_t stream) const {
+  if (ranks_ == 1) return;
   Flags flags{};
   const auto flag = [&](int of_rank, int rank) {
     return reinterpret_cast<std::uint32_t*>(buffers_->of(of_rank) + kReceiveBytes) + set * ranks_ + rank;
@@ -155,50 +168,71 @@ void CopyEngines::meet(int set, cudaStream_t stream) const {
   CUDA_CHECK(cudaGetLastError());
 }
 
-CopyEngineSum::CopyEngineSum(const CopyEngines& engines, const Span& span)
-    : engines_(engines), span_(span), arrays_(engines.world_, span.data) {}
+CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span,
+                                       const void* part)
+    : engines_(engines),
+      operation_(operation),
+      span_(span),
+      part_bytes_(ceil_div(span.bytes(), engines.ranks_)),
+      part_(static_cast<const char*>(part)),
+      arrays_(engines.world_, span.data) {
+  if (operation == Operation::all_reduce) part_bytes_ = round_up(part_bytes_, kAlignment);
+}
 
-void CopyEngineSum::enqueue(const Device& exec) const {
+void CopyEngineTransfer::enqueue(const Device& exec) const {
+  if (operation_ == Operation::all_gather) {
+    gather(exec.cuda_stream());
+  } else if (engines_.ranks_ > 1) {
+    sum(exec);
+  }
+}
+
+void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
-  const int ranks = e.ranks_, me = e.rank_;
-  if (ranks == 1) return;
   const cudaStream_t stream = exec.cuda_stream();
-  const auto copy = [&](char* to, const char* from, std::int64_t bytes) {
-    if (bytes == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
-  };
-  const std::int64_t most = (e.slot_bytes_ - kAlignment) * ranks;
-  for (std::int64_t first = 0; first < span_.bytes(); first += most) {
-    const std::int64_t piece = std::min(most, span_.bytes() - first);
-    const std::int64_t part = round_up(ceil_div(piece, ranks), kAlignment);
-    const auto begin_of = [&](int rank) { return first + std::min(rank * part, piece); };
-    const auto bytes_of_part = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
-    char* const own = arrays_.of(me) + begin_of(me);
+  const std::int64_t most = e.slot_bytes_ - kAlignment;
+  for (std::int64_t done = 0; done < part_bytes_; done += most) {
+    const std::int64_t end = std::min(done + most, part_bytes_);
+    const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };
+    const auto bytes_of_piece = [&](int rank) {
+      return std::min(rank * part_bytes_ + end, span_.bytes()) - begin_of(rank);
+    };
+    const char* const mine = arrays_.of(e.rank_);
+    char* const own = arrays_.of(e.rank_) + begin_of(e.rank_);
 
-    for (int i = 1; i < ranks; ++i) {  // each starts with its successor, so that no two send to the same rank
-      const int peer = (me + i) % ranks;
-      copy(slot(me, peer, arrays_.of(peer) + begin_of(peer)), arrays_.of(me) + begin_of(peer), bytes_of_part(peer));
-    }
+    for_each_peer(e.rank_, e.ranks_, [&](int peer) {
+      copy(slot(e.rank_, peer, arrays_.of(peer) + begin_of(peer)), mine + begin_of(peer), bytes_of_piece(peer), stream);
+    });
     e.meet(0, stream);
-    add(exec, own, bytes_of_part(me));
-    for (int i = 1; i < ranks; ++i) {
-      const int peer = (me + i) % ranks;
-      copy(arrays_.of(peer) + begin_of(me), own, bytes_of_part(me));
+    add(exec, own, bytes_of_piece(e.rank_));
+    if (operation_ == Operation::all_reduce) {
+      for_each_peer(e.rank_, e.ranks_, [&](int peer) {
+        copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
+      });
     }
     e.meet(1, stream);
   }
 }
 
+void CopyEngineTransfer::gather(cudaStream_t stream) const {
+  const CopyEngines& e = engines_;
+  const std::int64_t place = e.rank_ * part_bytes_;
+  copy(arrays_.of(e.rank_) + place, part_, part_bytes_, stream);
+  e.meet(0, stream);
+  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(arrays_.of(peer) + place, part_, part_bytes_, stream); });
+  e.meet(1, stream);
+}
+
 /// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has
 /// the alignment of `own`: copies between addresses of different alignment take almost twice as long.
-char* CopyEngineSum::slot(int sender, int receiver, const char* own) const {
+char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const {
   const int index = sender < receiver ? sender : sender - 1;
   return engines_.buffers_->of(receiver) + index * engines_.slot_bytes_ +
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
 /// Sums this rank's part: its own numbers and, from the receive buffer, those of the others, in the order of the ranks.
-void CopyEngineSum::add(const Device& exec, char* own, std::int64_t bytes) const {
+void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t bytes) const {
   if (bytes == 0) return;
   switch (span_.dtype) {
     case Dtype::fp64: return add_as<double>(exec, own, bytes);
@@ -211,7 +245,7 @@ void CopyEngineSum::add(const Device& exec, char* own, std::int64_t bytes) const
 }
 
 template <class Number>
-void CopyEngineSum::add_as(const Device& exec, char* own, std::int64_t bytes) const {
+void CopyEngineTransfer::add_as(const Device& exec, char* own, std::int64_t bytes) const {
   const CopyEngines& e = engines_;
   kernels::SumParts<Device, Number> sum;
   for (int rank = 0; rank < e.ranks_; ++rank) {

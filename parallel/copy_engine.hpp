@@ -1,20 +1,33 @@
-/// All-reduce over the GPUs of one host by copy engines: apart from one short kernel that adds, it takes no
+/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add or wait, they take no
 /// multiprocessors from the products that run concurrently.
 ///
-/// Each rank owns one part in R of a span. A sum is
+/// Each rank owns one part in R of a span: equal parts, but that those of an all-reduce are rounded up to 256 bytes, so
+/// that the last ones may be shorter.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
-///   add        the owner adds the R parts, in the order of the ranks, in fp32, and rounds once
-///   gather     the owner copies its sums to their place in every rank's span
+///   add        the owner adds the R parts, in the order of the ranks, in fp32 (fp64 in fp64), and rounds once
+///   gather     the owner copies its part to its place in every rank's span
 ///
-/// in pieces as large as the receive buffer holds, with a barrier of all ranks after scatter and after gather. The
-/// other ranks' memory is addressed through CUDA's interprocess handles; the barriers are flags in each other's memory,
-/// on which one warp waits. All of it is enqueued on one stream and may be captured in a graph.
+/// A reduce-scatter is scatter and add, an all-reduce all three, in pieces as large as the receive buffer holds: the
+/// first piece of every part, then the second, with a barrier of all ranks after scatter and at the end of each piece.
+/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
+/// is addressed through CUDA's interprocess handles; the barriers are flags in each other's memory, on which one warp
+/// waits. All of it is enqueued on one stream and may be captured in a graph. Nobody reads another rank's memory.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Safety  the barrier after gather keeps the next piece's scatter from overwriting a receive buffer in use; the one
-///         after scatter keeps gather from overwriting a span that its owner has not sent yet. Barriers alternate
-///         between two sets of flags, so that no flag is set before it was reset.
+/// Safety  a rank arrives at a barrier when all that it enqueued before has been done, its copies into the others'
+///         memory among it. So:
+///         - in a sum, the barrier after scatter says that what the others contribute is in the receive buffer, and
+///           that every span has been sent: gather overwrites, of a span, only the piece that was sent just before.
+///           Later scatters read other pieces.
+///         - the barrier at the end of a piece says that it has been added, and gathered: its receive buffer may be
+///           overwritten, by the next piece or the next transfer, and what follows sees the sums.
+///         - in an all-gather, the barrier before the copies says that no rank still uses what its whole held: the
+///           stream of each waits, before, for the work behind which the transfer was started. The one after says that
+///           all parts have come. The copy to a rank's own place concerns no other rank and needs neither.
+///         Barriers alternate between two sets of flags, within and across transfers, each of which has an even number
+///         of them: who sets a flag again has passed the barrier between, and its reader, which arrived there,
+///         had reset it by then. All ranks therefore enqueue the same transfers in the same order, on one stream each.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -52,9 +65,21 @@ class PeerArray {
   std::string fault_;
 };
 
-class CopyEngineSum;
+enum class Operation { all_reduce, reduce_scatter, all_gather };
 
-/// Common to all sums: the receive buffer and the flags.
+/// As messages name it: "all-reduce".
+constexpr const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::all_reduce: return "all-reduce";
+    case Operation::reduce_scatter: return "reduce-scatter";
+    case Operation::all_gather: break;
+  }
+  return "all-gather";
+}
+
+class CopyEngineTransfer;
+
+/// Common to all transfers: the receive buffer and the flags.
 class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
@@ -66,20 +91,22 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Collective. A sum over `span`, in place; its memory is the device's.
+  /// Collective. A transfer over `span`, in the device's memory: of a sum, what is summed in place; of an all-gather,
+  /// what the parts come together in, `part` being where this rank's lies: at its own place there, or outside of it.
+  /// But for an all-reduce, R divides the count.
   /// Throws if the other ranks cannot access it: MemoryError if CUDA reports that memory has run out, else
   /// EnvironmentError.
-  std::unique_ptr<CopyEngineSum> make_sum(const Span& span);
+  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, const void* part = nullptr);
 
-  /// Unmaps the other ranks' receive buffers; no sum may follow. Before the first CopyEngines is destroyed, every rank
-  /// must have closed its own and destroyed its sums.
+  /// Unmaps the other ranks' receive buffers; no transfer may follow. Before the first CopyEngines is destroyed, every
+  /// rank must have closed its own and destroyed its transfers.
   void close() { buffers_.reset(); }
 
-  /// From here on nothing waits for other ranks: enqueued work runs to its end, with wrong sums.
+  /// From here on nothing waits for other ranks: enqueued work runs to its end, with wrong results.
   void abandon();
 
  private:
-  friend class CopyEngineSum;
+  friend class CopyEngineTransfer;
   void meet(int set, cudaStream_t stream) const;
 
   const World& world_;
@@ -92,21 +119,26 @@ class CopyEngines {
   std::string fault_;
 };
 
-class CopyEngineSum {
+class CopyEngineTransfer {
  public:
-  /// Enqueues the sum on the stream of `exec`.
+  /// Enqueues it on the stream of `exec`.
   void enqueue(const kernels::Device& exec) const;
 
  private:
   friend class CopyEngines;
-  CopyEngineSum(const CopyEngines& engines, const Span& span);
+  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, const void* part);
+  void sum(const kernels::Device& exec) const;
+  void gather(cudaStream_t stream) const;
   char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t bytes) const;
   template <class Number>
   void add_as(const kernels::Device& exec, char* own, std::int64_t bytes) const;
 
   const CopyEngines& engines_;
+  Operation operation_;
   Span span_;
+  std::int64_t part_bytes_;  // that a rank owns; the last ranks may own less
+  const char* part_;         // of an all-gather
   PeerArray arrays_;
 };
 

@@ -2,13 +2,20 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/out_of_memory.hpp"
@@ -43,21 +50,21 @@ int highest_priority() {
   return highest;
 }
 
-ncclDataType_t type_of(const Span& span) {
-  switch (span.dtype) {
+/// How NCCL sums the elements of `message`, for the transfer `what`.
+ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
+  switch (message.dtype) {
     case Dtype::fp64: return ncclFloat64;
     case Dtype::fp32: return ncclFloat32;
     case Dtype::bf16: return ncclBfloat16;
     case Dtype::fp16: return ncclFloat16;
     case Dtype::int32: break;
   }
-  throw std::invalid_argument("nccl all-reduce of " + span.label + ": " + std::string(name_of(span.dtype)) +
-                              " is not summed here");
+  throw std::invalid_argument(what + ": " + std::string(name_of(message.dtype)) + " is not summed here");
 }
 
-void require_device_memory(const char* what, const Span& span) {
+void require_device_memory(const std::string& what, const Span& span) {
   if (span.count == 0 || is_device_memory(span.data)) return;
-  throw std::invalid_argument(std::string("nccl ") + what + " of " + span.label + ": its memory is not the device's");
+  throw std::invalid_argument(what + ": its memory is not the device's");
 }
 
 /// Throws unless `result` is success: MemoryError if NCCL found no memory, else a Fault, with `advice`.
@@ -73,23 +80,46 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
   throw Fault(text + advice);
 }
 
-/// The communicator and its stream.
+class Communicator;
+
+/// Communicators that leave as one: that of all ranks, and those split off it. The watchdog asks from its own thread
+/// while the main thread makes and destroys them.
+class Family {
+ public:
+  void add(Communicator& member);
+  void remove(Communicator& member);
+  void use(CopyEngines* engines);  // null: none
+
+  /// The fault of the first member that has one; empty: none.
+  std::string fault();
+
+  void abandon();
+  bool was_abandoned() const { return was_abandoned_; }
+
+ private:
+  // A thread that holds it may hang in NCCL: neither fault() nor abandon() waits for long.
+  using Lock = std::unique_lock<std::timed_mutex>;
+  static constexpr std::chrono::seconds kPatience{1};
+
+  std::timed_mutex mutex_;
+  std::vector<Communicator*> members_;
+  CopyEngines* engines_ = nullptr;
+  std::atomic<bool> was_abandoned_ = false;
+};
+
+/// Ranks that NCCL has joined, and their stream.
 class Communicator {
  public:
-  explicit Communicator(const World& world) : stream_(highest_priority()), clock_stream_(0), compute_(stream_) {
-    ncclUniqueId id{};
-    const auto connect = [](ncclResult_t result, const char* call) {
-      parallel::check<EnvironmentError>(result, call, nullptr,
-                                        ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
-    };
-    if (world.rank() == 0) connect(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
-    std::memcpy(id.internal, text.data(), sizeof id.internal);
-    connect(ncclCommInitRank(&comm_, world.size(), id, world.rank()), "ncclCommInitRank");
-  }
+  /// Of all ranks.
+  explicit Communicator(const World& world) : Communicator(connect(world), std::make_shared<Family>()) {}
+
+  /// Of those ranks of `all` that give the same `group`. Collective in `all`.
+  Communicator(Communicator& all, int group) : Communicator(all.split(group), all.family_) {}
 
   ~Communicator() {
-    if (must_abandon()) abandon();
+    const bool is_orderly = !is_leaving();
+    family_->remove(*this);
+    if (!is_orderly) abandon();
     if (abort_.joinable()) {
       abort_.join();
     } else {
@@ -101,25 +131,30 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   ncclComm_t get() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
+  Family& family() const { return *family_; }
 
   /// For calls between connected ranks: a failure there means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
     parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
   }
 
-  /// If ranks are lost or leaving, an orderly shutdown would wait for them.
-  bool must_abandon() const { return std::uncaught_exceptions() > 0 || !fault().empty(); }
+  /// Whether an orderly shutdown would wait for ranks that are lost or leave: a fault of one member is one of all.
+  bool is_leaving() const {
+    if (!family_->fault().empty()) family_->abandon();
+    return std::uncaught_exceptions() > 0 || family_->was_abandoned();
+  }
 
   /// Running kernels end at once. The call itself returns only when the last graph that contains NCCL kernels has been
-  /// destroyed, which may be much later: hence the thread.
+  /// destroyed, which may be much later: hence the thread. Only for one thread at a time, as is own_fault().
   void abandon() {
     if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
   }
 
-  std::string fault() const {
-    if (abort_.joinable()) return "";  // already aborting
+  std::string own_fault() const {
     ncclResult_t state = ncclSuccess;
     if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) {
       return "";
@@ -127,21 +162,10 @@ class Communicator {
     return std::string("NCCL reports: ") + ncclGetErrorString(state) + " (" + ncclGetLastError(comm_) + ")";
   }
 
-  /// The host waits for an event or a fault.
-  void wait_for(const Event& event) const {
-    using namespace std::chrono;
-    const auto start = steady_clock::now();
-    auto asked = start;
-    while (!event.has_happened()) {
-      const auto now = steady_clock::now();
-      if (now - asked > milliseconds(20)) {
-        asked = now;
-        if (const std::string text = fault(); !text.empty()) {
-          throw LossError(text + "; resume from the last checkpoint (--resume auto)");
-        }
-      }
-      if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
-    }
+  /// The host waits for what has been enqueued on the stream.
+  void drain() const {
+    CUDA_CHECK(cudaEventRecord(drained_, stream_));
+    wait_for(drained_);
   }
 
   /// When a timing event happened, on the clock of events::now_s().
@@ -155,33 +179,123 @@ class Communicator {
   }
 
  private:
+  Communicator(ncclComm_t comm, std::shared_ptr<Family> family)
+      : stream_(highest_priority()), clock_stream_(0), compute_(stream_), comm_(comm), family_(std::move(family)) {
+    check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
+    check(ncclCommCount(comm_, &size_), "ncclCommCount");
+    family_->add(*this);
+  }
+
+  static void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
+    parallel::check<EnvironmentError>(result, call, comm,
+                                      ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
+  }
+
+  static ncclComm_t connect(const World& world) {
+    ncclUniqueId id{};
+    if (world.rank() == 0) check_connection(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+    const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
+    std::memcpy(id.internal, text.data(), sizeof id.internal);
+    ncclComm_t comm = nullptr;
+    check_connection(ncclCommInitRank(&comm, world.size(), id, world.rank()), "ncclCommInitRank", nullptr);
+    return comm;
+  }
+
+  ncclComm_t split(int group) const {
+    if (group < 0) throw std::invalid_argument("nccl: a group of ranks is 0 or above, not " + std::to_string(group));
+    drain();  // NCCL may wait for the ranks, and they for what is under way
+    ncclComm_t comm = nullptr;
+    check_connection(ncclCommSplit(comm_, group, rank_, &comm, nullptr), "ncclCommSplit", comm_);
+    return comm;
+  }
+
+  /// The host waits for an event or a fault.
+  void wait_for(const Event& event) const {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    auto asked = start;
+    while (!event.has_happened()) {
+      const auto now = steady_clock::now();
+      if (now - asked > milliseconds(20)) {
+        asked = now;
+        if (const std::string text = family_->fault(); !text.empty()) {
+          throw LossError(text + "; resume from the last checkpoint (--resume auto)");
+        }
+      }
+      if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
+    }
+  }
+
   Stream stream_, clock_stream_;  // the second never waits: an event recorded there happens at once
   Device compute_;
-  Event reference_;
+  Event drained_{cudaEventDisableTiming}, reference_;
   double reference_s_ = -1e9;
-  ncclComm_t comm_ = nullptr;
+  ncclComm_t comm_;
+  int rank_ = 0, size_ = 1;
+  std::shared_ptr<Family> family_;
   std::thread abort_;
 };
 
-class NcclAllReduce final : public AllReduce {
+void Family::add(Communicator& member) {
+  const std::lock_guard lock(mutex_);
+  members_.push_back(&member);
+}
+
+void Family::remove(Communicator& member) {
+  const std::lock_guard lock(mutex_);
+  std::erase(members_, &member);
+}
+
+void Family::use(CopyEngines* engines) {
+  const std::lock_guard lock(mutex_);
+  engines_ = engines;
+}
+
+std::string Family::fault() {
+  const Lock lock(mutex_, kPatience);
+  if (!lock || was_abandoned_) return "";
+  for (const Communicator* member : members_) {
+    if (const std::string text = member->own_fault(); !text.empty()) return text;
+  }
+  return "";
+}
+
+void Family::abandon() {
+  was_abandoned_ = true;
+  const Lock lock(mutex_, kPatience);
+  if (!lock) return;
+  if (engines_) engines_->abandon();
+  for (Communicator* member : members_) member->abandon();
+}
+
+/// What is transferred.
+struct Message {
+  Operation operation;
+  Span span;       // an all-gather's whole
+  Span wire = {};  // of a sum
+  Span part = {};  // of an all-gather: this rank's
+};
+
+class NcclTransfer final : public Transfer {
  public:
-  NcclAllReduce(Communicator& comm, CopyEngines* engines, const Span& span, const Span& wire)
+  NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message)
       : comm_(comm),
-        engines_(span.count > 0 ? engines : nullptr),
-        wire_("nccl", span, wire),
-        type_(type_of(wire_.message())) {
-    require_device_memory("all-reduce", span);
-    require_device_memory("all-reduce", wire);
+        engines_(message.span.count > 0 ? engines : nullptr),
+        operation_(message.operation),
+        what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
+        wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
+        part_(operation_ == Operation::all_gather ? message.part : own_part()),
+        type_(operation_ == Operation::all_gather ? ncclUint8 : summed_type_of(what_, wire_.message())) {
+    if (operation_ == Operation::all_gather) require_part_of(message.span);
+    for (const Span& span : {message.span, message.wire, part_}) require_device_memory(what_, span);
   }
 
   void connect() override {
-    if (engines_) copies_ = engines_->make_sum(wire_.message());
+    if (engines_) copies_ = engines_->make(operation_, wire_.message(), part_.data);
   }
 
   void start(const Device& exec) override {
-    if (engines_ && !copies_) {
-      throw std::logic_error("nccl all-reduce of " + wire_.message().label + ": connect it before the first start");
-    }
+    if (engines_ && !copies_) throw std::logic_error(what_ + ": connect it before the first start");
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
@@ -189,12 +303,13 @@ class NcclAllReduce final : public AllReduce {
     if (engines_) {
       copies_->enqueue(comm_.instance());
     } else {
-      const Span& message = wire_.message();
-      comm_.check(ncclAllReduce(message.data, message.data, static_cast<std::size_t>(message.count), type_, ncclSum,
-                                comm_.get(), comm_.stream()),
-                  "ncclAllReduce");
+      enqueue_ring();
     }
-    wire_.widen(comm_.instance());
+    if (operation_ == Operation::reduce_scatter) {
+      wire_.widen(comm_.instance(), comm_.rank() * part_.count, part_.count);
+    } else {
+      wire_.widen(comm_.instance());
+    }
     end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
     was_started_ = true;
@@ -211,19 +326,70 @@ class NcclAllReduce final : public AllReduce {
   }
 
   Times times() override {
-    if (!was_started_ || !test()) {
-      throw std::logic_error("nccl all-reduce of " + wire_.message().label + ": asked for times while it runs");
-    }
+    if (!was_started_ || !test()) throw std::logic_error(what_ + ": asked for times while it runs");
     const double end_s = comm_.seconds_at(end_);
     return {comm_.seconds_at(begin_), end_s, was_joined_ ? comm_.seconds_at(joined_) : end_s};
   }
 
  private:
+  /// What this rank owns of what is summed.
+  Span own_part() const {
+    const Span& message = wire_.message();
+    if (operation_ == Operation::all_reduce) return message;
+    if (message.count % comm_.size() != 0) {
+      throw std::invalid_argument(what_ + ": its " + std::to_string(message.count) +
+                                  " elements cannot be cut into parts for " + std::to_string(comm_.size()) + " ranks");
+    }
+    return place_in(message);
+  }
+
+  /// This rank's place among the parts of `whole`.
+  Span place_in(const Span& whole) const {
+    const std::int64_t bytes = whole.bytes() / comm_.size();
+    return {whole.label, static_cast<char*>(whole.data) + comm_.rank() * bytes, whole.count / comm_.size(),
+            whole.dtype};
+  }
+
+  void require_part_of(const Span& whole) const {
+    if (part_.dtype != whole.dtype || part_.count * comm_.size() != whole.count) {
+      throw std::invalid_argument(what_ + ": its part must be one of " + std::to_string(comm_.size()) +
+                                  " equal ones of the whole");
+    }
+    const auto begin = reinterpret_cast<std::uintptr_t>(part_.data),
+               place = reinterpret_cast<std::uintptr_t>(whole.data);
+    const bool is_outside = begin + part_.bytes() <= place || place + whole.bytes() <= begin;
+    if (!is_outside && part_.data != place_in(whole).data) {
+      throw std::invalid_argument(what_ + ": its part lies inside of the whole, but not at its own place");
+    }
+  }
+
+  void enqueue_ring() {
+    const Span& whole = wire_.message();
+    const auto count = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+    switch (operation_) {
+      case Operation::all_reduce:
+        return comm_.check(
+            ncclAllReduce(whole.data, whole.data, count(whole.count), type_, ncclSum, comm_.get(), comm_.stream()),
+            "ncclAllReduce");
+      case Operation::reduce_scatter:
+        return comm_.check(
+            ncclReduceScatter(whole.data, part_.data, count(part_.count), type_, ncclSum, comm_.get(), comm_.stream()),
+            "ncclReduceScatter");
+      case Operation::all_gather:
+        return comm_.check(
+            ncclAllGather(part_.data, whole.data, count(part_.bytes()), type_, comm_.get(), comm_.stream()),
+            "ncclAllGather");
+    }
+  }
+
   Communicator& comm_;
   CopyEngines* engines_;  // null: NCCL's ring
-  Wire wire_;
+  Operation operation_;
+  std::string what_;  // "nccl all-reduce of grad.bucket.2"
+  Wire wire_;         // an all-gather's whole crosses the network as it is
+  Span part_;         // what this rank gives to an all-gather, or owns of what crosses the network
   ncclDataType_t type_;
-  std::unique_ptr<CopyEngineSum> copies_;                               // from connect() on, with copy engines
+  std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
   Event begin_, end_, joined_;                                          // for timing
   bool was_started_ = false, was_joined_ = false;
@@ -236,7 +402,10 @@ class NcclCollectives final : public Collectives {
     if (method == TransferMethod::ring) return;
     engines_.emplace(world);
     why_ring_ = engines_->fault();
-    if (why_ring_.empty()) return;
+    if (why_ring_.empty()) {
+      comm_.family().use(&*engines_);
+      return;
+    }
     engines_->close();
     world.barrier();
     engines_.reset();
@@ -245,11 +414,18 @@ class NcclCollectives final : public Collectives {
                            "; set parallel.all_reduce = \"ring\"");
   }
 
+  NcclCollectives(NcclCollectives& all, int group)
+      : world_(all.world_),
+        comm_(all.comm_, group),
+        why_ring_(all.engines_ ? "they serve all ranks together" : all.why_ring_),
+        has_pinned_ring_(all.has_pinned_ring_) {}
+
   ~NcclCollectives() override {
     if (!engines_) return;
-    const bool is_orderly = !comm_.must_abandon();
+    const bool is_orderly = !comm_.is_leaving();
     if (!is_orderly) abandon();
-    cudaStreamSynchronize(comm_.stream());  // sums in flight use the other ranks' memory
+    cudaStreamSynchronize(comm_.stream());  // transfers in flight use the other ranks' memory
+    comm_.family().use(nullptr);
     engines_->close();
     if (!is_orderly) return;
     try {
@@ -267,39 +443,53 @@ class NcclCollectives final : public Collectives {
     return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
            std::to_string(version % 100) + ", NCCL_ALGO=" + (algorithm ? algorithm : "") +
            (has_pinned_ring_ ? " (set here, so that sums repeat bit for bit)" : " (as the environment says)") +
-           (engines_ ? ", sums by copy engines" : ", sums by the ring") +
-           (why_ring_.empty() ? "" : " (by copy engines they cannot be: " + why_ring_ + ")");
+           (engines_ ? ", transfers by copy engines" : ", transfers by the ring") +
+           (why_ring_.empty() ? "" : " (by copy engines they cannot go: " + why_ring_ + ")");
   }
 
   bool is_asynchronous() const override { return true; }
 
   std::int64_t device_bytes() const override { return engines_ ? engines_->device_bytes() : 0; }
 
-  std::unique_ptr<AllReduce> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<NcclAllReduce>(comm_, engines_ ? &*engines_ : nullptr, span, wire);
+  int rank() const override { return comm_.rank(); }
+  int size() const override { return comm_.size(); }
+
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
+    return make({.operation = Operation::all_reduce, .span = span, .wire = wire});
+  }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) override {
+    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire});
+  }
+  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
+    return make({.operation = Operation::all_gather, .span = whole, .part = part});
   }
 
+  std::unique_ptr<Collectives> make_group(int group) override {
+    return std::make_unique<NcclCollectives>(*this, group);
+  }
+
+  Device instance() const override { return comm_.instance(); }
+
   void broadcast(const Span& span) override {
-    require_device_memory("broadcast", span);
+    require_device_memory("nccl broadcast of " + span.label, span);
     comm_.check(ncclBroadcast(span.data, span.data, static_cast<std::size_t>(span.bytes()), ncclUint8, 0, comm_.get(),
                               comm_.stream()),
                 "ncclBroadcast");
-    CUDA_CHECK(cudaEventRecord(broadcasted_, comm_.stream()));
-    comm_.wait_for(broadcasted_);
+    comm_.drain();
   }
 
-  std::string fault() override { return comm_.fault(); }
-  void abandon() override {
-    if (engines_) engines_->abandon();
-    comm_.abandon();
-  }
+  std::string fault() override { return comm_.family().fault(); }
+  void abandon() override { comm_.family().abandon(); }
 
  private:
+  std::unique_ptr<Transfer> make(const Message& message) {
+    return std::make_unique<NcclTransfer>(comm_, engines_ ? &*engines_ : nullptr, message);
+  }
+
   const World& world_;
   Communicator comm_;
   std::optional<CopyEngines> engines_;  // none: NCCL's ring
   std::string why_ring_;
-  Event broadcasted_{cudaEventDisableTiming};
   bool has_pinned_ring_;
 };
 

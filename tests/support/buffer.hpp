@@ -37,6 +37,9 @@ class Buffer {
     upload(rounded);
   }
 
+  /// As many as it has.
+  void upload(const std::vector<Element>& values) const { Kokkos::deep_copy(bytes_, bytes_of(values)); }
+
   Element* data() const { return reinterpret_cast<Element*>(bytes_.data()); }
   std::size_t size() const { return size_; }
   using Value = kernels::Value<Element, Device>;
@@ -78,8 +81,6 @@ class Buffer {
     auto* bytes = reinterpret_cast<unsigned char*>(const_cast<Element*>(host.data()));
     return HostBytes(bytes, host.size() * sizeof(Element));
   }
-  void upload(const std::vector<Element>& values) { Kokkos::deep_copy(bytes_, bytes_of(values)); }
-
   std::size_t size_;
   Storage bytes_;
 };

@@ -1,8 +1,9 @@
-/// Sums by copy engines, without NCCL: ranks may share a GPU, so one GPU is enough; a single rank has nothing to sum.
+/// Transfers by copy engines, without NCCL: ranks may share a GPU, so one GPU is enough.
 #include "parallel/copy_engine.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "support/buffer.hpp"
@@ -81,7 +82,7 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift) {
     span.data = buffer.data() + shift;
     span.count = static_cast<std::int64_t>(n);
     const BarrierAtEnd barrier(test.world);
-    const auto sum = test.engines.make_sum(span);
+    const auto sum = test.engines.make(Operation::all_reduce, span);
     for (int run = 0; run < 2; ++run) {  // the second time from what the first one left
       sum->enqueue(test.exec);
       test.exec.fence();
@@ -113,22 +114,168 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
   }
   const Buffer<double> buffer(values);
   const BarrierAtEnd barrier(world);
-  const auto sum = engines.make_sum(span_of(buffer));
+  const auto sum = engines.make(Operation::all_reduce, span_of(buffer));
   sum->enqueue(exec);
   exec.fence();
   EXPECT_TRUE(same_bits(buffer.elements(), expected));
 }
 
+/// Rank `rank`'s part of `all` behind `shift` other elements.
+template <class Element>
+std::vector<Element> part_of(const std::vector<Element>& all, int rank, std::size_t part, std::size_t shift = 0) {
+  const auto begin = all.begin() + static_cast<std::ptrdiff_t>(shift + rank * part);
+  return {begin, begin + static_cast<std::ptrdiff_t>(part)};
+}
+
+template <class Element>
+void expect_untouched(const std::vector<Element>& all, std::size_t shift) {
+  for (std::size_t i = 0; i < shift; ++i) EXPECT_EQ(static_cast<double>(all[i]), 1.0);
+}
+
+template <class Scalar>
+void expect_scattered_sums(CopyEngine& test, std::size_t shift) {
+  const int ranks = test.world.size(), rank = test.world.rank();
+  for (const std::size_t part : {std::size_t{1}, std::size_t{1009}, std::size_t{100'003}}) {
+    const std::size_t n = part * static_cast<std::size_t>(ranks);
+    std::vector<Scalar> initial = values_of<Scalar>(rank, n);
+    initial.insert(initial.begin(), shift, Scalar(1.0f));
+    const Buffer<Scalar> buffer(initial);
+    const BarrierAtEnd barrier(test.world);
+    const auto transfer = test.engines.make(
+        Operation::reduce_scatter, {"values", buffer.data() + shift, static_cast<std::int64_t>(n), kDtype<Scalar>});
+    for (int run = 0; run < 2; ++run) {
+      buffer.upload(initial);
+      transfer->enqueue(test.exec);
+      test.exec.fence();
+      const std::vector<Scalar> all = buffer.elements();
+      EXPECT_TRUE(same_bits(part_of(all, rank, part, shift), part_of(sums_of<Scalar>(ranks, n), rank, part)))
+          << "parts of " << part << " elements of " << kScalarName<Scalar> << " behind " << shift << ", run " << run;
+      expect_untouched(all, shift);
+    }
+  }
+}
+
+TEST_F(CopyEngine, scatters_sums_in_the_order_of_the_ranks_that_are_rounded_once) {
+  for (const std::size_t shift : {0, 1, 64}) {
+    expect_scattered_sums<double>(*this, shift);
+    expect_scattered_sums<float>(*this, shift);
+    expect_scattered_sums<bfloat16>(*this, shift);
+    expect_scattered_sums<float16>(*this, shift);
+  }
+}
+
+TEST_F(CopyEngine, scatters_sums_of_spans_larger_than_its_receive_buffer) {
+  const std::size_t part = static_cast<std::size_t>(kReceiveBytes) / sizeof(double) * 5 / 4 + 3;
+  const int ranks = world.size();
+  std::vector<double> values(part * ranks), expected(part);
+  for (std::size_t i = 0; i < values.size(); ++i) {  // whole numbers: exact
+    values[i] = static_cast<double>(i % 1'000'003) * (world.rank() + 1);
+  }
+  for (std::size_t i = 0; i < part; ++i) {
+    expected[i] = static_cast<double>((world.rank() * part + i) % 1'000'003) * (ranks * (ranks + 1) / 2);
+  }
+  const Buffer<double> buffer(values);
+  const BarrierAtEnd barrier(world);
+  const auto transfer = engines.make(Operation::reduce_scatter, span_of(buffer));
+  transfer->enqueue(exec);
+  exec.fence();
+  EXPECT_TRUE(same_bits(part_of(buffer.elements(), world.rank(), part), expected));
+}
+
+/// Any bytes, which differ between ranks and runs.
+template <class Element>
+std::vector<Element> bytes_of(int rank, std::size_t n, int run) {
+  std::vector<Element> elements(n);
+  auto* bytes = reinterpret_cast<unsigned char*>(elements.data());
+  for (std::size_t i = 0; i < n * sizeof(Element); ++i) bytes[i] = static_cast<unsigned char>(i * 7 + rank * 31 + run);
+  return elements;
+}
+
+template <class Element>
+void expect_gathered_parts(CopyEngine& test, std::size_t shift, bool is_in_place) {
+  const int ranks = test.world.size(), rank = test.world.rank();
+  for (const std::size_t part : {std::size_t{1}, std::size_t{1009}, std::size_t{300'001}}) {
+    const std::size_t n = part * static_cast<std::size_t>(ranks);
+    const Buffer<Element> whole(std::vector<Element>(shift + n, Element(1.0f)));
+    const Buffer<Element> outside = Buffer<Element>::zeros(part);
+    const BarrierAtEnd barrier(test.world);
+    const Element* const from = is_in_place ? whole.data() + shift + rank * part : outside.data();
+    const auto transfer = test.engines.make(
+        Operation::all_gather, {"values", whole.data() + shift, static_cast<std::int64_t>(n), kDtype<Element>}, from);
+    for (int run = 0; run < 2; ++run) {
+      std::vector<Element> initial(shift + n, Element(1.0f)), expected;
+      const std::vector<Element> mine = bytes_of<Element>(rank, part, run);
+      if (is_in_place) {
+        std::copy(mine.begin(), mine.end(), initial.begin() + static_cast<std::ptrdiff_t>(shift + rank * part));
+      }
+      for (int other = 0; other < ranks; ++other) {
+        const std::vector<Element> theirs = bytes_of<Element>(other, part, run);
+        expected.insert(expected.end(), theirs.begin(), theirs.end());
+      }
+      whole.upload(initial);
+      outside.upload(mine);
+      transfer->enqueue(test.exec);
+      test.exec.fence();
+      const std::vector<Element> all = whole.elements();
+      EXPECT_TRUE(same_bits(part_of(all, 0, n, shift), expected))
+          << "parts of " << part << " elements of " << name_of(kDtype<Element>) << " behind " << shift << ", run "
+          << run << (is_in_place ? ", in place" : ", from outside");
+      expect_untouched(all, shift);
+    }
+  }
+}
+
+TEST_F(CopyEngine, gathers_parts_of_every_dtype_from_their_place_or_from_outside) {
+  for (const std::size_t shift : {0, 1, 64}) {
+    for (const bool is_in_place : {false, true}) {
+      expect_gathered_parts<double>(*this, shift, is_in_place);
+      expect_gathered_parts<float>(*this, shift, is_in_place);
+      expect_gathered_parts<bfloat16>(*this, shift, is_in_place);
+      expect_gathered_parts<float16>(*this, shift, is_in_place);
+      expect_gathered_parts<std::int32_t>(*this, shift, is_in_place);
+    }
+  }
+}
+
+/// Keeps the instance busy, then copies.
+void copy_slowly(const Device& exec, const Buffer<float>& from, const Buffer<float>& to) {
+  const auto source = from.vector();
+  const auto target = to.vector();
+  Kokkos::parallel_for(
+      "slow", Kokkos::RangePolicy<Device>(exec, 0, target.extent(0)), KOKKOS_LAMBDA(std::int64_t i) {
+        float x = 1;
+        for (int round = 0; round < 500'000; ++round) x = 0.5f * x + 0.5f;  // stays 1
+        target(i) = x * source(i);
+      });
+}
+
+TEST_F(CopyEngine, a_gather_waits_for_ranks_that_still_read_what_it_overwrites) {
+  const std::size_t part = 10'007, n = part * static_cast<std::size_t>(world.size());
+  const Buffer<float> whole(std::vector<float>(n, 5.0f)), seen = Buffer<float>::zeros(n);
+  const Buffer<float> mine(std::vector<float>(part, 7.0f));
+  const BarrierAtEnd barrier(world);
+  const auto transfer = engines.make(Operation::all_gather, span_of(whole), mine.data());
+  world.barrier();
+  if (world.rank() == 0) copy_slowly(exec, whole, seen);
+  transfer->enqueue(exec);
+  exec.fence();
+  if (world.rank() == 0) EXPECT_EQ(seen.elements(), std::vector<float>(n, 5.0f));
+  EXPECT_EQ(whole.elements(), std::vector<float>(n, 7.0f));
+}
+
 TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
-  const std::size_t n = 100'003;
+  const int ranks = world.size(), rank = world.rank();
+  const std::size_t part = 50'021, n = part * static_cast<std::size_t>(ranks);
   const Buffer<float> first(std::vector<float>(n, 1.0f)), second(std::vector<float>(n, 2.0f));
   const BarrierAtEnd barrier(world);
-  const auto one = engines.make_sum(span_of(first));
-  const auto other = engines.make_sum(span_of(second));
+  const auto sum = engines.make(Operation::all_reduce, span_of(first));
+  const auto scatter = engines.make(Operation::reduce_scatter, span_of(second));
+  const auto gather = engines.make(Operation::all_gather, span_of(second), second.data() + rank * part);
   const auto enqueue = [&] {
-    one->enqueue(exec);
-    other->enqueue(exec);
-    one->enqueue(exec);
+    sum->enqueue(exec);
+    scatter->enqueue(exec);  // and gather: another way to the sum of all
+    gather->enqueue(exec);
+    sum->enqueue(exec);
   };
   enqueue();
   exec.fence();
@@ -142,7 +289,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   exec.fence();
   const auto power = [&](int exponent) {
     float product = 1;
-    for (int i = 0; i < exponent; ++i) product *= static_cast<float>(world.size());
+    for (int i = 0; i < exponent; ++i) product *= static_cast<float>(ranks);
     return product;
   };
   EXPECT_EQ(first.elements(), std::vector<float>(n, power(8)));
@@ -154,7 +301,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
 TEST_F(CopyEngine, who_leaves_is_not_held_up_by_ranks_that_never_come) {
   const Buffer<float> buffer(std::vector<float>(1000, 1.0f));
   const BarrierAtEnd barrier(world);
-  const auto sum = engines.make_sum(span_of(buffer));
+  const auto sum = engines.make(Operation::all_reduce, span_of(buffer));
   if (world.rank() == 0) {
     sum->enqueue(exec);
     engines.abandon();
@@ -166,7 +313,10 @@ TEST_F(CopyEngine, who_leaves_is_not_held_up_by_ranks_that_never_come) {
 TEST_F(CopyEngine, memory_that_cannot_be_reached_is_refused_on_every_rank) {
   if (world.size() == 1) GTEST_SKIP() << "a single rank reaches what it has";
   std::vector<float> on_host(4);
-  EXPECT_THROW(engines.make_sum({"values", on_host.data(), 4, Dtype::fp32}), std::runtime_error);
+  const Span host{"values", on_host.data(), 4, Dtype::fp32};
+  EXPECT_THROW(engines.make(Operation::all_reduce, host), std::runtime_error);
+  EXPECT_THROW(engines.make(Operation::reduce_scatter, host), std::runtime_error);
+  EXPECT_THROW(engines.make(Operation::all_gather, host, on_host.data()), std::runtime_error);
 }
 
 }  // namespace

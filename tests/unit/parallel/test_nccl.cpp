@@ -5,17 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <stdexcept>
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
-#include "parallel/bucket_queue.hpp"
 #include "parallel/collective.hpp"
-#include "parallel/device.hpp"
+#include "parallel/replicated.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
+#include "unit/parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -25,41 +24,12 @@ using kernels::Device;
 using test::BarrierAtEnd;
 using test::Buffer;
 using test::same_bits;
-using test::TestWorld;
-
-/// Ranks on separate GPUs, joined by NCCL, with each all-reduce algorithm; the tests skip themselves if there are fewer
-/// GPUs than ranks. Ranks are connected once per algorithm: it takes seconds.
-struct Nccl : ::testing::TestWithParam<TransferMethod> {
-  static TestWorld& connect(TransferMethod method) {
-    const auto [entry, is_new] = worlds.try_emplace(method);
-    TestWorld& world = entry->second;
-    if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
-    return world;
-  }
-  static bool has_gpus_for(const TestWorld& world) { return visible_devices() >= world.local_size(); }
-  static void TearDownTestSuite() { worlds.clear(); }
-
-  void SetUp() override {
-    if (!has_gpus_for(world)) GTEST_SKIP() << "needs " << world.local_size() << " GPUs, found " << visible_devices();
-  }
-  Collectives& nccl() { return world.collectives(); }
-
-  bool is_ring() const { return GetParam() == TransferMethod::ring; }
-
-  inline static std::map<TransferMethod, TestWorld> worlds;
-  TestWorld& world = connect(GetParam());
-};
 
 INSTANTIATE_TEST_SUITE_P(By, Nccl, ::testing::Values(TransferMethod::ring, TransferMethod::copy_engine),
                          [](const auto& info) { return info.param == TransferMethod::ring ? "ring" : "copy_engine"; });
 
 /// One element, a few, a prime, and 9.6 MB.
 const std::size_t kSizes[] = {1, 3, 1009, 2'400'001};
-
-template <class Scalar>
-Span span_of(const Buffer<Scalar>& buffer) {
-  return {"values", buffer.data(), static_cast<std::int64_t>(buffer.size()), kDtype<Scalar>};
-}
 
 template <class Scalar>
 void expect_exact_sums(Nccl& test, double unit) {
@@ -167,24 +137,6 @@ TEST_P(Nccl, sums_spans_larger_than_every_buffer) {
     sum->join(exec);
     EXPECT_EQ(count_wrong_sums(exec, values, world.size(), run), 0) << "run " << run;
   }
-}
-
-/// Keeps the instance busy, then writes `value` to every element.
-void fill_slowly(const Device& exec, const Buffer<float>& buffer, float value) {
-  const auto numbers = buffer.vector();
-  Kokkos::parallel_for(
-      "slow", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)), KOKKOS_LAMBDA(std::int64_t i) {
-        float x = value;
-        for (int round = 0; round < 200000; ++round) x = 0.5f * x + 0.5f * value;
-        numbers(i) = x;
-      });
-}
-
-void double_all(const Device& exec, const Buffer<float>& buffer) {
-  const auto numbers = buffer.vector();
-  Kokkos::parallel_for(
-      "double", Kokkos::RangePolicy<Device>(exec, 0, numbers.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t i) { numbers(i) *= 2; });
 }
 
 TEST_P(Nccl, starts_behind_the_work_and_what_follows_a_join_sees_the_sums) {
@@ -300,16 +252,17 @@ struct Step {
         barrier(test.world),
         rank(test.world.rank()) {
     for (int unit = 0; unit < 4; ++unit) {
-      spans.push_back({"unit", grads.data() + (3 - unit) * kUnit, kUnit, Dtype::fp32});
+      spans.push_back({"unit", grads.data() + unit * kUnit, kUnit, Dtype::fp32});
     }
     const Span narrow{"wire", wire.data(), 4 * kUnit, Dtype::bf16};
-    queue = std::make_unique<BucketQueue>(test.nccl(), exec, spans, kUnit * 4, is_narrow ? narrow : Span{});
+    const GradientOrder one_unit_each{.bucket_bytes = kUnit * 4};
+    queue = std::make_unique<Replicated>(test.nccl(), exec, spans, one_unit_each, is_narrow ? narrow : Span{});
     queue->connect();
   }
 
   void enqueue(float scale) {
-    queue->begin();
-    for (int unit = 0; unit < 4; ++unit) {
+    queue->begin(true);
+    for (int unit = 4; unit-- > 0;) {
       const kernels::Vector<float, Device> numbers(static_cast<float*>(spans[unit].data), kUnit);
       const float mine = static_cast<float>(rank + 1) * scale;
       Kokkos::parallel_for(
@@ -318,7 +271,7 @@ struct Step {
             for (int round = 0; round < 20000; ++round) x = 0.5f * x;
             numbers(i) = x + mine * static_cast<float>(i % 31 - 15);
           });
-      queue->ready(unit);
+      queue->gradient_ready(unit);
       queue->progress();
     }
     queue->finish();
@@ -339,7 +292,7 @@ struct Step {
   int rank;
   Device exec;
   std::vector<Span> spans;
-  std::unique_ptr<BucketQueue> queue;
+  std::unique_ptr<Replicated> queue;
 };
 
 class Listener final : public events::Listener {
