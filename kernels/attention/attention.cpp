@@ -13,6 +13,19 @@
 
 namespace tessera::kernels {
 
+std::string_view name_of(AttentionKind kind) {
+  constexpr std::string_view names[] = {"standard", "flash2"};
+  return names[static_cast<int>(kind)];
+}
+
+bool stores_scores(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::standard: return true;
+    case AttentionKind::flash2: return false;
+  }
+  return false;
+}
+
 std::string_view name_of(Engine engine) {
   constexpr std::string_view names[] = {"portable", "mma", "wgmma"};
   return names[static_cast<int>(engine)];
@@ -48,7 +61,10 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
 }
 
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
-  if (choice.kind != AttentionKind::flash2) return 0;
+  switch (choice.kind) {
+    case AttentionKind::standard: return 0;
+    case AttentionKind::flash2: break;
+  }
   switch (choice.backward) {
     case Engine::portable: return 0;
     case Engine::mma: return ampere::backward_workspace_bytes(B, H, Tq, D);

@@ -15,6 +15,10 @@
 namespace tessera::kernels {
 
 enum class AttentionKind { standard, flash2 };
+std::string_view name_of(AttentionKind kind);
+
+/// Whether the implementation stores the scores, in `probabilities` and `d_scores`.
+bool stores_scores(AttentionKind kind);
 
 /// The instruction set that a flash2 kernel is written for.
 enum class Engine {

@@ -130,7 +130,7 @@ const Case kCases[] = {
      "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
-     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the gradients are kept  legal: precision.reduce"},
+     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
     // legal words that this version does not have
     {"missing_job", "job.kind = 'bench.comm'\n",
      "deck.toml:1:12  job.kind  \"bench.comm\" is not in this version; use bench.step"},
