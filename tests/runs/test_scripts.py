@@ -202,7 +202,7 @@ class Scripts(unittest.TestCase):
         self.checkout_with_gpus(2)
         self.call("test", "cuda", "-R", "rmsnorm", code=0, says="ctest --preset cuda")
         self.call("test", "--preset", "cuda", code=0, says="ctest --preset cuda")
-        self.call("test", "--preset", code=2, says="--preset wants a name; one of: cpu ")
+        self.call("test", "--preset", code=2, says="--preset takes a name; one of: cpu ")
         self.assertIn("-R rmsnorm", self.call("test", "-R", "rmsnorm", code=0, says="ctest --preset cpu ").stderr)
         self.call("test", "cuda", code=3, says="no GPU", env={"CUDA_VISIBLE_DEVICES": ""})
 
