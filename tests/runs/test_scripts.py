@@ -18,7 +18,7 @@ TOOLS = ("bash", "dirname", "sed", "grep", "awk", "nproc", "id", "cat", "lscpu",
 
 class Scripts(unittest.TestCase):
     def setUp(self):
-        """A checkout in a path with a space, and a PATH that holds basic tools and what a test puts there."""
+        """A checkout in a path with a space, and a PATH of basic tools and what a test adds."""
         self.folder = Path(tempfile.mkdtemp(prefix="a checkout "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
@@ -164,7 +164,7 @@ class Scripts(unittest.TestCase):
         self.call("setup", "gpu", code=2, says="unknown argument")
 
     def checkout_with_gpus(self, gpus):
-        """Tools that say what they were called with, in place of a compiler, CMake, MPI and `gpus` GPUs."""
+        """Tools that print their arguments, in place of a compiler, CMake, MPI and `gpus` GPUs."""
         for name in ("basename", "rmdir", "xargs"):
             if shutil.which(name):
                 (self.tools / name).symlink_to(shutil.which(name))
