@@ -178,7 +178,6 @@ std::vector<Key> make_table() {
        "0: keep all."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
-       "
        "time limit cuts it short. 0: none."},
 
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",

@@ -275,7 +275,7 @@ Exit bench_attention(const Context& context) {
         }
       }
     }
-    write_and_say(table, path, context);
+    write_and_report(table, path, context);
   });
   return Exit::finished;
 }

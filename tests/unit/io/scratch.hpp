@@ -90,8 +90,8 @@ class OrdinaryUser {
   uid_t before_;
 };
 
-/// Runs `work` in a child process and kills it (SIGKILL) in the middle of a repeat: `work` calls its argument after each
-/// repeat; the child lives for `repeats` of them and then for `fraction` of the time that the last one took.
+/// Runs `work` in a child process and kills it (SIGKILL) in the middle of a repeat: `work` calls its argument after
+/// each repeat; the child lives for `repeats` of them and then for `fraction` of the time that the last one took.
 template <class Work>
 void kill_in_the_middle(int repeats, double fraction, Work work) {
   using Time = std::chrono::steady_clock;
