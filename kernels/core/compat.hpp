@@ -6,8 +6,7 @@
 #include <cstddef>
 
 #if KOKKOS_VERSION < 30401
-  #error \
-      "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
+  #error "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or set -DTESSERA_FETCH_KOKKOS=ON"
 #endif
 
 /// Completely unrolls the loop that follows, whose bounds are constants.
