@@ -86,7 +86,7 @@ class Scripts(unittest.TestCase):
 
     def test_run_without_a_program(self):
         self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
-        self.call("run", "-n", "none", "true", code=2, says="-n wants")
+        self.call("run", "-n", "none", "true", code=2, says="-n takes")
         self.call("run", code=2, says="nothing to run")
         self.call("run", "--loud", "true", code=2, says="--loud")
         self.call("run", "--preset", "cuda", "input/quickstart.toml", code=3, says="scripts/build cuda makes build/cuda/tessera")
