@@ -73,6 +73,22 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int
   return 0;
 }
 
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
+                                     const Target& target) {
+  switch (choice.kind) {
+    case AttentionKind::standard: return 0;
+    case AttentionKind::flash2: break;
+  }
+  switch (choice.backward) {
+    case Engine::portable:
+      return dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, B, H, Tk, D)
+                                  : flash2_backward_scratch_bytes<float>(target, B, H, Tk, D);
+    case Engine::mma:
+    case Engine::wgmma: return 0;
+  }
+  return 0;
+}
+
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {
   AttentionChoice choice;
   choice.deterministic = deterministic;

@@ -48,6 +48,10 @@ AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const 
 /// Bytes of workspace for backward, whether or not this build has the engine; 0 for portable ones. Arithmetic only.
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
 
+/// Bytes of scratch in memory that Kokkos allocates for backward of tensors of `dtype`, beside the workspace.
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
+                                     const Target& target = kHere);
+
 template <class Exec, class Scalar>
 struct Attention {
   using Real = Accum<Scalar>;

@@ -21,7 +21,6 @@
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/core/round_up.hpp"
 #include "memory/arena.hpp"
 
@@ -72,9 +71,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
-  if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
-    layout.add_outside("pads",
-                       kernels::flash2_backward_scratch_bytes<Real>(kernels::kTargetOf<Exec>, c.B, c.H, c.T, c.D));
+  const std::int64_t scratch_bytes = kernels::attention_scratch_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D);
+  if (scratch_bytes > 0) layout.add_outside("pads", scratch_bytes);
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];

@@ -16,7 +16,6 @@
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "memory/arena.hpp"
 #include "train/plan.hpp"
@@ -114,7 +113,8 @@ void verify(const Context& context) {
       choice, static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D));
   const std::int64_t needed =
       static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
-      kernels::flash2_backward_scratch_bytes<Accum<Scalar>>(kernels::kTargetOf<Exec>, B, H, Tk, static_cast<int>(D));
+      kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(B), static_cast<int>(H),
+                                       static_cast<int>(Tk), static_cast<int>(D));
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
