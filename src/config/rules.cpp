@@ -56,7 +56,7 @@ void check_model(const Settings& settings, Rules& rules) {
                 fmt::format("{} is not a multiple of model.num_heads = {}", model.d_model, model.num_heads),
                 "d_model = num_heads x head width");
   rules.require(!divides || head_width % 2 == 0, {"model.d_model", "model.num_heads", "model.size"},
-                fmt::format("gives the odd head width {} ({} / {} heads); rotary positions turn pairs", head_width,
+                fmt::format("gives the odd head width {} ({} / {} heads); RoPE rotates pairs", head_width,
                             model.d_model, model.num_heads),
                 "an even d_model / num_heads");
   rules.require(!divides || head_width % 2 != 0 || (head_width >= 8 && head_width <= 256),
@@ -113,7 +113,7 @@ void check_gradients(const PrecisionSettings& precision, Rules& rules) {
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
                 "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
   rules.require(precision.reduce == ReducePrecision::bf16, {"precision.reduce", "precision.gradients"},
-                "\"fp32\" is wider than the gradients are kept", "precision.reduce = \"bf16\"");
+                "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
 void check_attention(const Settings& settings, Rules& rules) {

@@ -29,7 +29,7 @@ constexpr Row kTable[] = {
 static_assert(std::size(kTable) == std::size(config::kJobs), "every job has a row in both tables");
 
 /// Whether the job captures steps as graphs.
-bool wants_graph(const config::JobTraits& traits, const config::Settings& settings) {
+bool captures_graphs(const config::JobTraits& traits, const config::Settings& settings) {
   if (!traits.has_steps || traits.resumes) return traits.has_steps && settings.train.graph;
   const std::vector<std::string>& variants = settings.bench.variants;
   return std::any_of(variants.begin(), variants.end(), [&](const std::string& variant) {
@@ -47,7 +47,7 @@ Exit run_job(const Context& context) {
                   "--resume continues a training run; this deck's job.kind is another (generate takes a checkpoint as "
                   "job.input)");
   }
-  if (wants_graph(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
+  if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(
         world, Exit::environment,
         "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, which "

@@ -1,7 +1,7 @@
 /// The jobs: one function per job.kind, one file each, one table (jobs.cpp).
 ///
-/// A job runs on every rank of the world and returns the program's exit code. A failure common to
-/// all ranks is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
+/// A job runs on every rank of the world and returns the program's exit code. A failure common to all ranks is thrown
+/// as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
 #include <optional>

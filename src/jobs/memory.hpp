@@ -19,9 +19,6 @@ MemoryShare share_of_memory(parallel::World& world);
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
 std::int64_t available_bytes(const MemoryShare& share = {});
 
-/// Whether a layout for each of the ranks fits there.
-bool fits(const memory::Layout& layout, const MemoryShare& share);
-
 /// Whether one layout per rank fits there.
 bool fits(const memory::Layout& layout, const MemoryShare& share);
 

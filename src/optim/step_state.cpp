@@ -32,7 +32,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
     ++s.optimizer_steps;
     if (scales_dynamically && ++s.good_steps == kGrowthInterval) {
       s.good_steps = 0;
-      s.loss_scale = scale < kLargestScale ? scale * 2 : scale;
+      s.loss_scale = scale < kMaxLossScale ? scale * 2 : scale;
     }
   } else if (scales_dynamically) {
     s.good_steps = 0;

@@ -15,7 +15,7 @@ using testing::Not;
 struct Case {
   const char* title;
   const char* deck;
-  const char* fault;  // the line that has to be in the message, from its beginning
+  const char* fault;  // beginning of a line of the message
 };
 
 void PrintTo(const Case& item, std::ostream* out) { *out << item.title; }
@@ -130,8 +130,8 @@ const Case kCases[] = {
      "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
-     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the gradients are kept  legal: precision.reduce"},
-    // legal words that this version does not have
+     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
+    // legal words that this version does not support
     {"missing_job", "job.kind = 'bench.comm'\n",
      "deck.toml:1:12  job.kind  \"bench.comm\" is not in this version; use bench.step"},
     {"missing_experiment", "job.kind = 'experiment.x'\n",

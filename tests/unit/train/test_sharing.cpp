@@ -224,8 +224,9 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome outcome_of(const Way& way) {
+Outcome outcome_of(const Way& way, bool graph = false) {
   config::Settings deck = settings_of(way);
+  deck.train.graph = graph;
   deck.optimizer.clip_norm = 0;
   Training training(deck);
   Outcome outcome;
@@ -260,7 +261,7 @@ TEST(Sharing, on_two_ranks_every_order_and_stage_gives_the_same_bits) {
 TEST(Sharing, repeats_bit_for_bit) {
   for (const Way& way : kOrdersAndStages) {
     const Outcome first = outcome_of(way);
-    EXPECT_TRUE(outcome_of(way) == first) << way.name;
+    EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == first) << way.name << ", as a graph on GPUs";
     EXPECT_EQ(first.text.size(), kRanks->world().rank() == 0 ? 5u : 0u);
   }
 }
