@@ -62,6 +62,7 @@ constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", Data
 constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32),
                              word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
 constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
+constexpr Word kRecompute[] = {word("all", Recompute::all), word("all_but_attention", Recompute::all_but_attention)};
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
 constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
@@ -178,6 +179,10 @@ std::vector<Key> make_table() {
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward pass. "
        "0: keep all."},
+      {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
+       "What activation checkpointing recomputes. all_but_attention: attention's output and log-sum-exp are kept, "
+       "which "
+       "cost little memory beside the time of long sequences. Used with train.checkpoint_activations only."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
        "time limit cuts it short. 0: none."},
@@ -204,9 +209,10 @@ std::vector<Key> make_table() {
        "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
        "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that AdamW updates. none: no copy besides the compute weights."},
+       "Number format of the weights that AdamW updates. none: no copy besides the compute weights, which are rounded "
+       "stochastically if they are bf16."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
-       "Number format of AdamW's two moments."},
+       "Number format of AdamW's two moments. bf16: rounded stochastically."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
        "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
        "step."},

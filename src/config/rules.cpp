@@ -135,6 +135,18 @@ void check_attention(const Settings& settings, Rules& rules) {
                 "would be ignored: bench.channels is given", "one of the two");
 }
 
+void check_recomputation(const Settings& settings, Rules& rules) {
+  const bool keeps_attention = settings.train.recompute == Recompute::all_but_attention;
+  rules.require(!keeps_attention || settings.train.checkpoint_activations > 0,
+                {"train.recompute", "train.checkpoint_activations"},
+                "would be ignored: train.checkpoint_activations is 0, so nothing is recomputed",
+                "train.checkpoint_activations = 1 or more");
+  rules.require(!keeps_attention || settings.attention.implementation != AttentionImplementation::standard,
+                {"train.recompute", "attention.implementation"},
+                "standard attention's backward pass needs its probabilities, which are recomputed",
+                "train.recompute = \"all\", or attention.implementation = \"flash2\"");
+}
+
 void check_sharding(const Parallel& parallel, Rules& rules) {
   rules.require(parallel.shard == Shard::parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks,
                 {"parallel.prefetch_blocks", "parallel.shard"},
@@ -202,6 +214,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_files(settings, sources, rules);
   check_gradients(settings.precision, rules);
   check_attention(settings, rules);
+  check_recomputation(settings, rules);
   check_sharding(settings.parallel, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");

@@ -19,7 +19,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::jobs {
 

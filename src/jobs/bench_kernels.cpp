@@ -21,7 +21,7 @@
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
 #include "kernels/weighted_sum.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::jobs {
 namespace {

@@ -53,6 +53,7 @@ struct PrepareUpdate {
   double beta1, beta2;
   double clip_norm;         // 0: off
   bool scales_dynamically;  // fp16
+  std::uint64_t seed;       // of stochastic rounding
 
   static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles

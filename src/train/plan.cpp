@@ -133,8 +133,15 @@ HostTensors declare_host_tensors(const std::string& label, std::int64_t sequence
   return t;
 }
 
-StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch, Dtype dtype,
-                           Dtype gradients, bool has_wire, memory::Layout& layout, const model::Timeline& time) {
+/// How the arrays are stored.
+struct Storage {
+  Dtype weights, gradients, moments;
+  bool has_master, has_wire;
+};
+
+StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
+                           const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
+  const auto [dtype, gradients, moments, has_master, has_wire] = storage;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
   const parallel::Ownership& o = sharing.ownership;
@@ -162,7 +169,8 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
     t.gathered = in_places("params.gathered", sharing.weights_places, dtype, Category::parameters, whole);
   }
   t.master = kAbsent;
-  if (dtype == Dtype::bf16) t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
+  if (dtype == Dtype::bf16 && has_master)
+    t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
   if (dtype == Dtype::fp16) t.master = array("optimizer.master", o.owned_count(), real, Category::optimizer);
   t.grads = array("grads", sharing.gradients_count(), gradients, Category::gradients);
   t.wire = kAbsent;
@@ -174,8 +182,8 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   } else if (has_wire) {
     t.wire = layout.add("grads.wire", {o.whole_count()}, Dtype::bf16, Category::gradients, whole);
   }
-  t.m = array("optimizer.m", o.owned_count(), real, Category::optimizer);
-  t.v = array("optimizer.v", o.owned_count(), real, Category::optimizer);
+  t.m = array("optimizer.m", o.owned_count(), moments, Category::optimizer);
+  t.v = array("optimizer.v", o.owned_count(), moments, Category::optimizer);
 
   const auto cleared = static_cast<std::int64_t>(clear_lists(table, sharing).spans.size());
   t.cleared =
@@ -231,12 +239,20 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .math = math_of(settings.precision.compute),
                         .has_narrow_gradients = is_narrow,
                         .is_fused = settings.train.fused,
-                        .target = machine.target},
+                        .target = machine.target,
+                        .recomputes_attention = settings.train.recompute == config::Recompute::all},
             .layout = {},
             .activations = {},
             .state = {},
             .sharing = share_units(settings.parallel, model::ParamTable(shape), ranks)};
-  plan.state = declare_state(plan.table, plan.sharing, batch, dtype, gradients, has_wire, plan.layout, {shape.units()});
+  const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
+  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const Storage storage{.weights = dtype,
+                        .gradients = gradients,
+                        .moments = has_narrow_moments ? Dtype::bf16 : real,
+                        .has_master = settings.precision.master == config::MasterPrecision::fp32,
+                        .has_wire = has_wire};
+  plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
     plan.state.slots.push_back(declare_host_tensors(label, std::int64_t{batch.micro_steps} * batch.micro_sequences,

@@ -1,6 +1,7 @@
 #include "train/update.hpp"  // the contract is there; here is how
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,7 @@ std::size_t norm_blocks_of(const Range& range) {
   return kernels::SquareNorm<Exec, float>::blocks(static_cast<std::size_t>(range.count));
 }
 
-template <class Scalar, class Grad>
+template <class Scalar, class Grad, class Moment, bool kHasMaster>
 class UpdateOf final : public Update {
  public:
   using Real = Accum<Scalar>;
@@ -44,14 +45,14 @@ class UpdateOf final : public Update {
         master_(master_of<Scalar>(plan, arena)),
         grads_(array_of<const Grad>(arena, plan.state.grads)),
         owned_gradients_(owned_gradients(plan.sharing, shard)),
-        m_(array_of<Real>(arena, plan.state.m)),
-        v_(array_of<Real>(arena, plan.state.v)),
+        m_(array_of<Moment>(arena, plan.state.m)),
+        v_(array_of<Moment>(arena, plan.state.v)),
         norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
         state_(optim::state_at(arena.template data<double>(plan.state.state))) {
     std::vector<kernels::AdamwBlock> blocks;
     for (const OwnedSpan& span : owned_spans(plan.table, plan.sharing, shard)) {
-      const std::vector<kernels::AdamwBlock> of_tensor =
-          kernels::make_adamw_blocks({{span.weights, span.grad, span.state, span.count, span.param->has_decay}});
+      const std::vector<kernels::AdamwBlock> of_tensor = kernels::make_adamw_blocks(
+          {{span.weights, span.grad, span.state, span.count, span.param->has_decay, span.param->first + span.from}});
       blocks_of_tensors_.emplace_back(blocks.size(), blocks.size() + of_tensor.size());
       blocks.insert(blocks.end(), of_tensor.begin(), of_tensor.end());
     }
@@ -84,7 +85,8 @@ class UpdateOf final : public Update {
                                .beta1 = o.beta1,
                                .beta2 = o.beta2,
                                .clip_norm = o.clip_norm,
-                               .scales_dynamically = kDtype<Scalar> == Dtype::fp16}
+                               .scales_dynamically = kDtype<Scalar> == Dtype::fp16,
+                               .seed = settings_.job.seed}
         .launch(exec);
     if (settings_.train.fused) return adamw(exec, blocks_);
     for (const auto& range : blocks_of_tensors_) adamw(exec, Kokkos::subview(blocks_, range));
@@ -93,7 +95,7 @@ class UpdateOf final : public Update {
  private:
   void adamw(const Exec& exec, kernels::Vector<const kernels::AdamwBlock, Exec> blocks) const {
     const config::Optimizer& o = settings_.optimizer;
-    kernels::AdamwUpdate<Exec, Scalar, Grad>{
+    kernels::AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>{
         .blocks = blocks,
         .master = master_,
         .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : working_,
@@ -113,7 +115,7 @@ class UpdateOf final : public Update {
   const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
   const kernels::Vector<const Grad, Exec> grads_;
   const std::vector<Range> owned_gradients_;
-  const kernels::Vector<Real, Exec> m_, v_;
+  const kernels::Vector<Moment, Exec> m_, v_;
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
@@ -140,7 +142,14 @@ std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sha
 std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings, int shard,
                                     const memory::Arena<Exec>& arena) {
   return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<Update> {
-    return std::make_unique<UpdateOf<Scalar, Grad>>(plan, settings, shard, arena);
+    return with_moments<Scalar>(plan, [&]<class Moment>() -> std::unique_ptr<Update> {
+      if constexpr (std::is_same_v<Scalar, bfloat16>) {
+        if (plan.state.master == memory::kAbsent) {
+          return std::make_unique<UpdateOf<Scalar, Grad, Moment, false>>(plan, settings, shard, arena);
+        }
+      }
+      return std::make_unique<UpdateOf<Scalar, Grad, Moment, true>>(plan, settings, shard, arena);
+    });
   });
 }
 
