@@ -10,9 +10,9 @@
 #include "kernels/core/stochastic_rounding.hpp"
 #include "reference/adamw.hpp"
 #include "support/buffer.hpp"
-#include "support/close.hpp"
 #include "support/instance.hpp"
 #include "support/random.hpp"
+#include "support/scalars.hpp"
 
 namespace tessera::test {
 namespace {
