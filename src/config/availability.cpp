@@ -21,8 +21,7 @@ constexpr Missing kMissing[] = {
     {"job.kind", "experiment.*", "train with one deck per variant"},
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
-    {"parallel.offload", "optimizer", "none"},
-    {"parallel.offload", "parameters", "none"},
+    {"parallel.offload", "parameters", "optimizer"},
 };
 
 bool matches(std::string_view pattern, std::string_view word) {

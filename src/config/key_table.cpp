@@ -256,7 +256,8 @@ std::vector<Key> make_table() {
        "How many ranks share one copy of what is sharded, such as those of a host; groups of so many ranks replicate "
        "it. Must divide the number of ranks. 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What is kept in host memory instead of device memory."},
+       "What is kept in host memory instead of device memory. optimizer: AdamW's moments and the master weights, which "
+       "stream through the GPU in each step; the results are the same bits."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
       {"parallel.reshard_after_forward", at<&S::parallel, &Parallel::reshard_after_forward>(), any(), "-",

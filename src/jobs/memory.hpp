@@ -25,4 +25,8 @@ bool fits(const memory::Layout& layout, const MemoryShare& share);
 /// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
+/// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has left,
+/// where they compute on GPUs.
+void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
+
 }  // namespace tessera::jobs

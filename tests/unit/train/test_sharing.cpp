@@ -10,6 +10,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/scalars.hpp"
+#include "train/offload.hpp"
 #include "unit/train/training.hpp"
 
 namespace tessera::test {
@@ -25,6 +26,7 @@ struct Way {
   std::int64_t prefetch = 1;
   bool reshards = true;
   std::int64_t shard_ranks = 0;
+  config::Offload offload = config::Offload::none;
 };
 
 const Way kOrdersAndStages[] = {
@@ -44,6 +46,9 @@ const Way kVariants[] = {
     {.name = "gradients, in pairs", .shard = Shard::gradients, .shard_ranks = 2},
     {.name = "parameters, in pairs", .shard = Shard::parameters, .shard_ranks = 2},
     {.name = "parameters, alone", .shard = Shard::parameters, .shard_ranks = 1},
+    {.name = "bucket, offloaded", .offload = config::Offload::optimizer},
+    {.name = "optimizer, offloaded", .shard = Shard::optimizer, .offload = config::Offload::optimizer},
+    {.name = "parameters, offloaded", .shard = Shard::parameters, .offload = config::Offload::optimizer},
 };
 
 bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
@@ -59,6 +64,7 @@ config::Settings settings_of(const Way& way) {
   deck.parallel.prefetch_blocks = way.prefetch;
   deck.parallel.reshard_after_forward = way.reshards;
   deck.parallel.shard_ranks = way.shard_ranks;
+  deck.parallel.offload = way.offload;
   deck.precision.initial_loss_scale = 1024;
   return deck;
 }
@@ -371,6 +377,52 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   }
   EXPECT_LE(bytes(Shard::gradients, Category::gradients), padding * gradients / ranks);
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
+}
+
+TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
+  struct Case {
+    Dtype dtype;
+    bool is_all_narrow;
+  };
+  for (const Shard shard : {Shard::none, Shard::optimizer, Shard::parameters}) {
+    for (const auto& [dtype, is_all_narrow] :
+         {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
+      config::Settings deck = settings_of({.shard = shard});
+      if (is_all_narrow) deck.precision = all_in_16_bits();
+      Training here(deck, dtype);
+      deck.parallel.offload = config::Offload::optimizer;
+      Training offloaded(deck, dtype);
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)));
+      EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
+      const train::LinkRate rate = offloaded.trainer->measure_link();
+      EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
+      EXPECT_GT(rate.seconds, 0);
+      for (int step = 0; step < 4; ++step) {
+        const Training::Step a = here.step(), b = offloaded.step();
+        EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
+        EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
+      }
+      EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
+      for (const memory::Tensor& tensor : offloaded.plan.layout.tensors()) {
+        if (tensor.category != memory::Category::optimizer || tensor.label.find(".chunk.") != std::string::npos)
+          continue;
+        EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
+      }
+    }
+  }
+}
+
+TEST(Offload, chunks_cover_the_state_once) {
+  for (const std::int64_t count :
+       {std::int64_t{64}, std::int64_t{8192}, std::int64_t{8256}, std::int64_t{200000}, std::int64_t{123'456'768}}) {
+    std::int64_t next = 0;
+    for (const train::Chunk& chunk : train::chunks_of(count)) {
+      EXPECT_EQ(chunk.first, next);
+      EXPECT_LE(chunk.count, train::chunk_elements(count));
+      next += chunk.count;
+    }
+    EXPECT_EQ(next, count);
+  }
 }
 
 TEST(Sharing, refuses_shards_that_do_not_divide_the_ranks) {
