@@ -181,7 +181,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .loss_scale = scalars.loss_scale,
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
-                                  .shard = config::value_text(*config::find_key("parallel.shard"), settings),
+                                  .shard = std::string(train::name_of(settings.parallel.shard)),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),

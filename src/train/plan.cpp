@@ -4,7 +4,6 @@
 
 #include <stdexcept>
 
-#include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -361,7 +360,7 @@ std::string unreached(const config::Settings& settings) {
 }
 
 /// What crosses the network in a step, and how the ranks share what they keep; "" on one rank.
-std::string describe_network(const Plan& plan, const config::Settings& settings) {
+std::string describe_network(const Plan& plan) {
   if (plan.batch.ranks == 1) return "";
   const Sharing& sharing = plan.sharing;
   const NetworkBytes bytes = network_bytes(plan);
@@ -369,9 +368,8 @@ std::string describe_network(const Plan& plan, const config::Settings& settings)
   const int shards = sharing.ownership.shards();
   std::string text;
   if (sharing.shard != config::Shard::none) {
-    text +=
-        fmt::format("sharing    {} in {} parts{}\n", config::value_text(*config::find_key("parallel.shard"), settings),
-                    shards, shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
+    text += fmt::format("sharing    {} in {} parts{}\n", name_of(sharing.shard), shards,
+                        shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
   }
   text += fmt::format("network    {} of gradients per step", readable(bytes.gradients));
   if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", readable(bytes.weights));
@@ -397,7 +395,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       "work       {:.3g} flop per step{}\n", step,
       is_run ? fmt::format(", {:.3g} in all ({})", step * settings.train.steps, counted(settings.train.steps, "step"))
              : "");
-  text += describe_network(plan, settings);
+  text += describe_network(plan);
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
     text +=
         fmt::format("offload    {} of optimizer state on the host; each step streams it through the device and back\n",
