@@ -143,7 +143,7 @@ void Sharded::begin_passes(Schedule& schedule) {
   schedule.next = schedule.started = 0;
   if (options_.shards_weights) return;
   for (int unit = 0; unit < ownership_.units() && options_.poisons; ++unit) poison_other_parts(unit);
-  for (Move& gather : gathers_) start(gather);
+  has_started_gathers_ = false;
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
 
@@ -170,6 +170,9 @@ void Sharded::begin(bool completes) {
 void Sharded::open(int unit) {
   if (open_[unit]++ > 0) return;
   if (!options_.shards_weights) {
+    if (!std::exchange(has_started_gathers_, true)) {  // not before: passes that never come would leave them under way
+      for (Move& gather : gathers_) start(gather);
+    }
     if (!std::exchange(is_gathered_[unit], 1)) join(gathers_[unit]);
     return;
   }

@@ -133,7 +133,7 @@ class Sharded final : public Strategy {
   std::vector<Move*> moved_;      // in the step, in the order of their start
   double exposed_s_ = 0;          // of the last step, where the host waits
   int micro_ = -1;
-  bool completes_ = false, is_connected_ = false, is_in_step_ = false;
+  bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
 };
 
 }  // namespace tessera::parallel
