@@ -12,7 +12,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import (FINISHED, HANG, LOSS_BOUND, STEADY, STOPPED, TINY, USAGE, RunTest, column, gpus, index_of,
+from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, STEADY, STOPPED, TINY, USAGE, RunTest, column, index_of,
                      latest_step, tensors, tensors_of, wait_for_end)
 
 ORDERS = {
@@ -127,16 +127,24 @@ class Equality(SharedSteps):
                         self.assert_close(column(three, quantity), column(one, quantity), of_norm * bound, quantity)
 
     def test_four_ranks_in_pairs(self):
-        one = self.train("one", *SHORT, *STEADY)
-        for name, keys in SHARDED.items():
-            with self.subTest(way=name):
-                four = self.train(name, *SHORT, *STEADY, *keys, "parallel.shard_ranks=2", "train.micro_batch_size=1", ranks=4)
-                self.assert_close(column(four, "loss"), column(one, "loss"), LOSS_BOUND, "loss")
-                files = sorted(path.name for path in (four / "checkpoints/step_00000006").glob("rank_*.h5"))
-                self.assertEqual(files, [f"rank_{rank:05d}.h5" for rank in range(4)])
-                self.run_deck(TINY, f"job.directory={self.folder / name} on three", *SHORT, "train.steps=8", *keys,
-                              "train.time_limit_s=1e-9", "--resume", four / "checkpoints/step_00000006", ranks=3, code=STOPPED)
-                self.assert_same_tensors(tensors(self.folder / f"{name} on three"), tensors(four), name)
+        """Pairs sum what they hold twice in the memory in which gradients cross the network in 16 bits, too."""
+        cases = {
+            "fp32": ((*STEADY, "train.micro_batch_size=1"), LOSS_BOUND),
+            "bf16": ((*STEADY, "model.num_layers=4", "precision.compute=bf16", "precision.reduce=bf16"), LOSS_BOUND_BF16),
+        }
+        for case, (keys, bound) in cases.items():
+            one = self.train(case, *SHORT, *keys)
+            for name, way in SHARDED.items():
+                with self.subTest(case=case, way=name):
+                    four = self.train(f"{case}, {name}", *SHORT, *keys, *way, "parallel.shard_ranks=2", ranks=4)
+                    self.assert_close(column(four, "loss"), column(one, "loss"), bound, "loss")
+                    self.assert_close(column(four, "grad_norm"), column(one, "grad_norm"), 8 * bound, "grad_norm")
+                    files = sorted(path.name for path in (four / "checkpoints/step_00000006").glob("rank_*.h5"))
+                    self.assertEqual(files, [f"rank_{rank:05d}.h5" for rank in range(4)])
+                    three = self.folder / f"{case}, {name} on three"
+                    self.run_deck(TINY, f"job.directory={three}", *SHORT, "train.steps=8", *keys, *way, "train.time_limit_s=1e-9",
+                                  "--resume", four / "checkpoints/step_00000006", ranks=3, code=STOPPED)
+                    self.assert_same_tensors(tensors(three), tensors(four), name)
 
 
 class Checkpoints(SharedSteps):
@@ -299,6 +307,13 @@ class Ends(SharedSteps):
                               wrapper=wrapper, code=USAGE, says=["rank 1: was started otherwise than rank 0", said])
                 self.assertFalse((self.folder / "run").exists())
 
+    def test_numbers_that_are_not_usable_end_every_rank(self):
+        for name, keys in SHARDED.items():
+            with self.subTest(stage=name):
+                self.run_deck(TINY, f"job.directory={self.folder / name}", *keys, "precision.compute=fp16",
+                              "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.warmup_steps=0",
+                              "optimizer.clip_norm=0", ranks=2, code=NUMBERS, says="are not usable")
+
 
 class Refusals(RunTest):
     def refuse(self, *arguments, says, ranks=None):
@@ -406,8 +421,11 @@ class Delays(SharedSteps):
         subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "delays.so", "delays.c"], cwd=self.folder, check=True)
         keys = ("train.steps=4", "optimizer.warmup_steps=2", "train.validate_every=2", "train.checkpoint_activations=1",
                 "trace.profile_steps=[]", "train.micro_batch_size=2", "parallel.timeout_s=60")
-        for name, way in {**ORDERS, **SHARDED, "everything ahead": VARIANTS["everything ahead"]}.items():
-            expected = self.train(name, *keys, *way, ranks=3)
+        pairs = (*STAGES["parameters"], "parallel.shard_ranks=2", "precision.compute=bf16", "precision.reduce=bf16",
+                 "train.micro_batch_size=1")
+        for name, way in {**ORDERS, **SHARDED, "everything ahead": VARIANTS["everything ahead"], "pairs": pairs}.items():
+            ranks = 4 if name == "pairs" else 3
+            expected = self.train(name, *keys, *way, ranks=ranks)
             repeats = 1 if name in ("per parameter", "flat") else 2
             for seed in range(1, repeats + 1):
                 with self.subTest(way=name, seed=seed):
@@ -415,9 +433,9 @@ class Delays(SharedSteps):
                     # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
                     wrapper = ("env", "LD_PRELOAD=./delays.so", f"DELAY_SEED={seed}")
                     options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
-                    result = self.run_deck(TINY, f"job.directory={directory}", *keys, *way, ranks=3, wrapper=wrapper,
+                    result = self.run_deck(TINY, f"job.directory={directory}", *keys, *way, ranks=ranks, wrapper=wrapper,
                                            env={"ASAN_OPTIONS": options})
-                    self.assertEqual(result.err.count("dawdled"), 3, str(result))
+                    self.assertEqual(result.err.count("dawdled"), ranks, str(result))
                     self.assert_same_bits(directory, expected, name)
 
 
