@@ -108,6 +108,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
+    jobs::require_same_start(*world, deck, line.resume);
     const config::Parallel& keys = deck.settings.parallel;
     if (keys.ranks != 0 && keys.ranks != world->size()) {
       jobs::fail_together(

@@ -130,7 +130,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
-  const bool was_sharded = !state.shard.empty() && state.shard != "none";
+  const bool was_sharded = !state.shard.empty() && state.shard != "none" && state.ranks > 1;
   note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
                    was_sharded ? ", each its part of the " + state.shard : ""));
   return beginning;

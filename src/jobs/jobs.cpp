@@ -1,11 +1,14 @@
 #include "jobs/jobs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <vector>
 
 #include "config/jobs.hpp"
+#include "config/keys.hpp"
 #include "jobs/together.hpp"
 #include "parallel/collective.hpp"
 
@@ -38,6 +41,23 @@ bool captures_graphs(const config::JobTraits& traits, const config::Settings& se
 }
 
 }  // namespace
+
+void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume) {
+  const std::string first = world.broadcast(deck.resolved), first_resume = world.broadcast(resume.value_or(""));
+  together(world, [&] {
+    std::vector<std::string> other;
+    if (deck.resolved != first) {  // comments apart
+      other = config::differences(config::parse_deck(first, "the deck of rank 0").settings, deck.settings);
+    }
+    if (resume.value_or("") != first_resume) {
+      other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
+    }
+    if (other.empty()) return;
+    throw Failure(Exit::usage, fmt::format("was started otherwise than rank 0 ({}): give all ranks the same deck, "
+                                           "overrides and --resume",
+                                           fmt::join(other, ", ")));
+  });
+}
 
 Exit run_job(const Context& context) {
   const config::JobTraits& traits = config::traits_of(context.settings().job.kind);

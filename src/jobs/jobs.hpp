@@ -22,6 +22,10 @@ struct Context {
   const config::Settings& settings() const { return deck.settings; }
 };
 
+/// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0: each
+/// would share steps in a way of its own, and no transfer would notice.
+void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
+
 /// Runs the job of job.kind.
 /// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
 /// graphs and the collectives cannot be captured.
