@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <stdexcept>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
@@ -18,6 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDeckInside = "the checkpoint's deck";
+
+/// The word of parallel.shard.
+std::string word_of(config::Shard shard) {
+  for (const config::Word& word : config::find_key("parallel.shard")->legal.words) {
+    if (word.value == static_cast<int>(shard)) return std::string(word.text);
+  }
+  throw std::logic_error("checkpoint: a value of parallel.shard without a word");
+}
 
 /// The keys of the model as overrides, " model.d_model=128 ...", where they are not the checkpoint's; "" where all are.
 std::string overrides_to(const config::Settings& checkpoint, const config::Settings& deck) {
@@ -180,7 +189,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .loss_scale = scalars.loss_scale,
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
-                                  .shard = config::value_text(*config::find_key("parallel.shard"), settings),
+                                  .shard = word_of(settings.parallel.shard),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),

@@ -205,7 +205,7 @@ class Checkpoints(SharedSteps):
                               ranks=ranks, code=STOPPED, says=f"written by {counts[number - 1]} rank")
                 self.assert_same_tensors(tensors(directory), expected, f"{stage} on {ranks}")
                 with index_of(directory) as file:
-                    self.assertEqual(file.attrs["step"], 6)
+                    self.assertEqual((file.attrs["step"], file.attrs["shard"]), (6, stage))
             source = directory
 
     def test_a_resumed_run_goes_on_with_the_same_bits(self):
