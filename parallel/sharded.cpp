@@ -76,7 +76,9 @@ void Sharded::connect() {
   } else {
     for (int unit = 0; unit < units; ++unit) gathers_.push_back(make_gather(unit));
   }
-  const int times = options_.shards_gradients ? options_.micro_steps : 1;
+  // The times of asynchronous transfers are read after the step, so each has a transfer of its own. Over MPI a transfer
+  // has memory of its own: one for each unit.
+  const int times = options_.shards_gradients && all_.is_asynchronous() ? options_.micro_steps : 1;
   for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units));
   for (int unit = 0; replicas_ && unit < units; ++unit) {
     const UnitMemory& memory = memory_[unit];
@@ -229,7 +231,7 @@ void Sharded::gradient_ready(int param) {
   if (--missing_[unit] > 0 || (!options_.shards_gradients && !completes_)) return;
   if (missing_[unit] < 0)
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
-  const int number = (options_.shards_gradients ? micro_ * ownership_.units() : 0) + unit;
+  const std::size_t number = static_cast<std::size_t>(micro_ * ownership_.units() + unit) % scatters_.size();
   free_wire(unit);
   start(scatters_[number]);
   pending_.push_back({unit, &scatters_[number], micro_ == 0, completes_});
@@ -286,8 +288,11 @@ void Sharded::sum() {
 void Sharded::start(Move& move) {
   events::report(events::CommunicationStart{*move.operation, *move.label, move.bytes, events::now_s()});
   move.transfer->start(exec_);
-  if (is_in_step_) moved_.push_back(&move);
-  if (!all_.is_asynchronous()) under_way_.push_back(&move);
+  if (!all_.is_asynchronous()) {
+    under_way_.push_back(&move);
+  } else if (is_in_step_) {
+    moved_.push_back(&move);
+  }
 }
 
 void Sharded::join(Move& move) {

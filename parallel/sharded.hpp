@@ -123,7 +123,7 @@ class Sharded final : public Strategy {
   std::vector<char> is_gathered_;          // [units] whether their gather has been joined
   Schedule step_, inference_;              // of weights that are not
   Schedule* schedule_ = nullptr;           // which of the two is walked
-  std::vector<Move> scatters_;             // [units], or [micro-steps][units] where gradients are sharded
+  std::vector<Move> scatters_;             // [units], or [micro-steps][units]: see connect()
   std::vector<Move> replica_sums_;         // [units]
   std::vector<char> is_summing_replicas_;  // [units] whether that sum is under way
   Move scalar_sum_;
@@ -133,7 +133,7 @@ class Sharded final : public Strategy {
   std::vector<int> missing_, params_;  // [units] gradients that are not ready; how many there are
   std::vector<Pending> pending_;
   std::vector<Move*> under_way_;  // for progress()
-  std::vector<Move*> moved_;      // in the step, in the order of their start
+  std::vector<Move*> moved_;      // in the step, in the order of their start, where the host does not wait
   double exposed_s_ = 0;          // of the last step, where the host waits
   int micro_ = -1;
   bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;

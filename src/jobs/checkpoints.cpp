@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <stdexcept>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"

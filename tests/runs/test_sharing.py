@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -108,6 +109,31 @@ class Equality(SharedSteps):
         for what, found in planned.items():
             self.assertAlmostEqual(moved[what] / 1024, float(found[1]) if found else 0, delta=0.051, msg=f"{what}: {line}")
 
+    def peak_memory(self, *arguments):
+        """Bytes of the larger of two ranks, as the kernel counts them."""
+        job = self.start(TINY, *arguments, "parallel.timeout_s=60", ranks=2)
+        peak = 0
+        while job.process.poll() is None:
+            for rank in job.ranks():
+                try:
+                    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{rank}/status").read_text())
+                except OSError:
+                    continue
+                peak = max(peak, int(found[1]) * 1024 if found else 0)
+            time.sleep(0.01)
+        result = job.wait()
+        self.assertEqual(result.code, FINISHED, str(result))
+        return peak
+
+    def test_more_micro_steps_take_no_memory(self):
+        """Sums that cross the network in every micro-step have one place for all of them."""
+        peaks = [self.peak_memory(f"job.directory={self.folder / str(micro)}", *STAGES["gradients"], "train.steps=1",
+                                  "optimizer.warmup_steps=1", "train.validate_every=0", "trace.profile_steps=[]",
+                                  "checkpoint.every=0", "data.validation_fraction=0", "train.batch_size=48",
+                                  "model.d_model=256", "model.d_ff=1024", "model.num_layers=4",  # 8 MiB of a rank's sums
+                                  f"train.micro_batch_size={micro}") for micro in (2, 1)]
+        self.assertLess(peaks[1], peaks[0] + 16 * 2**20, f"12 micro-steps and 24 take {peaks}")
+
     def test_three_ranks_train_as_one_does(self):
         cases = {
             "accumulated": ((*STEADY, "train.micro_batch_size=2", "train.checkpoint_activations=1"), LOSS_BOUND),
@@ -179,7 +205,7 @@ class Checkpoints(SharedSteps):
                               ranks=ranks, code=STOPPED, says=f"written by {counts[number - 1]} rank")
                 self.assert_same_tensors(tensors(directory), expected, f"{stage} on {ranks}")
                 with index_of(directory) as file:
-                    self.assertEqual(file.attrs["step"], 6)
+                    self.assertEqual((file.attrs["step"], file.attrs["shard"]), (6, stage))
             source = directory
 
     def test_a_resumed_run_goes_on_with_the_same_bits(self):
