@@ -40,7 +40,8 @@ ROOMS = {
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "src/train/graph."]
+              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_log.",
+              "src/train/graph."]
 
 # (what, pattern, homes): the word stands nowhere in C++ code but under these paths.
 VENDORS = [
