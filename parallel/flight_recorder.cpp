@@ -222,9 +222,8 @@ void FlightRecorder::report_latest(int lane, std::vector<std::string>& lines) {
 
 std::vector<std::string> FlightRecorder::report(double silent_s) {
   std::vector<std::string> lines;
-  bool is_anyone_late = false;
+  bool is_anyone_late = report_silent(silent_s, lines);  // first: most likely the cause of all the rest
   for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::started, lines);
-  is_anyone_late |= report_silent(silent_s, lines);
   if (!is_anyone_late) {  // what has arrived at some of them only tells less of who is late
     for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::completed, lines);
   }

@@ -45,7 +45,10 @@ __global__ void write_end(Lane* lane, const std::uint64_t* number, std::int64_t 
 StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(recorder), stream_(stream) {
   if (recorder.ranks() == 1) return;
   lane_ = recorder.take_lane();
-  if (!lane_) return recorder.explain("there are more streams of transfers than lanes");
+  if (!lane_) {
+    recorder.explain("there are more streams of transfers than lanes");
+    return;
+  }
   const cudaError_t status = cudaHostRegister(lane_, sizeof *lane_, cudaHostRegisterMapped);
   if (status != cudaSuccess) {
     cudaGetLastError();  // forgets it
