@@ -64,7 +64,7 @@ std::int64_t FlightRecorder::now_ns() {
 }
 
 std::uint32_t FlightRecorder::name(std::string_view operation, std::string_view label) {
-  const std::lock_guard lock(naming_);
+  const std::lock_guard lock(words_);
   const auto is_it = [&](const Name& name) { return name.operation == operation && name.label == label; };
   const auto known = std::find_if(names_.begin(), names_.end(), is_it);
   const auto number = static_cast<std::uint32_t>(known - names_.begin());
@@ -107,6 +107,11 @@ void FlightRecorder::give_back(Lane* lane) {
   if (lane) is_taken_[static_cast<std::size_t>(lane - mine().lanes)] = false;
 }
 
+void FlightRecorder::explain(std::string why) {
+  const std::lock_guard lock(words_);
+  why_not_recorded_ = std::move(why);
+}
+
 void FlightRecorder::beat() { store(mine().head.beat_ns, now_ns()); }
 void FlightRecorder::rest() { store(mine().head.beat_ns, std::int64_t{0}); }
 
@@ -137,7 +142,7 @@ std::vector<FlightRecorder::Progress> FlightRecorder::progress_in(int lane) cons
 }
 
 std::string FlightRecorder::words_for(const Entry& entry) {
-  const std::unique_lock lock(naming_, std::try_to_lock);  // the thread that holds it may be the one that hangs
+  const std::unique_lock lock(words_, std::try_to_lock);  // the thread that holds it may be the one that hangs
   const bool is_known = lock && entry.name < names_.size();
   const std::string operation = is_known ? names_[entry.name].operation : "a transfer";
   const std::string label = is_known ? names_[entry.name].label : "unknown name";
@@ -232,7 +237,9 @@ std::vector<std::string> FlightRecorder::report(double silent_s) {
                             static_cast<unsigned long long>(load(mine().lanes[0].started))));
   }
   report_unseen(lines);
-  if (!why_not_recorded_.empty()) lines.push_back("transfers of the GPU are not recorded: " + why_not_recorded_);
+  if (const std::unique_lock lock(words_, std::try_to_lock); lock && !why_not_recorded_.empty()) {
+    lines.push_back("transfers of the GPU are not recorded: " + why_not_recorded_);
+  }
   for (int lane = 0; lane < kLanes; ++lane) report_latest(lane, lines);
   return lines;
 }

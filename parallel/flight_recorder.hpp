@@ -75,7 +75,7 @@ class FlightRecorder {
   Lane* take_lane();
   void give_back(Lane* lane);
   /// Why a stream's transfers are not recorded; stands in the report.
-  void explain(std::string why) { why_not_recorded_ = std::move(why); }
+  void explain(std::string why);
 
   /// A sign of life, until rest().
   void beat();
@@ -123,7 +123,7 @@ class FlightRecorder {
   Page* pages_;
   int slot_, slots_, rank_, ranks_;
   std::array<bool, kLanes> is_taken_{true};
-  std::mutex naming_;
+  std::mutex words_;  // of the following two
   std::deque<Name> names_;
   std::string why_not_recorded_;
 };

@@ -4,7 +4,7 @@
 /// (parallel/flight_recorder.hpp), whose memory CUDA pins and maps: other ranks of the host read it, too. The number of
 /// the latest transfer lies in the device's memory, so that the kernels read nothing across the bus.
 ///
-/// Cost    two kernels on the stream and four writes across the bus for each transfer; the host has nothing to do in a
+/// Cost    two kernels on the stream, which write seven numbers across the bus, for each transfer; the host has nothing to do in a
 ///         replay.
 /// Async   start() and end() enqueue, and may be captured.
 /// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister; PTX ISA, %globaltimer.

@@ -180,6 +180,13 @@ TEST(FlightRecorder, says_why_the_other_ranks_are_not_seen) {
   EXPECT_THAT(recorder.report(kNever_s), Contains(HasSubstr("not seen from here: the process that should make")));
 }
 
+TEST(FlightRecorder, says_why_a_streams_transfers_are_not_recorded) {
+  FlightRecorder recorder;
+  EXPECT_THAT(recorder.report(kNever_s), Each(Not(HasSubstr("not recorded"))));
+  recorder.explain("cudaHostRegister: out of memory");
+  EXPECT_THAT(recorder.report(kNever_s), Contains(HasSubstr("not recorded: cudaHostRegister: out of memory")));
+}
+
 TEST(FlightRecorder, is_read_whole_while_it_is_written) {
   FlightRecorder recorder;
   std::atomic<bool> is_over = false;
