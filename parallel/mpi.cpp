@@ -12,6 +12,7 @@
 #include "kernels/core/events.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/device.hpp"
+#include "parallel/flight_recorder.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
@@ -109,6 +110,14 @@ void require_counts(const std::string& what, std::int64_t count) {
                               " are more than MPI can count in one call");
 }
 
+/// The ranks that take part, and where what they transfer is recorded.
+struct Group {
+  MPI_Comm comm = MPI_COMM_NULL;
+  FlightRecorder& recorder;
+};
+
+std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
+
 /// What the three transfers have in common: requests under way, and when they began and ended.
 class MpiTransfer : public Transfer {
  public:
@@ -116,6 +125,7 @@ class MpiTransfer : public Transfer {
     exec_ = exec;
     prepare(exec);
     start_s_ = events::now_s();
+    number_ = recorder_.begin(name_, bytes_);
     is_complete_ = false;
     requests_.clear();
     post();
@@ -126,9 +136,8 @@ class MpiTransfer : public Transfer {
     int is_done = 0;
     MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE));
     if (is_done != 0) {
-      end_s_ = joined_s_ = events::now_s();
-      is_complete_ = true;
-      complete(exec_);
+      end();
+      joined_s_ = end_s_;
     }
     return is_done != 0;
   }
@@ -137,9 +146,7 @@ class MpiTransfer : public Transfer {
     if (is_complete_) return;
     joined_s_ = events::now_s();
     MPI_CHECK(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
-    end_s_ = events::now_s();
-    is_complete_ = true;
-    complete(exec_);
+    end();
   }
 
   Times times() override {
@@ -148,9 +155,15 @@ class MpiTransfer : public Transfer {
   }
 
  protected:
-  MpiTransfer(std::string what, MPI_Comm comm) : what_(std::move(what)), comm_(comm) {
-    MPI_CHECK(MPI_Comm_rank(comm, &rank_));
-    MPI_CHECK(MPI_Comm_size(comm, &size_));
+  /// `operation`: "all-reduce"; `bytes` of the whole message.
+  MpiTransfer(const std::string& operation, const std::string& label, std::int64_t bytes, const Group& group)
+      : what_(operation + " of " + label),
+        comm_(group.comm),
+        recorder_(group.recorder),
+        name_(recorder_.name(operation, "mpi", label)),
+        bytes_(bytes) {
+    MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
+    MPI_CHECK(MPI_Comm_size(comm_, &size_));
   }
   virtual void prepare(const Device& exec) = 0;   // what MPI reads is in its place on the host
   virtual void post() = 0;                        // pushes to requests_
@@ -170,16 +183,27 @@ class MpiTransfer : public Transfer {
   int rank_ = 0, size_ = 1;
 
  private:
+  void end() {
+    end_s_ = events::now_s();
+    recorder_.end(number_);
+    is_complete_ = true;
+    complete(exec_);
+  }
+
   Device exec_;
   std::vector<MPI_Request> requests_;
+  FlightRecorder& recorder_;
+  std::uint32_t name_;        // in the recorder
+  std::uint64_t number_ = 0;  // of its latest start there
+  std::int64_t bytes_;
   double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
   bool is_complete_ = true;
 };
 
 class MpiAllReduce final : public MpiTransfer {
  public:
-  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
-      : MpiTransfer("all-reduce of " + span.label, comm),
+  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
+      : MpiTransfer("all-reduce", span.label, message_bytes(span, wire), group),
         wire_("mpi all-reduce", span, wire),
         message_(wire_.message()),
         sum_(sum) {}
@@ -207,8 +231,8 @@ class MpiAllReduce final : public MpiTransfer {
 
 class MpiReduceScatter final : public MpiTransfer {
  public:
-  MpiReduceScatter(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, MPI_Comm comm)
-      : MpiTransfer("reduce-scatter of " + span.label, comm),
+  MpiReduceScatter(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
+      : MpiTransfer("reduce-scatter", span.label, message_bytes(span, wire), group),
         wire_("mpi reduce-scatter", span, wire),
         message_(wire_.message()),
         sum_(sum),
@@ -242,39 +266,39 @@ class MpiReduceScatter final : public MpiTransfer {
 
 class MpiAllGather final : public MpiTransfer {
  public:
-  MpiAllGather(const Span& part, const Span& whole, MPI_Comm comm)
-      : MpiTransfer("all-gather of " + whole.label, comm),
+  MpiAllGather(const Span& part, const Span& whole, const Group& group)
+      : MpiTransfer("all-gather", whole.label, whole.bytes(), group),
         part_(part),
         whole_(whole),
-        bytes_(part_of(what_, whole, size_) * bytes_of(whole.dtype)),
-        is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * bytes_),
+        part_bytes_(part_of(what_, whole, size_) * bytes_of(whole.dtype)),
+        is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * part_bytes_),
         from_(is_in_place_ ? Span{} : part),
         to_(whole) {
-    if (part.bytes() != bytes_ || part.dtype != whole.dtype) {
+    if (part.bytes() != part_bytes_ || part.dtype != whole.dtype) {
       throw std::invalid_argument("mpi " + what_ + ": its part must be one of " + std::to_string(size_) +
                                   " equal ones of the whole");
     }
-    require_counts(what_, bytes_);
+    require_counts(what_, part_bytes_);
   }
 
  private:
   void prepare(const Device& exec) override {
     if (is_in_place_) {
-      to_.fetch(exec, rank_ * bytes_, bytes_);
+      to_.fetch(exec, rank_ * part_bytes_, part_bytes_);
     } else {
-      from_.fetch(exec, 0, bytes_);
+      from_.fetch(exec, 0, part_bytes_);
     }
   }
   void post() override {
     const void* from = is_in_place_ ? MPI_IN_PLACE : from_.data();
-    const int count = static_cast<int>(bytes_);
+    const int count = static_cast<int>(part_bytes_);
     MPI_CHECK(
         MPI_Iallgather(from, is_in_place_ ? 0 : count, MPI_BYTE, to_.data(), count, MPI_BYTE, comm_, next_request()));
   }
   void complete(const Device& exec) override { to_.put_back(exec, 0, whole_.bytes()); }
 
   Span part_, whole_;
-  std::int64_t bytes_;  // of a part
+  std::int64_t part_bytes_;  // of a part
   bool is_in_place_;
   Reachable from_, to_;
 };
@@ -282,13 +306,15 @@ class MpiAllGather final : public MpiTransfer {
 class MpiCollectives final : public Collectives {
  public:
   // A separate communicator, so that gradients in flight cannot match the exchanges of World.
-  MpiCollectives() { MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_)); }
-  MpiCollectives(MPI_Comm all, int group) {
-    int rank = 0;
-    MPI_CHECK(MPI_Comm_rank(all, &rank));
-    MPI_CHECK(MPI_Comm_split(all, group, rank, &comm_));
+  explicit MpiCollectives(FlightRecorder& recorder) : group_{.recorder = recorder} {
+    MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &group_.comm));
   }
-  ~MpiCollectives() override { MPI_Comm_free(&comm_); }
+  MpiCollectives(const Group& all, int group) : group_{.recorder = all.recorder} {
+    int rank = 0;
+    MPI_CHECK(MPI_Comm_rank(all.comm, &rank));
+    MPI_CHECK(MPI_Comm_split(all.comm, group, rank, &group_.comm));
+  }
+  ~MpiCollectives() override { MPI_Comm_free(&group_.comm); }
   MpiCollectives(const MpiCollectives&) = delete;
   MpiCollectives& operator=(const MpiCollectives&) = delete;
 
@@ -297,35 +323,40 @@ class MpiCollectives final : public Collectives {
   bool is_asynchronous() const override { return false; }
   int rank() const override {
     int rank = 0;
-    MPI_CHECK(MPI_Comm_rank(comm_, &rank));
+    MPI_CHECK(MPI_Comm_rank(group_.comm, &rank));
     return rank;
   }
   int size() const override {
     int size = 1;
-    MPI_CHECK(MPI_Comm_size(comm_, &size));
+    MPI_CHECK(MPI_Comm_size(group_.comm, &size));
     return size;
   }
 
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), comm_);
+    return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), group_);
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) override {
     return std::make_unique<MpiReduceScatter>(span, wire, sum_.of("reduce-scatter", wire.count != 0 ? wire : span),
-                                              comm_);
+                                              group_);
   }
   std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
-    return std::make_unique<MpiAllGather>(part, whole, comm_);
+    return std::make_unique<MpiAllGather>(part, whole, group_);
   }
-  std::unique_ptr<Collectives> make_group(int group) override { return std::make_unique<MpiCollectives>(comm_, group); }
+  std::unique_ptr<Collectives> make_group(int group) override {
+    return std::make_unique<MpiCollectives>(group_, group);
+  }
 
   void broadcast(const Span& span) override {
     Reachable message(span);
     const Device exec;
     message.fetch(exec, 0, span.bytes());
+    FlightRecorder& recorder = group_.recorder;
+    const std::uint64_t number = recorder.begin(recorder.name("broadcast[mpi]", span.label), span.bytes());
     for (std::int64_t first = 0; first < span.bytes(); first += kMaxElements) {
       const int count = static_cast<int>(std::min(kMaxElements, span.bytes() - first));
-      MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, comm_));
+      MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, group_.comm));
     }
+    recorder.end(number);
     message.put_back(exec, 0, span.bytes());
     if constexpr (!kernels::kIsHost<Device>) exec.fence();
   }
@@ -334,12 +365,14 @@ class MpiCollectives final : public Collectives {
   void abandon() override {}  // MPI_Abort follows
 
  private:
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  Group group_;
   Sum sum_;
 };
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_mpi_collectives() { return std::make_unique<MpiCollectives>(); }
+std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder) {
+  return std::make_unique<MpiCollectives>(recorder);
+}
 
 }  // namespace tessera::parallel

@@ -23,6 +23,7 @@
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/stream_log.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
@@ -111,10 +112,11 @@ class Family {
 class Communicator {
  public:
   /// Of all ranks.
-  explicit Communicator(const World& world) : Communicator(connect(world), std::make_shared<Family>()) {}
+  explicit Communicator(const World& world)
+      : Communicator(connect(world), std::make_shared<Family>(), world.recorder()) {}
 
   /// Of those ranks of `all` that give the same `group`. Collective in `all`.
-  Communicator(Communicator& all, int group) : Communicator(all.split(group), all.family_) {}
+  Communicator(Communicator& all, int group) : Communicator(all.split(group), all.family_, all.log_.recorder()) {}
 
   ~Communicator() {
     const bool is_orderly = !is_leaving();
@@ -136,6 +138,7 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
   Family& family() const { return *family_; }
+  const StreamLog& log() const { return log_; }
 
   /// For calls between connected ranks: a failure there means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
@@ -179,8 +182,13 @@ class Communicator {
   }
 
  private:
-  Communicator(ncclComm_t comm, std::shared_ptr<Family> family)
-      : stream_(highest_priority()), clock_stream_(0), compute_(stream_), comm_(comm), family_(std::move(family)) {
+  Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder)
+      : stream_(highest_priority()),
+        clock_stream_(0),
+        compute_(stream_),
+        log_(recorder, stream_),
+        comm_(comm),
+        family_(std::move(family)) {
     check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
     check(ncclCommCount(comm_, &size_), "ncclCommCount");
     family_->add(*this);
@@ -228,6 +236,7 @@ class Communicator {
 
   Stream stream_, clock_stream_;  // the second never waits: an event recorded there happens at once
   Device compute_;
+  StreamLog log_;
   Event drained_{cudaEventDisableTiming}, reference_;
   double reference_s_ = -1e9;
   ncclComm_t comm_;
@@ -283,6 +292,7 @@ class NcclTransfer final : public Transfer {
         engines_(message.span.count > 0 ? engines : nullptr),
         operation_(message.operation),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
+        name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(operation_ == Operation::all_gather ? message.part : own_part()),
         type_(operation_ == Operation::all_gather ? ncclUint8 : summed_type_of(what_, wire_.message())) {
@@ -299,6 +309,7 @@ class NcclTransfer final : public Transfer {
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
+    comm_.log().start(name_, wire_.message().bytes());
     wire_.narrow(comm_.instance());
     if (engines_) {
       copies_->enqueue(comm_.instance());
@@ -310,6 +321,7 @@ class NcclTransfer final : public Transfer {
     } else {
       wire_.widen(comm_.instance());
     }
+    comm_.log().end();
     end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
     was_started_ = true;
@@ -385,9 +397,10 @@ class NcclTransfer final : public Transfer {
   Communicator& comm_;
   CopyEngines* engines_;  // null: NCCL's ring
   Operation operation_;
-  std::string what_;  // "nccl all-reduce of grad.bucket.2"
-  Wire wire_;         // an all-gather's whole crosses the network as it is
-  Span part_;         // what this rank gives to an all-gather, or owns of what crosses the network
+  std::string what_;    // "nccl all-reduce of grad.bucket.2"
+  std::uint32_t name_;  // in the recorder
+  Wire wire_;           // an all-gather's whole crosses the network as it is
+  Span part_;           // what this rank gives to an all-gather, or owns of what crosses the network
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams

@@ -10,12 +10,13 @@
 namespace tessera::parallel {
 
 Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
-                   std::function<void()> abandon)
+                   std::function<void()> abandon, FlightRecorder* recorder)
     : rank_(rank),
       limit_s_(limit_s),
       exit_code_(exit_code),
       fault_(std::move(fault)),
       abandon_(std::move(abandon)),
+      recorder_(recorder),
       thread_(&Watchdog::guard, this) {
   events::add_listener(*this);
 }
@@ -28,6 +29,7 @@ Watchdog::~Watchdog() {
   }
   wake_.notify_all();
   thread_.join();
+  if (recorder_) recorder_->rest();
 }
 
 Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patience) : watchdog_(watchdog) {
@@ -100,6 +102,7 @@ void Watchdog::guard() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, period, [this] { return is_over_; })) {
     lock.unlock();
+    if (recorder_) recorder_->beat();
     const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
     lock.lock();
     if (!fault.empty()) give_up(fault);
@@ -118,6 +121,9 @@ void Watchdog::give_up(const std::string& fault) {
   const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
   std::string text = departure_ ? me + departure_->why + "\n" : "";
   text += me + fault + (what_.empty() ? "" : ", under way: " + what_) + "\n";
+  if (recorder_) {
+    for (const std::string& line : recorder_->report(std::max(kSilence_s, limit_s_ / 2))) text += me + line + "\n";
+  }
   char line[256];
   if (heard_count_ > 0) text += me + "the last it heard of:\n";
   for (std::size_t i = heard_count_ > kKept ? heard_count_ - kKept : 0; i < heard_count_; ++i) {

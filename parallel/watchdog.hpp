@@ -1,9 +1,11 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
 /// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
-/// kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes the operation under way and the
-/// latest reports to standard error and ends the process with the caller's exit code, which ends the launch. It also
-/// polls the communication library several times a second, and does the same on a fault. It also ends a rank that an
+/// kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes to standard error the operation
+/// under way, which rank of this host is behind and what the others wait for, this rank's latest transfers
+/// (parallel/flight_recorder.hpp) and the latest reports, and ends the process with the caller's exit code, which ends
+/// the launch. It also polls the communication library several times a second, and does the same on a fault. As long as
+/// it lives, it gives the other ranks signs that this process does. It also ends a rank that an
 /// exception makes leave but whose destructors hang, since they, too, wait for the GPU and the libraries: with the
 /// exception's message and exit code if the cause is known.
 ///
@@ -27,6 +29,7 @@
 
 #include "kernels/core/events.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/flight_recorder.hpp"
 
 namespace tessera::parallel {
 
@@ -34,9 +37,10 @@ class Watchdog final : public events::Listener {
  public:
   /// `rank` stands in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.
   /// `fault` ends the rank unless it returns an empty text. `abandon` is called before the process ends, kLettingGo_s
-  /// earlier: it stops all waits on the GPU for other ranks, which would delay the end.
+  /// earlier: it stops all waits on the GPU for other ranks, which would delay the end. `recorder`, of this rank,
+  /// outlives the watchdog; null: the messages say nothing of transfers.
   Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
-           std::function<void()> abandon = {});
+           std::function<void()> abandon = {}, FlightRecorder* recorder = nullptr);
   ~Watchdog() override;
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -68,6 +72,8 @@ class Watchdog final : public events::Listener {
   /// Time to free memory, however short the limit. Together with half the limit it ends before the ranks that wait for
   /// this one consider it lost, if the limit is 8 s or more.
   static constexpr double kLeaving_s = 3;
+  /// A rank that gives no sign of life for longer than this, or half the limit, is reported.
+  static constexpr double kSilence_s = 1;
   static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it must not wait any more
 
  private:
@@ -90,6 +96,7 @@ class Watchdog final : public events::Listener {
   const int exit_code_;
   const std::function<std::string()> fault_;
   const std::function<void()> abandon_;
+  FlightRecorder* const recorder_;
 
   std::mutex mutex_;  // of all below
   std::condition_variable wake_;

@@ -13,6 +13,30 @@
 
 namespace tessera::parallel {
 
+namespace {
+
+/// A recorder in memory that the ranks of this host share.
+std::unique_ptr<FlightRecorder> make_recorder(MPI_Comm host, int rank, int ranks) {
+  if (ranks == 1) return std::make_unique<FlightRecorder>();
+  int slot = 0, slots = 1;
+  MPI_CHECK(MPI_Comm_rank(host, &slot));
+  MPI_CHECK(MPI_Comm_size(host, &slots));
+  const std::size_t bytes = FlightRecorder::bytes_for(slots);
+  std::unique_ptr<SharedMemory> memory;
+  SharedMemory::Address address{};
+  if (slot == 0) {
+    memory = std::make_unique<SharedMemory>(bytes);
+    address = memory->address();
+  }
+  MPI_CHECK(MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_CHAR, 0, host));
+  if (slot > 0) memory = std::make_unique<SharedMemory>(bytes, address);
+  MPI_CHECK(MPI_Barrier(host));
+  memory->close_to_others();
+  return std::make_unique<FlightRecorder>(std::move(memory), slot, slots, rank, ranks);
+}
+
+}  // namespace
+
 World::World(int& argc, char**& argv) {
   int is_running = 0, provided = 0;
   MPI_CHECK(MPI_Initialized(&is_running));
@@ -26,6 +50,7 @@ World::World(int& argc, char**& argv) {
   MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
   MPI_CHECK(MPI_Comm_rank(host, &local_rank_));
   MPI_CHECK(MPI_Comm_size(host, &local_size_));
+  recorder_ = make_recorder(host, rank_, size_);
   MPI_CHECK(MPI_Comm_free(&host));
 
   char name[MPI_MAX_PROCESSOR_NAME];
@@ -40,7 +65,7 @@ World::World(int& argc, char**& argv) {
     hosts_ += *first + ": " + counted(last - first, "rank");
     first = last;
   }
-  mpi_ = make_mpi_collectives();
+  mpi_ = make_mpi_collectives(*recorder_);
 }
 
 World::~World() {
@@ -69,7 +94,7 @@ void World::start_watchdog(double limit_s, int exit_code) {
     const std::unique_lock lock(asking_, std::try_to_lock);
     if (lock && in_use_) in_use_->abandon();
   };
-  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, exit_code, fault, abandon);
+  watchdog_ = std::make_unique<Watchdog>(rank_, limit_s, exit_code, fault, abandon, recorder_.get());
 }
 
 World::Watch::Watch(World& world, std::string_view what, double patience)
@@ -93,52 +118,60 @@ void World::leave_together() {
   barrier();
 }
 
-/// Exchanges are short, so only their start is told: one that has no successor is what a rank hangs in.
-void World::tell(std::string_view exchange, std::int64_t bytes) {
-  events::report(events::CommunicationStart{exchange, "host values", bytes, events::now_s()});
+/// Only the start is reported, since exchanges are short: one that has no successor is what a rank hangs in.
+template <class Action>
+void World::exchange(std::string_view name, std::int64_t bytes, const Action& action) const {
+  constexpr std::string_view kLabel = "host values";
+  events::report(events::CommunicationStart{name, kLabel, bytes, events::now_s()});
+  const std::uint64_t number = recorder_->begin(recorder_->name(name, kLabel), bytes);
+  action();
+  recorder_->end(number);
 }
 
 bool World::any(bool mine) const { return max(mine ? 1 : 0) != 0; }
 
 int World::max(int mine) const {
-  tell("max[mpi]", sizeof mine);
-  MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
+  exchange("max[mpi]", sizeof mine,
+           [&] { MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD)); });
   return mine;
 }
 
 std::vector<double> World::sum(std::vector<double> mine) const {
-  tell("sum[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)));
-  MPI_CHECK(
-      MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+  exchange("sum[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)), [&] {
+    MPI_CHECK(
+        MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+  });
   return mine;
 }
 
 std::vector<std::string> World::all_gather(const std::string& mine) const {
-  tell("all_gather[mpi]", static_cast<std::int64_t>(mine.size()));
   std::vector<int> lengths(size_), offsets(size_);
-  const int length = static_cast<int>(mine.size());
-  MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
-  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
-  std::string all(offsets.back() + lengths.back(), '\0');
-  MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR,
-                           MPI_COMM_WORLD));
+  std::string all;
+  exchange("all_gather[mpi]", static_cast<std::int64_t>(mine.size()), [&] {
+    const int length = static_cast<int>(mine.size());
+    MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
+    std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+    all.resize(static_cast<std::size_t>(offsets.back() + lengths.back()));
+    MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR,
+                             MPI_COMM_WORLD));
+  });
   std::vector<std::string> texts;
   for (int r = 0; r < size_; ++r) texts.push_back(all.substr(offsets[r], lengths[r]));
   return texts;
 }
 
 std::string World::broadcast(std::string from_root) const {
-  tell("broadcast[mpi]", static_cast<std::int64_t>(from_root.size()));
-  int length = static_cast<int>(from_root.size());
-  MPI_CHECK(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
-  from_root.resize(length);
-  MPI_CHECK(MPI_Bcast(from_root.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD));
+  exchange("broadcast[mpi]", static_cast<std::int64_t>(from_root.size()), [&] {
+    int length = static_cast<int>(from_root.size());
+    MPI_CHECK(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
+    from_root.resize(length);
+    MPI_CHECK(MPI_Bcast(from_root.data(), length, MPI_CHAR, 0, MPI_COMM_WORLD));
+  });
   return from_root;
 }
 
 void World::barrier() const {
-  tell("barrier[mpi]", 0);
-  MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD));
+  exchange("barrier[mpi]", 0, [] { MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD)); });
 }
 
 void World::abort(int code) const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/flight_recorder.hpp"
 #include "parallel/watchdog.hpp"
 
 namespace tessera::parallel {
@@ -43,6 +44,9 @@ class World {
   /// MPI's, or those in use.
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
+
+  /// What this rank's transfers and exchanges are recorded in.
+  FlightRecorder& recorder() const { return *recorder_; }
 
   /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
   /// leaves the others, unless all leave together: it abandons the collectives, and leave() is called.
@@ -84,11 +88,13 @@ class World {
   [[noreturn]] void abort(int code) const;
 
  private:
-  static void tell(std::string_view exchange, std::int64_t bytes);
+  template <class Action>
+  void exchange(std::string_view name, std::int64_t bytes, const Action& action) const;
 
   bool owns_mpi_ = false;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, device_count_ = 0, ranks_on_device_ = 1;
   std::string host_, hosts_, devices_;
+  std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<Collectives> mpi_, in_use_;
   std::atomic<bool> is_leaving_ = false;
   std::mutex asking_;  // the watchdog asks the collectives from its own thread
@@ -99,6 +105,7 @@ class World {
 /// otherwise.
 void check_launcher(int ranks, const char* slurm_ntasks);
 
-std::unique_ptr<Collectives> make_mpi_collectives();
+/// Their transfers are recorded in `recorder`, which outlives them.
+std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder);
 
 }  // namespace tessera::parallel

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Data parallel on 1 to 4 ranks trains the same model, and resumes from one count to another."""
 import os
+import re
 import signal
 import time
 import unittest
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -126,6 +128,57 @@ class LostRank(RunTest):
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGSTOP)
         self.assert_noticed(job, ranks)
+
+
+SHARDS = ("none", "optimizer", "gradients", "parameters")
+RANK_2 = r"rank 2 (is behind: it has started \d+ transfers|has given no sign of life)"
+TRANSFER = r"waiting for it: \w+\[(mpi|nccl)\] of [\w. ]+ \([\d.]+ \w+\), for [\d.]+ s"
+
+
+class FlightRecorder(RunTest):
+    """On a hang the ranks tell which one is behind, however the training is shared; nothing is left of what they share."""
+
+    def start_three(self, shard):
+        before = self.shared_files()
+        job = self.start(TINY, f"job.directory={self.folder / shard}", "train.steps=1000000", "train.validate_every=0",
+                         "train.batch_size=6", "checkpoint.every=0", "job.progress=line", "parallel.timeout_s=3",
+                         f"parallel.shard={shard}", ranks=3)
+        self.wait_until(lambda: job.printed().count("\n") > 40, "some steps", job)
+        self.assertEqual(self.shared_files() - before, set(), "what the ranks share has a name")
+        ranks = {self.rank_of(pid): pid for pid in job.ranks()}
+        self.assertEqual(sorted(ranks), [0, 1, 2])
+        return job, ranks
+
+    @staticmethod
+    def rank_of(pid):
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return int(re.search(rb"(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", file.read()).group(1))
+
+    @staticmethod
+    def shared_files():
+        return {path.name for path in Path("/dev/shm").glob("*tessera*")}
+
+    def test_the_rank_that_sleeps_is_named(self):
+        for shard in SHARDS:
+            with self.subTest(shard=shard):
+                job, ranks = self.start_three(shard)
+                os.kill(ranks[2], signal.SIGSTOP)
+                result = job.wait()
+                self.assertEqual(result.code, HANG, str(result))
+                self.assertRegex(result.err, r"tessera: rank [01]: no progress for ")
+                self.assertRegex(result.err, rf"tessera: rank [01]: {RANK_2}.*; {TRANSFER}")
+                self.assertRegex(result.err, r"tessera: rank [01]:   #\d+  \w+\[(mpi|nccl)\] of ")
+                self.assertIn("--resume auto", result.err)
+                self.assertTrue(wait_for_end(ranks.values()), "a rank lives on")
+
+    def test_a_killed_rank_ends_the_launch(self):
+        for shard in SHARDS:
+            with self.subTest(shard=shard):
+                job, ranks = self.start_three(shard)
+                os.kill(ranks[2], signal.SIGKILL)
+                result = job.wait()
+                self.assertNotIn(result.code, (0, STOPPED, "none: it hung"), str(result))
+                self.assertTrue(wait_for_end(ranks.values()), "a rank lives on")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ ROOMS = {
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "src/train/graph."]
+              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_log.",
+              "src/train/graph."]
 
 # (what, pattern, homes): in C++ code the word occurs only under these paths.
 VENDORS = [

@@ -41,6 +41,20 @@ TEST_F(WatchdogDeath, ends_a_step_that_makes_no_progress) {
       "rank 3: no progress for 0.[0-9] s.*under way: step 12(.|\n)*grad.bucket.1 started, 4096 bytes");
 }
 
+TEST_F(WatchdogDeath, reports_the_transfers_that_are_recorded) {
+  EXPECT_EXIT(
+      {
+        FlightRecorder recorder;
+        recorder.begin(recorder.name("all_gather[mpi]", "params.head"), 64);
+        Watchdog watchdog(3, kLimit_s, kLost, {}, {}, &recorder);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7),
+      "under way: step 12\n(.|\n)*rank 3:   #1  all_gather.mpi. of params.head .64 bytes., started [0-9.]+ s ago, "
+      "under way");
+}
+
 TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) {
   EXPECT_EXIT(
       {

@@ -89,7 +89,7 @@ TEST(World, broadcasts_the_text_of_rank_0_whatever_the_others_hold) {
 TEST(World, uses_other_collectives_while_they_are_lent) {
   TestWorld world;
   Collectives* mpi = &world.collectives();
-  auto other = make_mpi_collectives();
+  auto other = make_mpi_collectives(world.recorder());
   Collectives* lent = other.get();
   world.use(std::move(other));
   EXPECT_EQ(&world.collectives(), lent);
