@@ -3,7 +3,8 @@
 ///
 /// Steps are timed as bench.step times them (step_timing.hpp). Communication is that of bench.repeats more steps, each
 /// launched one by one behind a barrier, so that all its transfers are told: `communication_ms` adds up the time from
-/// the start to the end of each, also where several run at once; `exposed_ms` is the part in which the rank only waited.
+/// the start to the end of each, `under_way_ms` counts the time once where several run at once, and `exposed_ms` is
+/// that in which the rank only waited.
 /// Memory is that of the timeline (step_events.hpp), of rank 0, as are all figures: `initial`, `before_update` and
 /// `in_update`, each by category in the file. A row that does not fit, or that these ranks cannot run, says so in its
 /// outcome, and the job goes on. One rank alone is refused: it shares nothing.
@@ -31,13 +32,13 @@ struct Row {
   std::string size, strategy, outcome = "ok";
   double parameters = NAN, planned_bytes = NAN, transfers = NAN, message_bytes = NAN;
   std::optional<StepTiming> steps;
-  Timing communication, exposed;
+  Timing communication, under_way, exposed;
   std::optional<LiveBytes> initial, before_update, in_update;
 };
 
 void measure_communication(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
                            parallel::World& world, StepEvents& events, Row& row) {
-  std::vector<double> total_s, exposed_s;
+  std::vector<double> total_s, under_way_s, exposed_s;
   std::int64_t sample = 0;
   for (std::int64_t i = 0; i < settings.bench.repeats; ++i, sample += settings.train.batch_size) {
     const auto watch = world.watch("a step launched one by one");
@@ -46,11 +47,13 @@ void measure_communication(const config::Settings& settings, train::Steps& train
     trainer.run(sample, sampler, true);
     const StepCommunication step = events.take_communication();
     total_s.push_back(step.total_s);
+    under_way_s.push_back(step.under_way_s);
     exposed_s.push_back(step.exposed_s);
     row.transfers = static_cast<double>(step.transfers);
     row.message_bytes = static_cast<double>(step.bytes);
   }
   row.communication = summarize(std::move(total_s));
+  row.under_way = summarize(std::move(under_way_s));
   row.exposed = summarize(std::move(exposed_s));
 }
 
@@ -98,6 +101,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
                              T::detail("cold_steps", "1", row.steps ? static_cast<double>(steps.cold_steps) : NAN),
                              ms("communication_ms", row.communication.mean_s),
                              ms_detail("communication_std_ms", row.communication.std_s),
+                             ms("under_way_ms", row.under_way.mean_s),
                              ms("exposed_ms", row.exposed.mean_s),
                              ms_detail("exposed_std_ms", row.exposed.std_s),
                              T::count("transfers", row.transfers),

@@ -1,5 +1,7 @@
 #include "jobs/step_events.hpp"  // the contract is there; here is how
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -21,7 +23,16 @@ std::int64_t LiveBytes::total() const {
   return std::accumulate(by_category.begin(), by_category.end(), std::int64_t{0});
 }
 
-StepCommunication StepEvents::take_communication() { return std::exchange(communication_, {}); }
+StepCommunication StepEvents::take_communication() {
+  std::sort(transfers_.begin(), transfers_.end(), [](const Times& a, const Times& b) { return a.start_s < b.start_s; });
+  double covered_s = -INFINITY;  // the latest end so far
+  for (const Times& times : transfers_) {
+    communication_.under_way_s += std::max(0.0, times.end_s - std::max(times.start_s, covered_s));
+    covered_s = std::max(covered_s, times.end_s);
+  }
+  transfers_.clear();
+  return std::exchange(communication_, {});
+}
 
 void StepEvents::on(const events::MemoryChange& change) {
   live_.by_category[index_of(change.category)] += change.is_begin ? change.bytes : -change.bytes;
@@ -39,6 +50,7 @@ void StepEvents::on(const events::Communication& communication) {
   communication_.bytes += communication.bytes;
   communication_.total_s += communication.end_s - communication.start_s;
   communication_.exposed_s += communication.exposed_s;
+  transfers_.push_back({communication.start_s, communication.end_s});
 }
 
 }  // namespace tessera::jobs

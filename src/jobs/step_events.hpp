@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/core/events.hpp"
 #include "memory/layout.hpp"
@@ -15,11 +16,12 @@ struct LiveBytes {
   std::int64_t total() const;
 };
 
-/// The collective operations of one step: how many, the bytes of their messages, the seconds from the start to the end
-/// of each, added up, and those in which the rank only waited.
+/// The collective operations of one step.
 struct StepCommunication {
-  std::int64_t transfers = 0, bytes = 0;
-  double total_s = 0, exposed_s = 0;
+  std::int64_t transfers = 0, bytes = 0;  // how many; of their messages together
+  double total_s = 0;                     // from the start to the end of each, added up
+  double under_way_s = 0;                 // in which at least one was under way
+  double exposed_s = 0;                   // in which the rank did nothing but wait for one
 };
 
 /// Listens from its construction on, which comes before the first step.
@@ -45,7 +47,11 @@ class StepEvents final : public events::Listener {
 
  private:
   LiveBytes live_, initial_, before_update_, in_update_;
+  struct Times {
+    double start_s, end_s;
+  };
   StepCommunication communication_;
+  std::vector<Times> transfers_;  // of communication_
 };
 
 }  // namespace tessera::jobs
