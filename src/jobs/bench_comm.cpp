@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -20,7 +22,6 @@
 #include "jobs/bus_bandwidth.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
@@ -31,6 +32,7 @@ namespace tessera::jobs {
 namespace {
 
 using Exec = kernels::Device;
+using Bytes = Kokkos::View<unsigned char*, Exec::memory_space, kernels::Unmanaged>;
 
 struct Case {
   std::string word;  // in bench.operations
@@ -138,22 +140,26 @@ std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel
   return nullptr;
 }
 
-void measure(const Case& c, const config::Bench& bench, parallel::World& world, const memory::Layout& layout,
-             memory::TensorId message, Timing& timing) {
-  parallel::Collectives& collectives = world.collectives();
-  const Exec exec;
+/// What a row is measured with. Other ranks may have mapped this one's memory until their transfers are gone.
+struct RowMemory {
   std::optional<memory::Arena<Exec>> arena;
   std::unique_ptr<parallel::Transfer> transfer;
+};
+
+void measure(const Case& c, const config::Bench& bench, parallel::World& world, const memory::Layout& layout,
+             memory::TensorId message, RowMemory& row, Timing& timing) {
+  parallel::Collectives& collectives = world.collectives();
+  const Exec exec;
   parallel::Span whole;
+  auto& [arena, transfer] = row;
   {
     const auto watch = world.watch("the set-up of a row", kPatience);
     together(world, [&] {
       arena.emplace(layout);
       whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), arena->raw(message), c.elements, c.dtype};
-      with_scalar(c.dtype, [&]<class Scalar>() {  // zeros: sums of sums stay what they are, however many repeats
-        Kokkos::deep_copy(exec, kernels::Vector<Scalar, Exec>(static_cast<Scalar*>(whole.data), whole.count),
-                          static_cast<Scalar>(0.0f));
-      });
+      // zeros: sums of sums stay what they are, however many repeats
+      const Bytes bytes(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
+      Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
       exec.fence();
       transfer = make_transfer(c.operation, collectives, whole);
     });
@@ -183,15 +189,20 @@ Measured measure_case(const Case& c, const config::Bench& bench, parallel::World
     m.outcome = "out of memory";
     return m;
   }
-  try {
-    measure(c, bench, world, layout, message, m.timing);
-  } catch (const std::exception& caught) {
-    const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
-    if (all == nullptr || all->code() != Exit::out_of_memory) {
-      leave_with(world, caught);
-      throw;
+  {
+    RowMemory row;
+    try {
+      measure(c, bench, world, layout, message, row, m.timing);
+    } catch (const std::exception& caught) {
+      const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
+      if (all == nullptr || all->code() != Exit::out_of_memory) {
+        leave_with(world, caught);
+        throw;
+      }
+      m.outcome = "out of memory";
     }
-    m.outcome = "out of memory";
+    row.transfer.reset();
+    world.barrier();
   }
   world.barrier();  // the next row reads the free memory after every rank has released this one's
   return m;
