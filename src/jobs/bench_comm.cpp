@@ -114,11 +114,12 @@ Timing time_together(const config::Bench& bench, parallel::World& world, const E
   return summarize(world.max(std::move(seconds)));
 }
 
-/// What a rank needs for a case: the message, and over MPI, which sums on the host, a copy of it as long.
+/// What a rank needs for a case: the message, and on a host a copy as long, in which MPI sums.
 memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives, memory::TensorId& message) {
   memory::Layout layout;
   message = layout.add("message", {c.elements}, c.dtype, memory::Category::workspace, memory::Lifetime::whole_run());
-  if (!collectives.is_asynchronous() && kernels::kIsHost<Exec> && c.operation != Collective::broadcast) {
+  const bool sums = c.operation == Collective::all_reduce || c.operation == Collective::reduce_scatter;
+  if (!collectives.is_asynchronous() && kernels::kIsHost<Exec> && sums) {
     layout.add_outside("mpi", c.bytes());
   }
   layout.place();
@@ -151,28 +152,28 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
   parallel::Collectives& collectives = world.collectives();
   const Exec exec;
   parallel::Span whole;
-  auto& [arena, transfer] = row;
   {
     const auto watch = world.watch("the set-up of a row", kPatience);
     together(world, [&] {
-      arena.emplace(layout);
-      whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), arena->raw(message), c.elements, c.dtype};
+      row.arena.emplace(layout);
+      whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), row.arena->raw(message), c.elements, c.dtype};
       // zeros: sums of sums stay what they are, however many repeats
       const Bytes bytes(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
       Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
       exec.fence();
-      transfer = make_transfer(c.operation, collectives, whole);
+      row.transfer = make_transfer(c.operation, collectives, whole);
     });
     together(world, [&] {
-      if (transfer) transfer->connect();
+      if (row.transfer) row.transfer->connect();
     });
   }
+  // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
   const Work work = [&](const Exec& instance) {
-    if (!transfer) return collectives.broadcast(whole);
-    transfer->start(instance);
-    transfer->join(instance);
+    if (!row.transfer) return collectives.broadcast(whole);
+    row.transfer->start(instance);
+    row.transfer->join(instance);
   };
-  timing = time_together(bench, world, exec, transfer && collectives.is_asynchronous(), work);
+  timing = time_together(bench, world, exec, row.transfer && collectives.is_asynchronous(), work);
 }
 
 /// A row of its own, whose memory every rank has freed when this returns.
