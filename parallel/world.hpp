@@ -79,7 +79,8 @@ class World {
   // Small values, collective, blocking.
   bool any(bool mine) const;
   int max(int mine) const;
-  std::vector<double> sum(std::vector<double> mine) const;
+  std::vector<double> sum(std::vector<double> mine) const;  // element by element, as the next
+  std::vector<double> max(std::vector<double> mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
   std::string broadcast(std::string from_root) const;
   void barrier() const;

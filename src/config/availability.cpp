@@ -16,8 +16,6 @@ struct Missing {
 };
 
 constexpr Missing kMissing[] = {
-    {"job.kind", "bench.comm", "bench.step"},
-    {"job.kind", "bench.strategies", "bench.step, once per strategy"},
     {"job.kind", "experiment.*", "train with one deck per variant"},
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},

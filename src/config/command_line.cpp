@@ -111,21 +111,23 @@ void require_overrides(const CommandLine& line) {
   }
 }
 
-/// `text` broken into lines of at most 100 characters, each after two spaces.
-std::string wrapped(std::string_view text) {
+/// `text` broken into lines of at most 100 characters, each behind the indent.
+std::string wrapped(std::string_view text, std::string_view indent = "  ") {
   std::string out;
   while (!text.empty()) {
     std::size_t end = text.size() <= 100 ? text.size() : text.rfind(' ', 100);
     if (end == std::string_view::npos) end = text.size();
-    out += fmt::format("  {}\n", text.substr(0, end));
+    out += fmt::format("{}{}\n", indent, text.substr(0, end));
     text.remove_prefix(std::min(text.size(), end + 1));
   }
   return out;
 }
 
 std::string explain_key(const Key& key) {
-  std::string text = fmt::format("{}\n  type     {}\n  default  {}\n  legal    {}\n", key.name, type_text(key),
-                                 value_text(key, Settings{}), legal_text(key));
+  constexpr std::string_view kLegal = "  legal    ";
+  std::string text =
+      fmt::format("{}\n  type     {}\n  default  {}\n{}{}", key.name, type_text(key), value_text(key, Settings{}),
+                  kLegal, wrapped(legal_text(key), std::string(kLegal.size(), ' ')).substr(kLegal.size()));
   if (const auto missing = missing_words(key.name); !missing.empty())
     text += fmt::format("  not yet  {} (not in this version)\n", fmt::join(missing, " "));
   return text + fmt::format("  unit     {}\n{}", key.unit, wrapped(key.meaning));

@@ -26,6 +26,8 @@ inline constexpr JobTraits kJobs[] = {
     {JobKind::bench_step, "bench.step", false, true, ""},
     {JobKind::bench_attention, "bench.attention", false, false, ""},
     {JobKind::bench_kernels, "bench.kernels", false, false, ""},
+    {JobKind::bench_comm, "bench.comm", false, false, ""},
+    {JobKind::bench_strategies, "bench.strategies", false, true, ""},
     {JobKind::verify_attention, "verify.attention", false, false, kFileInput},
     {JobKind::verify_model, "verify.model", false, false, kFileInput},
 };

@@ -92,6 +92,9 @@ constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")
 constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
 constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), word("large"),
                                 word("xl"),   word("2.7b"),  word("8b")};
+constexpr Word kBenchOperations[] = {word("all_reduce"), word("reduce_scatter"), word("all_gather"), word("broadcast")};
+constexpr Word kBenchStrategies[] = {word("per_parameter"), word("flat"),      word("overlap"),   word("bucket"),
+                                     word("optimizer"),     word("gradients"), word("parameters")};
 constexpr Word kBenchVariants[] = {word("deck"), word("plain"), word("fused"), word("graph")};
 
 constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
@@ -313,10 +316,12 @@ std::vector<Key> make_table() {
       {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
       {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",
-       "Repeats of one timing of bench.attention and bench.kernels stop when they have lasted this long; the row says "
+       "Repeats of one timing of bench.attention, bench.kernels and bench.comm stop when they have lasted this long; "
+       "the row says "
        "how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory limit of a row of bench.attention; a larger row is reported and not run. 0: the machine's memory."},
+       "Memory limit of a row of bench.attention, or of a rank in one of bench.comm; a larger row is reported and not "
+       "run. 0: the machine's memory."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
        "Sequence lengths T that bench.attention sweeps."},
       {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
@@ -326,7 +331,7 @@ std::vector<Key> make_table() {
       {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
        "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
-       "Number formats that bench.attention and bench.kernels sweep."},
+       "Number formats that bench.attention, bench.kernels and bench.comm sweep."},
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
        "Masks that bench.attention sweeps: causal (true), none (false), or both."},
       {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
@@ -349,13 +354,23 @@ std::vector<Key> make_table() {
       {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
        "Width C of the tensors in bench.kernels."},
       {"bench.sizes", at<&S::bench, &Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
-       "Models that bench.step times: named sizes, or the deck's own. Everything else is the deck's."},
+       "Models that bench.step and bench.strategies time: named sizes, or the deck's own. Everything else is the "
+       "deck's."},
       {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
        "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
        "graph: one captured graph; deck: as train.graph and train.fused say."},
       {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
        "which costs it some microseconds; the measured steps are not affected."},
+      {"bench.operations", at<&S::bench, &Bench::operations>(), not_empty(words(kBenchOperations)), "-",
+       "Collective operations that bench.comm times, over the collectives that parallel.collectives and "
+       "parallel.all_reduce choose. A broadcast under NCCL never goes by copy engines."},
+      {"bench.mbytes", at<&S::bench, &Bench::mbytes>(), not_empty(between(1, 1 << 20)), "MB",
+       "Sizes of the messages that bench.comm sweeps, in millions of bytes: of all ranks' parts together, as "
+       "nccl-tests count them."},
+      {"bench.strategies", at<&S::bench, &Bench::strategies>(), not_empty(words(kBenchStrategies)), "-",
+       "Ways to share a step that bench.strategies times: the words of parallel.gradient_sync, with nothing sharded, "
+       "and those of parallel.shard. Other keys under parallel apply to the rows that use them."},
 
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},

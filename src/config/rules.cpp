@@ -147,26 +147,54 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 "train.recompute = \"all\", or attention.implementation = \"flash2\"");
 }
 
-void check_sharding(const Parallel& parallel, Rules& rules) {
-  rules.require(parallel.shard == Shard::parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks,
-                {"parallel.prefetch_blocks", "parallel.shard"},
-                "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
-  rules.require(parallel.shard == Shard::parameters || parallel.reshard_after_forward,
-                {"parallel.reshard_after_forward", "parallel.shard"},
-                "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
-  rules.require(parallel.shard != Shard::none || parallel.shard_ranks == 0, {"parallel.shard_ranks", "parallel.shard"},
-                "would be ignored: parallel.shard is \"none\"",
-                "parallel.shard = \"optimizer\", \"gradients\" or \"parameters\"");
-  rules.require(parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// bench.strategies runs several: a key that one of them uses is not ignored.
+void check_sharding(const Settings& settings, Rules& rules) {
+  const Parallel& parallel = settings.parallel;
+  const std::vector<std::string>& rows = settings.bench.strategies;
+  const bool sweeps = settings.job.kind == JobKind::bench_strategies;
+  const bool has_parameters = sweeps ? contains(rows, "parameters") : parallel.shard == Shard::parameters;
+  const bool has_shards = has_parameters || (sweeps ? contains(rows, "optimizer") || contains(rows, "gradients")
+                                                    : parallel.shard != Shard::none);
+  const bool has_buckets = sweeps ? contains(rows, "bucket")
+                                  : parallel.shard == Shard::none && parallel.gradient_sync == GradientSync::bucket;
+  const auto require = [&](bool is_used, std::string_view key, std::string why, std::string legal,
+                           std::string_view word) {
+    if (sweeps) {
+      return rules.require(is_used, {key, "bench.strategies"},
+                           fmt::format("would be ignored: bench.strategies has no {}", word),
+                           fmt::format("bench.strategies = [{}]", word));
+    }
+    rules.require(is_used, {key, "parallel.shard", "parallel.gradient_sync"}, std::move(why), std::move(legal));
+  };
+  const std::string_view parameters = "\"parameters\"";
+  require(has_parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks, "parallel.prefetch_blocks",
+          "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"", parameters);
+  require(has_parameters || parallel.reshard_after_forward, "parallel.reshard_after_forward",
+          "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"", parameters);
+  require(has_shards || parallel.shard_ranks == 0, "parallel.shard_ranks",
+          "would be ignored: parallel.shard is \"none\"",
+          "parallel.shard = \"optimizer\", \"gradients\" or \"parameters\"",
+          "\"optimizer\", \"gradients\" or \"parameters\"");
+  require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte, "parallel.bucket_mbyte",
+          "would be ignored: there are no buckets",
+          "parallel.gradient_sync = \"bucket\" with parallel.shard = \"none\"", "\"bucket\"");
+  rules.require(sweeps || parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",
                 "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");
-  const bool has_buckets = parallel.shard == Shard::none && parallel.gradient_sync == GradientSync::bucket;
-  rules.require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte,
-                {"parallel.bucket_mbyte", "parallel.gradient_sync", "parallel.shard"},
-                "would be ignored: there are no buckets",
-                "parallel.gradient_sync = \"bucket\" with parallel.shard = "
-                "\"none\"");
+  for (const auto& [key, is_default] :
+       {std::pair<std::string_view, bool>{"parallel.gradient_sync", parallel.gradient_sync == Parallel{}.gradient_sync},
+        {"parallel.shard", parallel.shard == Parallel{}.shard},
+        {"bench.variants", settings.bench.variants == Bench{}.variants},
+        {"bench.profile", settings.bench.profile == Bench{}.profile}}) {
+    rules.require(!sweeps || is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
+                  key.starts_with("parallel.") ? "bench.strategies names what is timed"
+                                               : "train.graph and train.fused, or job.kind = \"bench.step\"");
+  }
 }
 
 }  // namespace
@@ -207,6 +235,33 @@ Model with_size(Model model, std::string_view name) {
   throw std::logic_error("with_size: no model size of this name");
 }
 
+Settings with_bench_size(Settings deck, std::string_view size) {
+  if (size != "deck") deck.model = with_size(deck.model, size);
+  return deck;
+}
+
+Parallel with_strategy(Parallel parallel, std::string_view name) {
+  constexpr std::pair<std::string_view, GradientSync> kOrders[] = {{"per_parameter", GradientSync::per_parameter},
+                                                                   {"flat", GradientSync::flat},
+                                                                   {"overlap", GradientSync::overlap},
+                                                                   {"bucket", GradientSync::bucket}};
+  constexpr std::pair<std::string_view, Shard> kStages[] = {
+      {"optimizer", Shard::optimizer}, {"gradients", Shard::gradients}, {"parameters", Shard::parameters}};
+  parallel.gradient_sync = GradientSync::bucket;
+  parallel.shard = Shard::none;
+  for (const auto& [word, order] : kOrders) {
+    if (word != name) continue;
+    parallel.gradient_sync = order;
+    return parallel;
+  }
+  for (const auto& [word, stage] : kStages) {
+    if (word != name) continue;
+    parallel.shard = stage;
+    return parallel;
+  }
+  throw std::logic_error("with_strategy: no strategy of this name");
+}
+
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);
@@ -215,7 +270,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_gradients(settings.precision, rules);
   check_attention(settings, rules);
   check_recomputation(settings, rules);
-  check_sharding(settings.parallel, rules);
+  check_sharding(settings, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");
 }

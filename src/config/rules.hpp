@@ -25,6 +25,13 @@ void apply_size(Settings& settings, Sources& sources);
 /// The same model with the numbers of another named size (any word of model.size except "custom").
 Model with_size(Model model, std::string_view name);
 
+/// The same ranks under one of the strategies that bench.strategies names: a word of parallel.gradient_sync, with nothing
+/// sharded, or of parallel.shard.
+Parallel with_strategy(Parallel parallel, std::string_view name);
+
+/// The settings of one row of bench.step and bench.strategies: the deck's, but for the model ("deck": its own).
+Settings with_bench_size(Settings deck, std::string_view size);
+
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);

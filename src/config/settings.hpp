@@ -10,7 +10,17 @@
 
 namespace tessera::config {
 
-enum class JobKind { train, generate, bench_step, bench_attention, bench_kernels, verify_attention, verify_model };
+enum class JobKind {
+  train,
+  generate,
+  bench_step,
+  bench_attention,
+  bench_kernels,
+  bench_comm,
+  bench_strategies,
+  verify_attention,
+  verify_model
+};
 enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
 enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
@@ -159,13 +169,13 @@ struct Bench {
   double warmup_ms = 0;     // warm-up goes on until it has lasted this long
   double rest_ms = 0;       // idle before a timing: bench.attention, bench.kernels
   std::int64_t repeats = 10;
-  double row_limit_s = 0;                                 // bench.attention, bench.kernels: repeats stop; 0: never
+  double row_limit_s = 0;                                 // bench.attention, kernels, comm: repeats stop; 0: never
   double memory_limit_gib = 0;                            // 0: what the machine has
   std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
   std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
   std::vector<std::string> implementations = {"flash2"};  // bench.attention
   std::vector<std::string> passes = {"forward", "backward", "both"};  // bench.attention
-  std::vector<std::string> dtypes = {"fp32"};                         // bench.attention, bench.kernels
+  std::vector<std::string> dtypes = {"fp32"};                         // bench.attention, bench.kernels, bench.comm
   std::vector<bool> causal = {true};                                  // bench.attention
   std::vector<bool> tuned = {false};                                  // bench.attention
   std::vector<std::string> engines = {"auto"};                        // bench.attention, of its tuned rows
@@ -176,9 +186,13 @@ struct Bench {
   std::int64_t channels = 0;                                          // H*D, bench.attention; 0: heads counts
   std::int64_t rows = 4096;                                           // N, bench.kernels
   std::int64_t width = 1024;                                          // C, bench.kernels
-  std::vector<std::string> sizes = {"deck"};                          // bench.step
+  std::vector<std::string> sizes = {"deck"};                          // bench.step, bench.strategies
   std::vector<std::string> variants = {"deck"};                       // bench.step
   bool profile = false;                                               // bench.step
+  std::vector<std::string> operations = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};  // bench.comm
+  std::vector<std::int64_t> mbytes = {1, 4, 16, 64, 256, 1024};                                       // bench.comm
+  std::vector<std::string> strategies = {"per_parameter", "flat",      "overlap",   "bucket",
+                                         "optimizer",     "gradients", "parameters"};  // bench.strategies
 
   bool operator==(const Bench&) const = default;
 };

@@ -15,11 +15,13 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/core/random.hpp"
+#include "parallel/collective.hpp"
 
 namespace tessera::jobs {
 
@@ -31,6 +33,7 @@ Timing summarize(std::vector<double> seconds) {
   t.first_s = seconds.front();
   std::sort(seconds.begin(), seconds.end());
   const std::size_t n = seconds.size();
+  t.min_s = seconds.front();
   t.median_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
   t.mean_s = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(n);
   double squares = 0;
@@ -177,6 +180,7 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
   file.set_attribute("blas", kernels::gemm_library());
   file.set_attribute("hosts", context.world.hosts());
   file.set_attribute("device", device_text());
+  file.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
   file.set_attribute("execution_space", Exec::name());
   file.set_attribute("command", context.command);
   file.set_attribute("deck", context.deck.resolved);
@@ -209,6 +213,11 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
 
 void write_and_report(const BenchTable& table, const std::string& path, const Context& context) {
   write_result(path, [&](io::h5::File& file) { table.write(file, context); });
+}
+
+void require_several_ranks(parallel::World& world, const std::string& why) {
+  if (world.size() > 1) return;
+  fail_together(world, Exit::usage, why + ", and this is one rank alone: start 2 or more (scripts/run -n 2 DECK.toml)");
 }
 
 void require_fast_blas() {

@@ -16,7 +16,7 @@ namespace tessera::jobs {
 
 /// Seconds of repeated runs; NaN where there are none.
 struct Timing {
-  double median_s = NAN, mean_s = NAN, std_s = NAN, first_s = NAN;
+  double median_s = NAN, mean_s = NAN, std_s = NAN, min_s = NAN, first_s = NAN;
   std::int64_t repeats = 0;
 };
 Timing summarize(std::vector<double> seconds);  // in the order in which they were measured
@@ -82,6 +82,9 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
 
 /// Writes the table to `path` and prints its path. For rank 0.
 void write_and_report(const BenchTable& table, const std::string& path, const Context& context);
+
+/// Refuses (exit 2) one rank alone; `why` says what the job does with several. Collective.
+void require_several_ranks(parallel::World& world, const std::string& why);
 
 /// Refuses (exit 3) to benchmark with a BLAS other than OpenBLAS, MKL and BLIS.
 void require_fast_blas();

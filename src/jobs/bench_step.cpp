@@ -23,18 +23,14 @@
 #include "io/answer.hpp"
 #include "jobs/bench.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
+#include "jobs/step_rows.hpp"
 #include "jobs/step_timing.hpp"
 #include "jobs/together.hpp"
-#include "kernels/core/device_info.hpp"
 #include "kernels/core/kernel_timer.hpp"
-#include "parallel/collective.hpp"
 
 namespace tessera::jobs {
 namespace {
-
-using Exec = kernels::Device;
 
 struct Row {
   std::string size, variant, attention = "-", outcome = "ok";
@@ -77,50 +73,16 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations));
 }
 
-/// The objects with which a row is measured.
-struct RowRun {
-  std::optional<train::Plan> plan;
-  std::optional<data::Corpus> corpus;
-  std::optional<data::Sampler> sampler;
-  std::unique_ptr<train::Trainer> trainer;
-};
-
-/// Buffers that a plan counts and that the rank already holds: the collectives keep those of earlier rows.
-MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_start, parallel::World& world) {
-  MemoryShare share = share_of_memory(world);
-  if constexpr (!kernels::kIsHost<Exec>) {
-    const train::CollectivesBytes counted = train::collectives_bytes(settings.parallel, world.size());
-    const std::int64_t taken = free_at_start - kernels::device_info<Exec>().free_bytes;
-    share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
-  }
-  return share;
-}
-
-/// `free_at_start`: bytes of the GPU's memory before the first row and before the collectives' buffers.
-void measure(const Context& context, const config::Settings& settings, std::int64_t free_at_start, RowRun& run,
-             Row& row) {
-  parallel::World& world = context.world;
-  std::optional<parallel::World::Watch> watch(std::in_place, world, "the set-up of a row", kPatience);
-  together(world, [&] {
-    run.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size()));
-    row.parameters = static_cast<double>(run.plan->table.parameter_count());
-    row.flop = train::step_flop(*run.plan);
-    row.planned_bytes = static_cast<double>(run.plan->layout.total_bytes());
-    row.attention = attention_text(run.plan->options.attention);
-    require_memory(run.plan->layout, share_of_row(settings, free_at_start, world),
-                   "\nsmaller batches or models need less");
-    run.corpus.emplace(
-        data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
-    run.sampler.emplace(*run.corpus, settings.model.context_length, settings.data.validation_fraction,
-                        settings.job.seed);
-  });
-  together(world, [&] { run.trainer = std::make_unique<train::Trainer>(*run.plan, settings, world); });
-  together(world, [&] { run.trainer->connect(); });
-  run.trainer->initialize(settings.job.seed);
-  watch.reset();
+void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
+  const auto note_plan = [&](const train::Plan& plan) {
+    row.parameters = static_cast<double>(plan.table.parameter_count());
+    row.flop = train::step_flop(plan);
+    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
+    row.attention = attention_text(plan.options.attention);
+  };
+  rows.prepare(settings, note_plan, run);
   row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
-  if constexpr (!kernels::kIsHost<Exec>)
-    row.peak_bytes = static_cast<double>(free_at_start - kernels::device_info<Exec>().free_bytes);
+  row.peak_bytes = rows.taken_bytes();
   if (settings.bench.profile) print_profile(settings, *run.trainer, *run.sampler, world);
   row.forward = time_forward(settings, *run.trainer, *run.sampler, world);
 }
@@ -166,8 +128,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 
 /// The deck's settings with the model and the form of the step of one row.
 config::Settings settings_of(const config::Settings& deck, const std::string& size, const std::string& variant) {
-  config::Settings settings = deck;
-  if (size != "deck") settings.model = config::with_size(settings.model, size);
+  config::Settings settings = config::with_bench_size(deck, size);
   if (variant != "deck") {
     settings.train.graph = variant == "graph";
     settings.train.fused = variant != "plain";
@@ -184,8 +145,7 @@ Exit bench_step(const Context& context) {
   parallel::World& world = context.world;
   std::string path;
   on_root(world, [&] { path = result_path(context, "bench.h5"); });
-  if constexpr (kernels::kIsHost<Exec>) together(world, require_fast_blas);
-  const std::int64_t free_at_start = kernels::device_info<Exec>().free_bytes + world.collectives().device_bytes();
+  StepRows rows(context);
   const Mfu mfu(context.settings(), world);
   const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
 
@@ -196,26 +156,9 @@ Exit bench_step(const Context& context) {
       Row row;
       row.size = size == "deck" ? settings.model.size : size;
       row.variant = variant_of(settings.train);
-      {
-        RowRun run;
-        try {
-          measure(context, settings, free_at_start, run, row);
-        } catch (const std::exception& caught) {
-          const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
-          if (is_alone || all == nullptr || all->code() != Exit::out_of_memory) {
-            leave_with(world, caught);
-            throw;
-          }
-          row.outcome = "out of memory";
-        }
-        const auto watch = world.watch("the end of a row");
-        if (run.trainer) run.trainer->disconnect();
-        world.barrier();
-      }
-      {  // the next row reads the free memory after every rank has released this one's
-        const auto watch = world.watch("the exchange between rows");
-        world.barrier();
-      }
+      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
+                                    [&](Exit code) { return !is_alone && code == Exit::out_of_memory; });
+      if (failure) row.outcome = "out of memory";
       add_and_print(table, cells_of(row, settings, world.size(), mfu), context);
     }
   }

@@ -26,6 +26,8 @@ constexpr Row kTable[] = {
     {config::JobKind::bench_step, bench_step},
     {config::JobKind::bench_attention, bench_attention},
     {config::JobKind::bench_kernels, bench_kernels},
+    {config::JobKind::bench_comm, bench_comm},
+    {config::JobKind::bench_strategies, bench_strategies},
     {config::JobKind::verify_attention, verify_attention},
     {config::JobKind::verify_model, verify_model},
 };

@@ -38,5 +38,7 @@ Exit verify_model(const Context& context);
 Exit bench_attention(const Context& context);
 Exit bench_kernels(const Context& context);
 Exit bench_step(const Context& context);
+Exit bench_comm(const Context& context);
+Exit bench_strategies(const Context& context);
 
 }  // namespace tessera::jobs

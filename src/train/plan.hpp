@@ -110,7 +110,7 @@ std::string describe(const Plan& plan, const config::Settings& settings);
 config::BuildFeatures this_build();
 
 /// What --plan prints: for which ranks on which device it plans, and the plan of what trains there (bench.step: one for
-/// each of bench.sizes), with the memory of a rank and of a host. Ranks are those of parallel.ranks, or else the
+/// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a host. Ranks are those of parallel.ranks, or else the
 /// `started` ones; the device is plan.device. A deck that a build for that device cannot run is refused as the run
 /// refuses it.
 /// Throws Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there,

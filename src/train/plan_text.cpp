@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "config/jobs.hpp"
 #include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
@@ -81,9 +82,9 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
 
 std::string plan_text(const config::Settings& settings, int started) {
   const config::JobKind kind = settings.job.kind;
-  if (kind != config::JobKind::train && kind != config::JobKind::bench_step) {
-    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\" and "
-                                           "\"bench.step\"; run this one without it",
+  if (!config::traits_of(kind).has_steps) {
+    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\", "
+                                           "\"bench.step\" and \"bench.strategies\"; run this one without it",
                                            config::value_text(*config::find_key("job.kind"), settings)));
   }
   Machine machine = machine_of(settings.plan);
@@ -109,11 +110,18 @@ std::string plan_text(const config::Settings& settings, int started) {
     add(settings);
     return text;
   }
-  for (const std::string& size : settings.bench.sizes) {  // no variant takes other memory
-    config::Settings row = settings;
-    if (size != "deck") row.model = config::with_size(row.model, size);
+  for (const std::string& size : settings.bench.sizes) {
+    config::Settings row = config::with_bench_size(settings, size);
     text += fmt::format("\nsize       {}\n", row.model.size);
-    add(row);
+    if (kind == config::JobKind::bench_step) {  // no variant takes other memory
+      add(row);
+      continue;
+    }
+    for (const std::string& strategy : settings.bench.strategies) {
+      row.parallel = config::with_strategy(settings.parallel, strategy);
+      text += fmt::format("\nstrategy   {}\n", strategy);
+      add(row);
+    }
   }
   return text;
 }

@@ -255,5 +255,23 @@ def column(directory, name):
         return file[f"steps/{name}"][()]
 
 
+class BenchTest(RunTest):
+    """Runs a bench job and reads its table."""
+
+    def rows(self, deck, *arguments, ranks=None):
+        result = self.folder / "result.h5"
+        folders = (f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}")
+        answer = self.run_deck(deck, *folders, *arguments, ranks=ranks)
+        with h5py.File(result, "r") as file:
+            for attribute in ("device", "git_hash", "build", "deck", "command"):
+                self.assertTrue(file.attrs[attribute], attribute)
+            columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()}
+        rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
+        for row in rows:  # the console says the same
+            self.assertTrue(any(all(str(value) in line for value in row.values() if isinstance(value, str))
+                                for line in answer.out.splitlines()), str(answer))
+        return rows
+
+
 if __name__ == "__main__":
     sys.exit("this is no test; run the test_*.py beside it")

@@ -4,9 +4,7 @@ import json
 import math
 import unittest
 
-import h5py
-
-from harness import ENVIRONMENT, TINY, RunTest, gpus
+from harness import ENVIRONMENT, TINY, BenchTest, gpus
 
 ATTENTION = """
 [job]
@@ -24,21 +22,7 @@ repeats = 3
 """
 
 
-class Bench(RunTest):
-    def rows(self, deck, *arguments):
-        result = self.folder / "result.h5"
-        folders = (f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}")
-        answer = self.run_deck(deck, *folders, *arguments)
-        with h5py.File(result, "r") as file:
-            for attribute in ("device", "git_hash", "build", "deck", "command"):
-                self.assertTrue(file.attrs[attribute], attribute)
-            columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()}
-        rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
-        for row in rows:  # the console agrees
-            self.assertTrue(any(all(str(value) in line for value in row.values() if isinstance(value, str))
-                                for line in answer.out.splitlines()), str(answer))
-        return rows
-
+class Bench(BenchTest):
     def test_attention_measures_every_case_and_compares_with_the_stored_scores(self):
         rows = self.rows(self.deck(ATTENTION))
         cases = [(row["causal"], row["T"], row["implementation"]) for row in rows]

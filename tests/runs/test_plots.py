@@ -144,9 +144,10 @@ class RunFile(Plots):
 
 
 class BenchFile(Plots):
-    def bench(self, text, *arguments):
+    def bench(self, text, *arguments, ranks=None):
         result = self.folder / "bench.h5"
-        self.run_deck(self.deck(text), f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}", *arguments)
+        self.run_deck(self.deck(text), f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}", *arguments,
+                      ranks=ranks)
         return result
 
     def drawn(self, result):
@@ -194,6 +195,29 @@ class BenchFile(Plots):
         words = self.drawn(self.bench('[job]\nkind = "bench.kernels"\n[bench]\nrows = 16\nwidth = 64\nwarmup = 0\nrepeats = 1\n'))
         self.assertIn("rmsnorm", words)
         self.assertTrue(any("GB/s" in word for word in words))
+
+    def test_collective_operations(self):
+        comm = '[job]\nkind = "bench.comm"\n[bench]\nmbytes = [1, 2]\nwarmup = 0\nrepeats = 1\n'
+        words = self.drawn(self.bench(comm, ranks=2))
+        for text in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "1 MB", "2 MB"):
+            self.assertIn(text, words)
+        self.assertTrue(any("2 ranks" in word for word in words), words)
+        for text in ("out of memory", "fp32"):
+            self.assertNotIn(text, words)
+        words = self.drawn(self.bench(comm, "bench.memory_limit_gib=0.0025", 'bench.dtypes=["fp32", "bf16"]', ranks=2))  # 2.7 MB
+        for text in ("out of memory", "fp32", "bf16"):
+            self.assertIn(text, words)
+
+    def test_ways_to_share_a_step(self):
+        deck = TINY.read_text().replace('"train"', '"bench.strategies"') + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
+        words = self.drawn(self.bench(deck, 'bench.strategies=["flat", "parameters", "optimizer"]', ranks=2))
+        for text in ("flat", "parameters", "optimizer", "activations", "only waiting for communication"):
+            self.assertIn(text, words)
+        for text in ("after initialisation, ", "forward and backward, ", "update, "):
+            self.assertEqual(sum(word.startswith(text) for word in words), 3, words)
+        self.assertEqual(sum("exposed" in word for word in words), 3, words)
+        words = self.drawn(self.bench(deck, 'bench.strategies=["flat", "gradients"]', "parallel.shard_ranks=3", ranks=2))
+        self.assertTrue(any("parallel.shard_ranks" in word for word in words), words)
 
     def test_plot_bench_says_what_it_cannot_read(self):
         plot = lambda *arguments, **more: self.plot(*arguments, script="plot_bench", **more)

@@ -202,6 +202,19 @@ TEST(PlanText, of_a_benchmark_of_steps_is_one_plan_for_each_size_and_prices_no_r
   EXPECT_THAT(text, ::testing::Not(HasSubstr("checkpoint")));
 }
 
+TEST(PlanText, of_a_benchmark_of_strategies_is_one_plan_for_each) {
+  config::Settings deck = settings();
+  deck.job.kind = config::JobKind::bench_strategies;
+  deck.bench.strategies = {"flat", "parameters"};
+  const std::string text = plan_text(deck, 2);
+  config::Settings flat = deck, parameters = deck;
+  flat.parallel.gradient_sync = config::GradientSync::flat;
+  parameters.parallel.shard = config::Shard::parameters;
+  EXPECT_THAT(text, HasSubstr("strategy   flat\n" + describe(plan_training(flat, Dtype::fp32, 2), flat)));
+  EXPECT_THAT(text,
+              HasSubstr("strategy   parameters\n" + describe(plan_training(parameters, Dtype::fp32, 2), parameters)));
+}
+
 TEST(PlanText, takes_what_no_row_of_a_benchmark_of_steps_exceeds) {
   config::Settings deck = settings();
   const std::int64_t fused = plan_training(deck, Dtype::bf16, 1).layout.total_bytes();
@@ -223,7 +236,7 @@ std::pair<Exit, std::string> refusal_of(const config::Settings& deck) {
 
 TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
   using config::JobKind;
-  for (const JobKind kind : {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels,
+  for (const JobKind kind : {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels, JobKind::bench_comm,
                              JobKind::verify_attention, JobKind::verify_model}) {
     config::Settings deck = settings();
     deck.job.kind = kind;

@@ -1,0 +1,262 @@
+/// The bench.comm job: collective operations over the collectives in use, by operation, number format and size.
+///
+/// A repeat lasts as long as on its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
+/// each repeat begins behind a barrier, on the host's clock. Over NCCL the repeats are enqueued behind the last run of
+/// the warm-up and timed by the stream, as in time_repeats(); but a broadcast, which ends on the host, is timed there.
+/// A row that does not fit in memory is a row without times whose outcome says so. One rank alone is refused.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "io/answer.hpp"
+#include "jobs/bench.hpp"
+#include "jobs/bus_bandwidth.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
+#include "kernels/core/events.hpp"
+#include "kernels/core/stream_timer.hpp"
+#include "memory/arena.hpp"
+#include "parallel/collective.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using Exec = kernels::Device;
+using Bytes = Kokkos::View<unsigned char*, Exec::memory_space, kernels::Unmanaged>;
+
+struct Case {
+  std::string word;  // in bench.operations
+  Collective operation;
+  Dtype dtype;
+  std::int64_t elements;  // of the whole message
+
+  std::int64_t bytes() const { return elements * bytes_of(dtype); }
+};
+
+struct Measured {
+  std::string outcome = "ok";
+  Timing timing;
+  std::int64_t needed_bytes = 0;  // per rank
+};
+
+Collective operation_named(const std::string& word) {
+  constexpr std::pair<std::string_view, Collective> kOperations[] = {{"all_reduce", Collective::all_reduce},
+                                                                     {"reduce_scatter", Collective::reduce_scatter},
+                                                                     {"all_gather", Collective::all_gather},
+                                                                     {"broadcast", Collective::broadcast}};
+  for (const auto& [name, operation] : kOperations) {
+    if (name == word) return operation;
+  }
+  throw std::invalid_argument(fmt::format("no collective operation is called \"{}\"", word));
+}
+
+/// Something that every rank runs at the same time; complete on the instance of `exec` when what follows there runs.
+using Work = std::function<void(const Exec&)>;
+
+/// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
+Timing time_together(const config::Bench& bench, parallel::World& world, const Exec& exec, bool is_queued,
+                     const Work& work) {
+  const auto run = [&] {
+    const auto watch = world.watch("a collective operation", kPatience);
+    work(exec);
+  };
+  const auto fence = [&] {
+    const auto watch = world.watch("the end of collective operations", kPatience);
+    exec.fence();
+  };
+
+  // 1. warm up; the fastest run, on its slowest rank, determines how many repeats there is time for
+  const std::int64_t leading = is_queued ? 1 : 0;
+  std::int64_t warmup = bench.warmup;
+  const double start_s = events::now_s();
+  double once_s = INFINITY;
+  const auto goes_on = [&] {
+    return warmup > leading || (bench.warmup_ms > 0 && world.any(1e3 * (events::now_s() - start_s) < bench.warmup_ms));
+  };
+  for (; goes_on(); --warmup) {
+    world.barrier();
+    const double before_s = events::now_s();
+    run();
+    fence();
+    once_s = std::min(once_s, world.max(std::vector<double>{events::now_s() - before_s})[0]);
+  }
+
+  // 2. the repeats
+  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // nothing says how long one takes
+  const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
+  kernels::StreamTimer<Exec> timer(2 * repeats);
+  fence();
+  world.barrier();
+  if (is_queued && (warmup > 0 || bench.warmup_ms > 0)) run();
+  const double begin_s = events::now_s();
+  int counted = 0;
+  for (; counted < repeats; ++counted) {
+    if (waits && counted > 0 && world.any(events::now_s() - begin_s >= bench.row_limit_s)) break;
+    if (!is_queued) world.barrier();
+    timer.mark(exec, 2 * counted);
+    run();
+    timer.mark(exec, 2 * counted + 1);
+    if (waits || !is_queued) fence();
+  }
+  fence();
+  std::vector<double> seconds;
+  for (int i = 0; i < counted; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
+  return summarize(world.max(std::move(seconds)));
+}
+
+/// What a rank needs for a case: the message, and on a host a copy as long, in which MPI sums.
+memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives, memory::TensorId& message) {
+  memory::Layout layout;
+  message = layout.add("message", {c.elements}, c.dtype, memory::Category::workspace, memory::Lifetime::whole_run());
+  const bool sums = c.operation == Collective::all_reduce || c.operation == Collective::reduce_scatter;
+  if (!collectives.is_asynchronous() && kernels::kIsHost<Exec> && sums) {
+    layout.add_outside("mpi", c.bytes());
+  }
+  layout.place();
+  return layout;
+}
+
+std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel::Collectives& collectives,
+                                                  const parallel::Span& whole) {
+  switch (operation) {
+    case Collective::all_reduce: return collectives.make_all_reduce(whole, {});
+    case Collective::reduce_scatter: return collectives.make_reduce_scatter(whole, {});
+    case Collective::all_gather: {
+      const std::int64_t count = whole.count / collectives.size();
+      char* const own = static_cast<char*>(whole.data) + collectives.rank() * count * bytes_of(whole.dtype);
+      return collectives.make_all_gather({"part", own, count, whole.dtype}, whole);
+    }
+    case Collective::broadcast: break;  // complete on return: there is nothing to make
+  }
+  return nullptr;
+}
+
+/// What a row is measured with. Other ranks may have mapped this one's memory until their transfers are gone.
+struct RowMemory {
+  std::optional<memory::Arena<Exec>> arena;
+  std::unique_ptr<parallel::Transfer> transfer;
+};
+
+void measure(const Case& c, const config::Bench& bench, parallel::World& world, const memory::Layout& layout,
+             memory::TensorId message, RowMemory& row, Timing& timing) {
+  parallel::Collectives& collectives = world.collectives();
+  const Exec exec;
+  parallel::Span whole;
+  {
+    const auto watch = world.watch("the set-up of a row", kPatience);
+    together(world, [&] {
+      row.arena.emplace(layout);
+      whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), row.arena->raw(message), c.elements, c.dtype};
+      // zeros: sums of sums stay what they are, however many repeats
+      const Bytes bytes(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
+      Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
+      exec.fence();
+      row.transfer = make_transfer(c.operation, collectives, whole);
+    });
+    together(world, [&] {
+      if (row.transfer) row.transfer->connect();
+    });
+  }
+  // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
+  const Work work = [&](const Exec& instance) {
+    if (!row.transfer) return collectives.broadcast(whole);
+    row.transfer->start(instance);
+    row.transfer->join(instance);
+  };
+  timing = time_together(bench, world, exec, row.transfer && collectives.is_asynchronous(), work);
+}
+
+/// A row of its own, whose memory every rank has freed when this returns.
+Measured measure_case(const Case& c, const config::Bench& bench, parallel::World& world) {
+  Measured m;
+  memory::TensorId message = memory::kAbsent;
+  const memory::Layout layout = layout_of(c, world.collectives(), message);
+  m.needed_bytes = layout.total_bytes();
+  const auto watch = world.watch("the exchange between rows");
+  const auto limit = static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30));
+  const MemoryShare share{share_of_memory(world).ranks, 0};
+  const bool fits_limit = limit == 0 || m.needed_bytes <= limit;
+  if (world.any(!fits_limit || !fits(layout, share))) {
+    m.outcome = "out of memory";
+    return m;
+  }
+  {
+    RowMemory row;
+    try {
+      measure(c, bench, world, layout, message, row, m.timing);
+    } catch (const std::exception& caught) {
+      const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
+      if (all == nullptr || all->code() != Exit::out_of_memory) {
+        leave_with(world, caught);
+        throw;
+      }
+      m.outcome = "out of memory";
+    }
+    row.transfer.reset();
+    world.barrier();
+  }
+  world.barrier();  // the next row reads the free memory after every rank has released this one's
+  return m;
+}
+
+std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const parallel::World& world,
+                                     const std::string& collectives) {
+  using T = BenchTable;
+  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
+  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
+  const double mean_s = m.timing.mean_s;
+  const auto gbyte_per_s = [&](const char* column, double value) { return T::number(column, "GB/s", value); };
+  return {T::text("operation", c.word, "reduce_scatter"),
+          T::text("collectives", collectives),
+          T::text("dtype", std::string(name_of(c.dtype))),
+          T::count("ranks", world.size()),
+          T::number("bytes", "B", static_cast<double>(c.bytes())),
+          ms("mean_ms", mean_s),
+          ms("min_ms", m.timing.min_s),
+          ms("std_ms", m.timing.std_s),
+          ms_detail("median_ms", m.timing.median_s),
+          ms_detail("first_ms", m.timing.first_s),
+          T::detail("repeats", "1", static_cast<double>(m.timing.repeats)),
+          gbyte_per_s("algorithm_gbyte_per_s", algorithm_gbyte_per_s(c.bytes(), mean_s)),
+          gbyte_per_s("bus_gbyte_per_s", bus_gbyte_per_s(c.operation, world.size(), c.bytes(), mean_s)),
+          T::detail("needed_mib", "MiB", static_cast<double>(m.needed_bytes) / 1048576),
+          T::text("outcome", m.outcome, "out of memory")};
+}
+
+}  // namespace
+
+Exit bench_comm(const Context& context) {
+  const config::Bench& bench = context.settings().bench;
+  parallel::World& world = context.world;
+  require_several_ranks(world, "bench.comm times what ranks send each other");
+  std::string path;
+  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
+  BenchTable table;
+  for (const std::string& word : bench.operations) {
+    const Collective operation = operation_named(word);
+    for (const std::string& name : bench.dtypes) {
+      const Dtype dtype = dtype_named(name);
+      for (const std::int64_t mbyte : bench.mbytes) {
+        const std::int64_t elements = message_elements(operation, world.size(), mbyte * 1'000'000, bytes_of(dtype));
+        const Case c{word, operation, dtype, elements};
+        const Measured m = measure_case(c, bench, world);
+        add_and_print(table, row_of(c, m, world, world.collectives().name()), context);
+      }
+    }
+  }
+  on_root(world, [&] { write_and_say(table, path, context); });
+  return Exit::finished;
+}
+
+}  // namespace tessera::jobs

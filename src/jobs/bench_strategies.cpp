@@ -1,0 +1,159 @@
+/// The bench.strategies job: steps of the deck's model, or of each in bench.sizes, with each order in which gradients
+/// are summed and each stage of sharding in bench.strategies.
+///
+/// Steps are timed as bench.step times them (step_timing.hpp). Communication is that of bench.repeats more steps, each
+/// launched one by one behind a barrier, so that all its transfers are told: `communication_ms` adds up the time from
+/// the start to the end of each, `under_way_ms` counts the time once where several run at once, and `exposed_ms` is
+/// that in which the rank only waited.
+/// Memory is that of the timeline (step_events.hpp), of rank 0, as are all figures: `initial`, `before_update` and
+/// `in_update`, each by category in the file. A row that does not fit, or that these ranks cannot run, says so in its
+/// outcome, and the job goes on. One rank alone is refused: it shares nothing.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/rules.hpp"
+#include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/mfu.hpp"
+#include "jobs/step_events.hpp"
+#include "jobs/step_rows.hpp"
+#include "jobs/step_timing.hpp"
+#include "jobs/together.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+struct Row {
+  std::string size, strategy, outcome = "ok";
+  double parameters = NAN, planned_bytes = NAN, transfers = NAN, message_bytes = NAN;
+  std::optional<StepTiming> steps;
+  Timing communication, under_way, exposed;
+  std::optional<LiveBytes> initial, before_update, in_update;
+};
+
+void measure_communication(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
+                           parallel::World& world, StepEvents& events, Row& row) {
+  std::vector<double> total_s, under_way_s, exposed_s;
+  std::int64_t sample = 0;
+  for (std::int64_t i = 0; i < settings.bench.repeats; ++i, sample += settings.train.batch_size) {
+    const auto watch = world.watch("a step launched one by one");
+    world.barrier();
+    events.take_communication();
+    trainer.run(sample, sampler, true);
+    const StepCommunication step = events.take_communication();
+    total_s.push_back(step.total_s);
+    under_way_s.push_back(step.under_way_s);
+    exposed_s.push_back(step.exposed_s);
+    row.transfers = static_cast<double>(step.transfers);
+    row.message_bytes = static_cast<double>(step.bytes);
+  }
+  row.communication = summarize(std::move(total_s));
+  row.under_way = summarize(std::move(under_way_s));
+  row.exposed = summarize(std::move(exposed_s));
+}
+
+void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
+  StepEvents events;
+  const auto note_plan = [&](const train::Plan& plan) {
+    row.parameters = static_cast<double>(plan.table.parameter_count());
+    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
+  };
+  rows.prepare(settings, note_plan, run);
+  row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
+  measure_communication(settings, *run.trainer, *run.sampler, world, events, row);
+  row.initial = events.initial();
+  row.before_update = events.before_update();
+  row.in_update = events.in_update();
+}
+
+void add_memory(const std::string& moment, const std::optional<LiveBytes>& live, std::vector<BenchTable::Cell>& cells) {
+  using T = BenchTable;
+  cells.push_back(T::number(moment + "_mib", "MiB", live ? static_cast<double>(live->total()) / 1048576 : NAN));
+  for (int i = 0; i < memory::kCategories; ++i) {
+    const auto category = static_cast<memory::Category>(i);
+    cells.push_back(T::detail(fmt::format("{}_{}_bytes", moment, memory::name_of(category)), "B",
+                              live ? static_cast<double>(live->by_category[i]) : NAN));
+  }
+}
+
+std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
+  const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
+  const StepTiming steps = row.steps.value_or(StepTiming{});
+  using T = BenchTable;
+  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
+  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
+  std::vector<T::Cell> cells{T::text("size", row.size),
+                             T::text("strategy", row.strategy, "per_parameter"),
+                             T::text("compute", format_of(settings.precision.compute)),
+                             T::count("ranks", ranks),
+                             T::detail("parameters", "1", row.parameters),
+                             T::detail("tokens", "tokens", tokens),
+                             ms("step_mean_ms", steps.step.mean_s),
+                             ms("step_std_ms", steps.step.std_s),
+                             ms_detail("step_ms", steps.step.median_s),
+                             ms_detail("step_min_ms", steps.step.min_s),
+                             ms_detail("step_first_ms", steps.step.first_s),
+                             T::detail("cold_steps", "1", row.steps ? static_cast<double>(steps.cold_steps) : NAN),
+                             ms("communication_ms", row.communication.mean_s),
+                             ms_detail("communication_std_ms", row.communication.std_s),
+                             ms("under_way_ms", row.under_way.mean_s),
+                             ms("exposed_ms", row.exposed.mean_s),
+                             ms_detail("exposed_std_ms", row.exposed.std_s),
+                             T::count("transfers", row.transfers),
+                             T::detail("message_bytes", "B", row.message_bytes),
+                             T::number("tokens_per_s", "tokens/s", tokens / steps.step.mean_s),
+                             T::detail("planned_bytes", "B", row.planned_bytes)};
+  add_memory("initial", row.initial, cells);
+  add_memory("before_update", row.before_update, cells);
+  add_memory("in_update", row.in_update, cells);
+  cells.push_back(T::text("outcome", row.outcome, "out of memory"));
+  return cells;
+}
+
+/// Failures of one strategy that leave the others possible.
+bool is_outcome(Exit code) { return code == Exit::out_of_memory || code == Exit::usage || code == Exit::environment; }
+
+std::string outcome_of(const Failure& failure) {
+  if (failure.code() == Exit::out_of_memory) return "out of memory";
+  const std::string text = failure.what();
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+Exit bench_strategies(const Context& context) {
+  const config::Bench& bench = context.settings().bench;
+  parallel::World& world = context.world;
+  require_several_ranks(world, "bench.strategies compares how ranks share a step");
+  std::string path;
+  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  StepRows rows(context);
+  const bool is_alone = bench.sizes.size() * bench.strategies.size() == 1;
+
+  BenchTable table;
+  for (const std::string& size : bench.sizes) {
+    for (const std::string& strategy : bench.strategies) {
+      config::Settings settings = config::with_bench_size(context.settings(), size);
+      settings.parallel = config::with_strategy(settings.parallel, strategy);
+      Row row;
+      row.size = settings.model.size;
+      row.strategy = strategy;
+      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
+                                    [&](Exit code) { return !is_alone && is_outcome(code); });
+      if (failure) {
+        row.outcome = outcome_of(*failure);
+        row.steps.reset();
+      }
+      add_and_print(table, cells_of(row, settings, world.size()), context);
+    }
+  }
+  on_root(world, [&] { write_and_say(table, path, context); });
+  return Exit::finished;
+}
+
+}  // namespace tessera::jobs

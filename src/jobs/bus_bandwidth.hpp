@@ -1,0 +1,46 @@
+/// Rates of collective operations, as nccl-tests define them (doc/PERFORMANCE.md there), so that figures compare.
+///
+///   algorithm bandwidth = S / t
+///   bus bandwidth       = S / t * bus_factor
+///
+/// S [bytes] is the whole message: what an all-reduce and a broadcast are called with, and the parts of all ranks
+/// together, of a reduce-scatter's input and an all-gather's output. The bus bandwidth is that of the slowest link where
+/// the algorithm sends as little as it can; unlike the algorithm bandwidth it does not fall with the number of ranks.
+/// GB/s are 1e9 bytes per second.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::jobs {
+
+enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast };
+
+constexpr double bus_factor(Collective operation, int ranks) {
+  const double others = ranks - 1;
+  switch (operation) {
+    case Collective::all_reduce: return 2 * others / ranks;
+    case Collective::reduce_scatter:
+    case Collective::all_gather: return others / ranks;
+    case Collective::broadcast: break;
+  }
+  return 1;
+}
+
+constexpr double algorithm_gbyte_per_s(std::int64_t bytes, double seconds) {
+  return 1e-9 * static_cast<double>(bytes) / seconds;
+}
+
+constexpr double bus_gbyte_per_s(Collective operation, int ranks, std::int64_t bytes, double seconds) {
+  return algorithm_gbyte_per_s(bytes, seconds) * bus_factor(operation, ranks);
+}
+
+/// Elements of a message of at most `bytes`: whole parts for each rank, of a multiple of 16 bytes as in nccl-tests,
+/// where the operation has parts.
+constexpr std::int64_t message_elements(Collective operation, int ranks, std::int64_t bytes,
+                                        std::int64_t element_bytes) {
+  const bool has_parts = operation == Collective::reduce_scatter || operation == Collective::all_gather;
+  if (!has_parts) return bytes / element_bytes;
+  return bytes / ranks / 16 * 16 / element_bytes * ranks;
+}
+
+}  // namespace tessera::jobs

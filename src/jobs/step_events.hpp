@@ -1,0 +1,57 @@
+/// What the events of a rank's steps add up to: live bytes, as the memory timeline counts them, and communication.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/core/events.hpp"
+#include "memory/layout.hpp"
+
+namespace tessera::jobs {
+
+/// Bytes that are live at one moment, by category; what lies outside of the arena is not among them.
+struct LiveBytes {
+  std::array<std::int64_t, memory::kCategories> by_category{};
+  std::int64_t total() const;
+};
+
+/// The collective operations of one step.
+struct StepCommunication {
+  std::int64_t transfers = 0, bytes = 0;  // how many; of their messages together
+  double total_s = 0;                     // from the start to the end of each, added up
+  double under_way_s = 0;                 // in which at least one was under way
+  double exposed_s = 0;                   // in which the rank did nothing but wait for one
+};
+
+/// Listens from its construction on, which comes before the first step.
+class StepEvents final : public events::Listener {
+ public:
+  StepEvents() { events::add_listener(*this); }
+  ~StepEvents() override { events::remove_listener(*this); }
+  StepEvents(const StepEvents&) = delete;
+  StepEvents& operator=(const StepEvents&) = delete;
+
+  // The live bytes of three moments: what lives for the whole run, before the first step; where the sum is largest in
+  // the passes of a step, until its update; the same in the update.
+  const LiveBytes& initial() const { return initial_; }
+  const LiveBytes& before_update() const { return before_update_; }
+  const LiveBytes& in_update() const { return in_update_; }
+
+  /// The sums since the last call.
+  StepCommunication take_communication();
+
+  using events::Listener::on;
+  void on(const events::MemoryChange& change) override;
+  void on(const events::Communication& communication) override;
+
+ private:
+  LiveBytes live_, initial_, before_update_, in_update_;
+  struct Times {
+    double start_s, end_s;
+  };
+  StepCommunication communication_;
+  std::vector<Times> transfers_;  // of communication_
+};
+
+}  // namespace tessera::jobs

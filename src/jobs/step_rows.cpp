@@ -1,0 +1,83 @@
+#include "jobs/step_rows.hpp"  // the contract is there; here is how
+
+#include <algorithm>
+#include <cmath>
+
+#include "jobs/bench.hpp"
+#include "jobs/memory.hpp"
+#include "jobs/together.hpp"
+#include "kernels/core/device_info.hpp"
+#include "parallel/collective.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using Exec = kernels::Device;
+
+/// Buffers that a plan counts and that the rank already holds: the collectives keep those of earlier rows.
+MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_start, parallel::World& world) {
+  MemoryShare share = share_of_memory(world);
+  if constexpr (!kernels::kIsHost<Exec>) {
+    const train::CollectivesBytes counted = train::collectives_bytes(settings.parallel, world.size());
+    const std::int64_t taken = free_at_start - kernels::device_info<Exec>().free_bytes;
+    share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
+  }
+  return share;
+}
+
+}  // namespace
+
+StepRows::StepRows(const Context& context) : world_(context.world), free_at_start_(0) {
+  if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
+  free_at_start_ = kernels::device_info<Exec>().free_bytes + world_.collectives().device_bytes();
+}
+
+void StepRows::prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned,
+                       StepRow& row) {
+  const auto watch = world_.watch("the set-up of a row", kPatience);
+  together(world_, [&] {
+    row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world_.size()));
+    planned(*row.plan);
+    require_memory(row.plan->layout, share_of_row(settings, free_at_start_, world_),
+                   "\nsmaller batches or models need less");
+    row.corpus.emplace(
+        data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
+    row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,
+                        settings.job.seed);
+  });
+  together(world_, [&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
+  together(world_, [&] { row.trainer->connect(); });
+  row.trainer->initialize(settings.job.seed);
+}
+
+std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measure,
+                                     const std::function<bool(Exit)>& is_outcome) {
+  std::optional<Failure> outcome;
+  {
+    StepRow row;
+    try {
+      measure(row);
+    } catch (const std::exception& caught) {
+      const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
+      if (all == nullptr || !is_outcome(all->code())) {
+        leave_with(world_, caught);
+        throw;
+      }
+      outcome = *all;
+    }
+    const auto watch = world_.watch("the end of a row");
+    if (row.trainer) row.trainer->disconnect();
+    world_.barrier();
+  }
+  // the next row reads the free memory after every rank has released this one's
+  const auto watch = world_.watch("the exchange between rows");
+  world_.barrier();
+  return outcome;
+}
+
+double StepRows::taken_bytes() const {
+  if constexpr (kernels::kIsHost<Exec>) return NAN;
+  return static_cast<double>(free_at_start_ - kernels::device_info<Exec>().free_bytes);
+}
+
+}  // namespace tessera::jobs

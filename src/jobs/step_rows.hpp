@@ -1,0 +1,47 @@
+/// Rows of the jobs that time optimizer steps: what one is measured with, and how it fails without ending the job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "data/corpus.hpp"
+#include "data/sampler.hpp"
+#include "errors.hpp"
+#include "jobs/jobs.hpp"
+#include "train/plan.hpp"
+#include "train/trainer.hpp"
+
+namespace tessera::jobs {
+
+/// The objects with which a row is measured.
+struct StepRow {
+  std::optional<train::Plan> plan;
+  std::optional<data::Corpus> corpus;
+  std::optional<data::Sampler> sampler;
+  std::unique_ptr<train::Trainer> trainer;
+};
+
+class StepRows {
+ public:
+  /// Before the first row: notes how much memory is free. Refuses (exit 3) a slow BLAS on a CPU. Collective.
+  explicit StepRows(const Context& context);
+
+  /// Plans a row, tells `planned` of it, takes its memory, connects the ranks and makes the first weights. `settings`
+  /// must outlive the row. Collective; throws CollectiveFailure.
+  void prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned, StepRow& row);
+
+  /// Runs `measure` with a row of its own, which every rank has freed when this returns. A CollectiveFailure whose code
+  /// `is_outcome` accepts is returned; any other exception passes. Collective.
+  std::optional<Failure> run(const std::function<void(StepRow&)>& measure, const std::function<bool(Exit)>& is_outcome);
+
+  /// Bytes of the GPU's memory that this process has taken since the job began, libraries included; NaN on CPUs.
+  double taken_bytes() const;
+
+ private:
+  parallel::World& world_;
+  std::int64_t free_at_start_;  // bytes of the GPU's memory, those of the collectives' buffers included
+};
+
+}  // namespace tessera::jobs

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""What bench.comm and bench.strategies measure on two ranks: columns, the rules between them, and what is refused."""
+import itertools
+import math
+import unittest
+
+import h5py
+
+from harness import TINY, USAGE, BenchTest
+
+COMM = """
+[job]
+kind = "bench.comm"
+
+[bench]
+mbytes = [1, 3]
+warmup = 1
+repeats = 3
+"""
+OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
+STRATEGIES = ["per_parameter", "flat", "overlap", "bucket", "optimizer", "gradients", "parameters"]
+CATEGORIES = ["parameters", "gradients", "optimizer", "activations", "workspace", "data"]
+STEPS = TINY.read_text().replace('"train"', '"bench.strategies"') + "\n[bench]\nwarmup = 1\nrepeats = 2\n"
+
+
+class Comm(BenchTest):
+    def test_every_operation_dtype_and_size_is_a_row_whose_bandwidths_follow_from_its_time(self):
+        rows = self.rows(self.deck(COMM), 'bench.dtypes=["fp32", "bf16"]', ranks=2)
+        cases = [(row["operation"], row["dtype"], row["bytes"]) for row in rows]
+        self.assertEqual(cases, [*itertools.product(OPERATIONS, ("fp32", "bf16"), (1e6, 3e6))])
+        for row in rows:
+            self.assertEqual((row["outcome"], row["ranks"], row["repeats"]), ("ok", 2, 3))
+            self.assertLessEqual(0, row["std_ms"])
+            self.assertTrue(0 < row["min_ms"] <= row["median_ms"] <= 3 * row["mean_ms"], row)
+            self.assertLessEqual(row["min_ms"], row["mean_ms"] * (1 + 1e-9))
+            algorithm = 1e-9 * row["bytes"] / (1e-3 * row["mean_ms"])
+            self.assertAlmostEqual(row["algorithm_gbyte_per_s"] / algorithm, 1, places=9)
+            factor = 0.5 if row["operation"] in ("reduce_scatter", "all_gather") else 1  # of two ranks
+            self.assertAlmostEqual(row["bus_gbyte_per_s"] / (factor * algorithm), 1, places=9)
+            self.assertLess(row["bus_gbyte_per_s"], 10_000)  # no memory is so fast
+
+    def test_on_three_ranks_parts_are_of_whole_16_bytes(self):
+        rows = self.rows(self.deck(COMM), "bench.mbytes=[1]", "bench.repeats=1", "bench.warmup=0", ranks=3)
+        self.assertEqual([row["bytes"] for row in rows], [1e6, 3 * 333_328, 3 * 333_328, 1e6])
+        for row, factor in zip(rows, (4 / 3, 2 / 3, 2 / 3, 1)):
+            self.assertAlmostEqual(row["bus_gbyte_per_s"] / row["algorithm_gbyte_per_s"], factor, places=9)
+
+    def test_the_file_says_what_joined_the_ranks(self):
+        result = self.folder / "comm.h5"
+        self.run_deck(self.deck(COMM), f"job.output={result}", "bench.mbytes=[1]", 'bench.operations=["broadcast"]', ranks=2,
+                      says="transport")
+        with h5py.File(result, "r") as file:
+            self.assertTrue(file.attrs["transport"])
+            self.assertEqual(file["bus_gbyte_per_s"].attrs["units"], "GB/s")
+            self.assertEqual(file["bytes"].attrs["units"], "B")
+
+    def test_a_size_above_the_memory_limit_is_a_row_and_the_job_goes_on(self):
+        rows = self.rows(self.deck(COMM), "bench.memory_limit_gib=0.0038", 'bench.operations=["broadcast", "all_gather"]',
+                         "bench.mbytes=[1000, 1]", ranks=2)
+        self.assertEqual([row["outcome"] for row in rows], ["out of memory", "ok"] * 2)
+        for row in rows:
+            self.assertEqual(math.isnan(row["mean_ms"]), row["outcome"] != "ok")
+            self.assertEqual(math.isnan(row["bus_gbyte_per_s"]), row["outcome"] != "ok")
+            self.assertGreaterEqual(row["needed_mib"], row["bytes"] / 2**20)
+
+    def test_a_slow_row_is_repeated_less_often_and_by_all_ranks(self):
+        for warmup in (0, 1):
+            rows = self.rows(self.deck(COMM), "bench.row_limit_s=1e-9", "bench.repeats=1000", f"bench.warmup={warmup}", ranks=2)
+            self.assertEqual({row["repeats"] for row in rows}, {1})
+        rows = self.rows(self.deck(COMM), "bench.warmup=0", "bench.warmup_ms=20", ranks=2)
+        self.assertEqual({row["repeats"] for row in rows}, {3})
+
+    def test_one_rank_is_told_to_start_more(self):
+        for deck in (COMM, STEPS):
+            result = self.run_deck(self.deck(deck), f"job.output={self.folder / 'none.h5'}", code=USAGE,
+                                   says=["one rank alone", "scripts/run -n 2"])
+            self.assertEqual(result.out, "")
+        self.assertFalse((self.folder / "none.h5").exists())
+
+
+class Strategies(BenchTest):
+    def test_every_strategy_is_a_row_of_times_and_of_memory_that_adds_up(self):
+        rows = self.rows(self.deck(STEPS), "parallel.bucket_mbyte=0.02", ranks=2)
+        self.assertEqual([row["strategy"] for row in rows], STRATEGIES)
+        by_name = {row["strategy"]: row for row in rows}
+        for row in rows:
+            self.assertEqual(row["outcome"], "ok")
+            self.assertGreater(row["step_mean_ms"], 0)
+            self.assertGreaterEqual(row["step_std_ms"], 0)
+            self.assertAlmostEqual(row["tokens_per_s"] * 1e-3 * row["step_mean_ms"] / row["tokens"], 1, places=9)
+            self.assertGreater(row["communication_ms"], 0)
+            self.assertTrue(0 <= row["exposed_ms"] <= row["under_way_ms"] * (1 + 1e-9), row)
+            self.assertLessEqual(row["under_way_ms"], row["communication_ms"] * (1 + 1e-9))
+            for moment in ("initial", "before_update", "in_update"):
+                total = sum(row[f"{moment}_{category}_bytes"] for category in CATEGORIES)
+                self.assertAlmostEqual(row[f"{moment}_mib"], total / 2**20, places=9)
+                self.assertLessEqual(total, row["planned_bytes"])
+                self.assertGreaterEqual(total, row["initial_mib"] * 2**20)  # what lives for the whole run lives at each
+            self.assertEqual(row["initial_activations_bytes"], 0)
+            self.assertGreater(row["before_update_activations_bytes"], 0)
+
+        P = by_name["flat"]["parameters"]
+        flat = by_name["flat"]["message_bytes"]  # every tensor is padded
+        self.assertTrue(4 * P <= flat <= 1.02 * 4 * P, (P, flat))
+        for name in STRATEGIES[:4]:  # everything is replicated, in fp32: nothing but the order differs
+            row = by_name[name]
+            self.assertEqual(row["message_bytes"], flat)
+            self.assertEqual(row["before_update_mib"], by_name["flat"]["before_update_mib"])
+            self.assertEqual([row[f"initial_{category}_bytes"] for category in CATEGORIES[:3]], [flat, flat, 2 * flat])
+        self.assertEqual(by_name["flat"]["transfers"], 1)
+        self.assertEqual(by_name["per_parameter"]["transfers"], by_name["overlap"]["transfers"])
+        self.assertTrue(1 < by_name["bucket"]["transfers"] < by_name["overlap"]["transfers"])
+
+        # Each stage keeps a half of what it shards; padding and what is on its way come on top.
+        half = lambda row, category, whole: self.assertTrue(whole / 2 <= row[f"initial_{category}_bytes"] < 0.6 * whole, row)
+        for name in STRATEGIES[4:]:
+            half(by_name[name], "optimizer", 2 * flat)
+        for name in STRATEGIES[5:]:
+            half(by_name[name], "gradients", flat)
+        self.assertEqual(by_name["optimizer"]["initial_gradients_bytes"] // flat, 1)
+
+    def test_a_strategy_that_these_ranks_cannot_run_is_a_row_with_its_reason(self):
+        rows = self.rows(self.deck(STEPS), 'bench.strategies=["optimizer", "flat"]', "parallel.shard_ranks=3", ranks=2)
+        self.assertIn("parallel.shard_ranks", rows[0]["outcome"])
+        self.assertTrue(all(math.isnan(rows[0][name]) for name in ("step_mean_ms", "communication_ms", "initial_mib")))
+        self.assertEqual(rows[1]["outcome"], "ok")
+        self.run_deck(self.deck(STEPS), f"job.output={self.folder / 'alone.h5'}", 'bench.strategies=["optimizer"]',
+                      "parallel.shard_ranks=3", ranks=2, code=USAGE, says="parallel.shard_ranks")
+
+    def test_a_model_that_does_not_fit_is_a_row_for_each_strategy(self):
+        huge = ("model.d_model=65536", "model.num_heads=1024", "model.d_ff=262144", "model.num_layers=1000")
+        rows = self.rows(self.deck(STEPS), 'bench.strategies=["flat", "parameters"]', *huge, ranks=2)
+        self.assertEqual([row["outcome"] for row in rows], ["out of memory"] * 2)
+        self.assertGreater(rows[0]["planned_bytes"], rows[1]["planned_bytes"])
+
+    def test_what_the_job_would_not_heed_is_refused(self):
+        deck = self.deck(STEPS)
+        for override, says in (("parallel.shard=optimizer", "parallel.shard"), ("parallel.gradient_sync=flat", "parallel.gradient_sync"),
+                               ('bench.variants=["fused"]', "bench.variants")):
+            self.run_deck(deck, override, code=USAGE, says=[says, "would be ignored"])
+        self.run_deck(deck, "parallel.prefetch_blocks=2", 'bench.strategies=["flat"]', code=USAGE, says="would be ignored")
+        plan = self.run_deck(deck, "--plan", "parallel.ranks=2", "parallel.prefetch_blocks=2")
+        for strategy in STRATEGIES:
+            self.assertIn(f"strategy   {strategy}\n", plan.out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)  # so that a test that skips itself says so
