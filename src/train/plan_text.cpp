@@ -61,10 +61,17 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
     text += fmt::format("per rank   {} ({} bytes)\nper host   {}", readable(on_device + on_host), on_device + on_host,
                         readable(together * (on_device + on_host)));
   }
-  return text + fmt::format(" ({}{})\n", counted(together, "rank"),
-                            together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
-                                                           ranks % together > 0 ? ", the last with fewer" : "")
-                                             : "");
+  text += fmt::format(" ({}{})\n", counted(together, "rank"),
+                      together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
+                                                     ranks % together > 0 ? ", the last with fewer" : "")
+                                       : "");
+  const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();
+  const auto peak = [&](memory::Category category) { return peaks[static_cast<std::size_t>(category)]; };
+  using memory::Category;
+  return text +
+         fmt::format("of it      {} bytes of weights, gradients and optimizer, {} of activations and workspaces\n",
+                     peak(Category::parameters) + peak(Category::gradients) + peak(Category::optimizer),
+                     peak(Category::activations) + peak(Category::workspace));
 }
 
 }  // namespace

@@ -195,12 +195,15 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
   }
   const StepTime time = predict_step(plan, settings.parallel, rates, spread);
   const double tokens = real(plan.batch.global_sequences * plan.shape.T);
-  std::string text = fmt::format(
-      "time       {:.4g} ms per step: forward {:.4g}, backward {:.4g}, exposed communication {:.4g} of {:.4g}, "
-      "optimizer "
-      "{:.4g}; {:.4g} tokens/s\n",
-      1e3 * time.step_s(), 1e3 * time.forward_s, 1e3 * time.backward_s, 1e3 * time.exposed_s,
-      1e3 * time.communication_s, 1e3 * time.optimizer_s, tokens / time.step_s());
+  const auto ms = [](double seconds) {
+    return seconds < 1 ? fmt::format("{:.4g}", 1e3 * seconds) : fmt::format("{:.0f}", 1e3 * seconds);
+  };
+  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(time.step_s()),
+                                 ms(time.forward_s), ms(time.backward_s));
+  if (plan.batch.ranks > 1) {
+    text += fmt::format("exposed communication {} of {}, ", ms(time.exposed_s), ms(time.communication_s));
+  }
+  text += fmt::format("optimizer {}; {:.0f} tokens/s\n", ms(time.optimizer_s), tokens / time.step_s());
   text += "rates     ";
   const auto add = [&](const char* name, const Rate& rate, double unit, const char* unit_name) {
     if (rate.value == 0) return;

@@ -145,13 +145,12 @@ class Sharding(RunTest):
         answer = subprocess.run([sys.executable, SOURCE / "scripts/plan_sharding", SOURCE / "input/sizes/1b.toml", "--ranks", "8"],
                                 text=True, capture_output=True, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        rows = {words[3]: words for words in (line.split(" ") for line in answer.stdout.replace("| ", "").splitlines()[2:])
-                for words in [["", *words]]}
+        rows = {cells[3]: float(cells[4]) for cells in (re.split(r" *\| *", line) for line in answer.stdout.splitlines()[2:])}
         P = 2 * 32000 * 2048 + 16 * (4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048) + 2048
-        self.assertAlmostEqual(float(rows["DDP"][4]), 14 * P / 2**30, delta=0.1)  # 2 + 2 + 2 + 4 + 4 bytes
-        self.assertAlmostEqual(float(rows["ZeRO-1"][4]), (4 + 10 / 8) * P / 2**30, delta=0.1)
-        self.assertGreater(float(rows["ZeRO-1"][4]), float(rows["ZeRO-2"][4]))
-        self.assertGreater(float(rows["ZeRO-2"][4]), float(rows["ZeRO-3"][4]))
+        self.assertAlmostEqual(rows["DDP"], 14 * P / 2**30, delta=0.1)  # 2 + 2 + 2 + 4 + 4 bytes
+        self.assertAlmostEqual(rows["ZeRO-1"], (4 + 10 / 8) * P / 2**30, delta=0.1)
+        self.assertGreater(rows["ZeRO-1"], rows["ZeRO-2"])
+        self.assertGreater(rows["ZeRO-2"], rows["ZeRO-3"])
 
 
 if __name__ == "__main__":
