@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <numeric>
 #include <sstream>
 
 #include "config/availability.hpp"
@@ -16,15 +18,14 @@
 namespace tessera::jobs {
 namespace {
 
-/// Ranks of "node1: 4 ranks, node2: 4 ranks".
-int ranks_of(const std::string& hosts, const std::string& where) {
-  int ranks = 0;
+/// The ranks of each host of "node1: 4 ranks, node2: 4 ranks".
+std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
+  std::vector<int> ranks;
   std::istringstream words(hosts);
   for (std::string word, before; words >> word; before = word) {
-    if (!word.starts_with("rank") || before.empty()) continue;
-    ranks += std::atoi(before.c_str());
+    if (word.starts_with("rank") && std::atoi(before.c_str()) > 0) ranks.push_back(std::atoi(before.c_str()));
   }
-  if (ranks > 0) return ranks;
+  if (!ranks.empty()) return ranks;
   throw Failure(Exit::files,
                 fmt::format("{}: hosts = \"{}\" names no ranks. Give the run.h5 of a training run.", where, hosts));
 }
@@ -85,7 +86,10 @@ RunFigures read_run(const std::filesystem::path& path) {
   RunFigures run;
   run.deck = info.text("deck");
   run.devices = info.text("devices");
-  run.ranks = ranks_of(info.text("hosts"), info.where());
+  const std::vector<int> on_hosts = ranks_of(info.text("hosts"), info.where());
+  run.ranks = std::accumulate(on_hosts.begin(), on_hosts.end(), 0);
+  run.hosts = static_cast<int>(on_hosts.size());
+  run.ranks_per_host = on_hosts.front();
   const std::vector<double> times = steps.dataset("step_time").values<double>();
   for (std::size_t i = kWarmupSteps; i < times.size(); ++i) run.timed_steps += std::isnan(times[i]) ? 0 : 1;
   if (run.timed_steps == 0) {
@@ -129,6 +133,7 @@ std::string compare_text(const config::CommandLine& line) {
                                              path.string(), run.devices));
     }
   }
+  if (settings.plan.ranks_per_node == 0 && run.hosts > 1) settings.plan.ranks_per_node = run.ranks_per_host;
   const train::Machine machine = train::machine_of(settings.plan, run.ranks);
   config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
   const train::Plan plan =

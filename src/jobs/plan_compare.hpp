@@ -3,8 +3,8 @@
 ///   arena          peak_bytes of /steps, beside the layout's: equal to the byte where the same build made both
 ///   the others     medians over /steps, of the rows after the first kWarmupSteps; profiled steps have no times
 ///
-/// The prediction is for the deck that the run stored, or for another one, on as many ranks as the run had and on the
-/// device that it names, unless plan.device says otherwise.
+/// The prediction is for the deck that the run stored, or for another one, on as many ranks as the run had, on the
+/// device and the hosts that it names, unless plan.device and plan.ranks_per_node say otherwise.
 ///
 /// Throws  Failure(Exit::files) with what is missing, for a file that is no run.h5 or has too few timed steps;
 ///         Exit::usage for a deck of another job or another number of ranks; what plan_training throws.
@@ -28,7 +28,8 @@ inline constexpr std::size_t kWarmupSteps = 5;
 struct RunFigures {
   std::string deck;     // resolved, as TOML
   std::string devices;  // the GPU of each rank; empty on CPUs
-  int ranks = 1;
+  int ranks = 1, hosts = 1;
+  int ranks_per_host = 1;       // on the first host
   std::size_t timed_steps = 0;  // that count
   double peak_bytes, step_s, forward_s, backward_s, exposed_s, optimizer_s;
 };

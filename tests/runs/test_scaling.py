@@ -55,6 +55,27 @@ class Compare(RunTest):
         self.assertGreater(int(planned), int(measured))
         self.assertTrue(difference.startswith("-"), difference)
 
+    def test_hosts_and_gpus_are_those_that_the_run_names(self):
+        run = self.train("run", ranks=2)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["hosts"] = "a: 1 rank, b: 1 rank"
+        result, _ = self.compare(run / "run.h5", *RATES)
+        self.assertIn("no figure for plan.node_link_gbyte_per_s ships", result.out)
+        result, _ = self.compare(run / "run.h5", *RATES, "plan.node_link_gbyte_per_s=3")
+        self.assertIn("link between hosts 3 GB/s (given)", result.out)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["devices"] = "0 and 1: NVIDIA H200"
+        result, _ = self.compare(run / "run.h5", "plan.ranks_per_node=2", "plan.gemm_tflops=1", "plan.attention_tflops=1")
+        self.assertIn("copy 4160 GB/s (measured), link 250 GB/s (measured)", result.out)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["devices"] = "0 and 1: a GPU of another make"
+            file["info"].attrs["hosts"] = "nowhere"
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says='hosts = "nowhere" names no ranks')
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["hosts"] = "a: 2 ranks"
+        if gpus() is None:
+            self.run_deck("--plan", "--compare", run / "run.h5", code=USAGE, says=["another make", "plan.device"])
+
     def test_files_that_are_no_run_say_what_is_missing(self):
         self.run_deck("--plan", "--compare", self.folder / "absent.h5", code=FILES, says="absent.h5")
         text = self.deck("no HDF5 at all", "text.h5")
@@ -145,7 +166,9 @@ class Sharding(RunTest):
         answer = subprocess.run([sys.executable, SOURCE / "scripts/plan_sharding", SOURCE / "input/sizes/1b.toml", "--ranks", "8"],
                                 text=True, capture_output=True, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        rows = {cells[3]: float(cells[4]) for cells in (re.split(r" *\| *", line) for line in answer.stdout.splitlines()[2:])}
+        names, _, cells = (re.split(r" *\| *", line)[4:8] for line in answer.stdout.splitlines())
+        rows = {name: float(cell.split(" ")[0].rstrip(",")) for name, cell in zip(names, cells)}
+        self.assertTrue(all(cell.endswith(", 80 GB") for cell in cells), cells)
         P = 2 * 32000 * 2048 + 16 * (4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048) + 2048
         self.assertAlmostEqual(rows["DDP"], 14 * P / 2**30, delta=0.1)  # 2 + 2 + 2 + 4 + 4 bytes
         self.assertAlmostEqual(rows["ZeRO-1"], (4 + 10 / 8) * P / 2**30, delta=0.1)
