@@ -12,7 +12,7 @@ if(CMAKE_SCRIPT_MODE_FILE)  # cmake -DSOURCE=... -DTEMPLATE=... -DOUTPUT=... -P 
     set(git "${GIT}" -c "safe.directory=${SOURCE}" -C "${SOURCE}")
     execute_process(COMMAND ${git} rev-parse --show-prefix HEAD
       OUTPUT_VARIABLE answer RESULT_VARIABLE failed ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-    # A prefix means that SOURCE lies inside somebody else's repository, whose hash says nothing about us.
+    # A prefix means that SOURCE lies inside another repository, whose hash says nothing about us.
     if(failed EQUAL 0 AND answer MATCHES "^\n?([0-9a-f]+)$")
       set(GIT_HASH "${CMAKE_MATCH_1}")
       execute_process(COMMAND ${git} status --porcelain --untracked-files=no OUTPUT_VARIABLE changes ERROR_QUIET)

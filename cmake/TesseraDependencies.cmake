@@ -47,7 +47,7 @@ if(TESSERA_CUDA)
   endif()
 endif()
 
-# Rank 0 writes, the others write files of their own: the serial flavour is the right one.
+# Every rank writes files of its own: that takes the serial flavour.
 set(HDF5_PREFER_PARALLEL OFF)
 find_package(HDF5 COMPONENTS C HL)
 if(HDF5_FOUND AND NOT HDF5_IS_PARALLEL)

@@ -15,8 +15,8 @@ if(TESSERA_FETCH_KOKKOS)
     URL_HASH SHA256=188817bb452ca805ee8701f1c5adbbb4fb83dc8d1c50624566a18a719ba0fa5e)
   FetchContent_Declare(kokkoskernels URL ${_kokkos}/kokkos-kernels/releases/download/5.0.2/kokkos-kernels-5.0.2.tar.gz
     URL_HASH SHA256=7c7af2c3659ecc620cc7b7016876330d9f288e8c6fd7b70b70907687df823b43)
-  # Of Kokkos Kernels only dense products are used, and on CPUs those want a BLAS behind them. The mangling is that of
-  # every Fortran compiler on Linux; without it Kokkos Kernels asks for one.
+  # Of Kokkos Kernels only dense products are used, which on CPUs need a BLAS. The mangling is that of every Fortran
+  # compiler on Linux; without it Kokkos Kernels requires one.
   set(KokkosKernels_ENABLE_ALL_COMPONENTS OFF CACHE BOOL "")
   set(KokkosKernels_ENABLE_COMPONENT_BLAS ON CACHE BOOL "")
   set(KokkosKernels_ENABLE_TPL_BLAS ON CACHE BOOL "")
@@ -35,8 +35,8 @@ else()
   endif()
 endif()
 
-# Kokkos_ARCH_HOPPER90 means sm_90 exactly, and Hopper's own instructions (wgmma, setmaxnreg) want sm_90a: the one flag is
-# exchanged in what Kokkos hands to its users. Kokkos' own library stays sm_90, which is fine without device linking.
+# Kokkos_ARCH_HOPPER90 means sm_90 exactly, but Hopper's own instructions (wgmma, setmaxnreg) need sm_90a: that flag is
+# replaced in what Kokkos passes to its users. Kokkos' own library stays sm_90, which is fine without device linking.
 function(tessera_cuda_architecture arch)
   get_target_property(core Kokkos::kokkoscore ALIASED_TARGET)
   if(NOT core)
@@ -59,14 +59,14 @@ set(TESSERA_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
-  # An installed Kokkos tells its backends in Kokkos_DEVICES; Kokkos_ENABLE_CUDA is what the preset asks for.
+  # An installed Kokkos lists its backends in Kokkos_DEVICES; Kokkos_ENABLE_CUDA is the preset's request.
   if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_CUDA OR NOT TESSERA_FETCH_KOKKOS AND "CUDA" IN_LIST Kokkos_DEVICES)
     set(TESSERA_CUDA ON)
     tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
     find_package(CUDAToolkit 12.2 REQUIRED)
     target_compile_options(tessera_kokkos INTERFACE --expt-relaxed-constexpr)
     target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
-      FMT_USE_CONSTEXPR=1)  # fmt 9 switches its constexpr off under nvcc, which its compile-time checks then miss
+      FMT_USE_CONSTEXPR=1)  # fmt 9 turns its constexpr off under nvcc, but its compile-time checks need it
     target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
   endif()
   if(Kokkos_ENABLE_CUDA AND NOT TESSERA_CUDA)
@@ -87,7 +87,7 @@ if(TARGET Kokkos::kokkos)
   return()
 endif()
 
-if(Kokkos_ENABLE_CUDA)  # Debian's Kokkos knows no GPU
+if(Kokkos_ENABLE_CUDA)  # Debian's Kokkos has no GPU backend
   return()
 endif()
 find_path(TESSERA_TRILINOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos)

@@ -1,7 +1,7 @@
 # tessera_test(unit.kernels.rmsnorm SOURCES test_rmsnorm.cpp LIBRARIES tessera_kernels [RANKS 1 2 3] [LABELS slow])
 #
 # Makes one executable. Without RANKS every case of it is a ctest entry of its own, named <name>.<suite>.<case>;
-# with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>; one that wants more GPUs
+# with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>; one that needs more GPUs
 # than there are says so and counts as skipped.
 include(GoogleTest)
 

@@ -6,7 +6,9 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/random.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/stochastic_rounding.hpp"
 #include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
@@ -34,17 +36,19 @@ std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans) {
   for (const AdamwSpan& span : sorted) {
     for (std::int64_t done = 0; done < span.count; done += kAdamwBlock) {
       const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(kAdamwBlock, span.count - done));
-      blocks.push_back({span.param + done, span.grad + done, span.state + done, count, span.decay});
+      blocks.push_back({span.param + done, span.grad + done, span.state + done, count, span.decay, span.index + done});
     }
   }
   return blocks;
 }
 
-template <class Exec, class Scalar, class Grad>
-void AdamwUpdate<Exec, Scalar, Grad>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Grad, class Moment, bool kHasMaster>
+void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>::launch(const Exec& exec) const {
   const std::size_t n = m.extent(0);
   TESSERA_REQUIRE(v.extent(0) == n, "adamw: v must be [n] like m", v.extent(0), n);
-  const bool master_fits = param.data() ? master.extent(0) == n : std::is_same_v<Scalar, Real>;
+  const bool master_fits = !kHasMaster    ? param.data() && !master.data()
+                           : param.data() ? master.extent(0) == n
+                                          : std::is_same_v<Scalar, Real>;
   TESSERA_REQUIRE(master_fits, "adamw: master must be [n] like m; only where it has param's type may param be empty",
                   master.extent(0), n);
   TESSERA_REQUIRE(scalars.data(), "adamw: scalars are missing");
@@ -56,15 +60,17 @@ void AdamwUpdate<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   });
 }
 
-template <class Exec, class Scalar, class Grad>
+template <class Exec, class Scalar, class Grad, class Moment, bool kHasMaster>
 template <int kWidth>
-KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidth>, const Member& team) const {
+KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>::operator()(InPackets<kWidth>,
+                                                                                     const Member& team) const {
   const AdamwScalars now = scalars();
   if (now.skip != 0) return;
   const AdamwBlock block = blocks(team.league_rank());
   const double decayed = block.decay ? 1.0 - now.learning_rate * static_cast<double>(weight_decay) : 1.0;
   const Factors by{static_cast<Real>(decayed), static_cast<Real>(now.learning_rate / now.bias1),
-                   static_cast<Real>(1.0 / kernels::sqrt(now.bias2)), static_cast<Real>(now.grad_scale)};
+                   static_cast<Real>(1.0 / kernels::sqrt(now.bias2)), static_cast<Real>(now.grad_scale),
+                   mix(now.noise)};
 
   const bool fits = block.param % kWidth == 0 && block.grad % kWidth == 0 && block.state % kWidth == 0;
   const int packets = fits ? block.count / kWidth : 0;
@@ -84,24 +90,37 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::operator()(InPackets<kWidt
 /// Updates elements i .. i + kWidth - 1 of a block. Every fused multiply-add is written out: a compiler's own
 /// contractions differ between widths, and the result must not depend bitwise on how a span was cut. With
 /// kRoundsAfterwards the working copy is left to the caller.
-template <class Exec, class Scalar, class Grad>
+template <class Exec, class Scalar, class Grad, class Moment, bool kHasMaster>
 template <int kWidth>
-KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const Factors& by, const AdamwBlock& block,
-                                                                         std::int64_t i) const {
+KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>::update(const Factors& by,
+                                                                                             const AdamwBlock& block,
+                                                                                             std::int64_t i) const {
   const std::int64_t at_param = block.param + i, at_state = block.state + i, at_master = master_of(block) + i;
   const auto grad_p = load<kWidth>(&grad(block.grad + i));
   auto m_p = load<kWidth>(&m(at_state)), v_p = load<kWidth>(&v(at_state));
-  auto master_p = load<kWidth>(&master(at_master));
+  Packet<MasterWord<Scalar>, kWidth> master_p;
+  if constexpr (kHasMaster) master_p = load<kWidth>(&master(at_master));
   Packet<Scalar, kWidth> param_p;
-  if constexpr (kHasHalves) param_p = load<kWidth>(&param(at_param));
+  if constexpr (kHasHalves || !kHasMaster) param_p = load<kWidth>(&param(at_param));
   for (int j = 0; j < kWidth; ++j) {
     const Real g = by.grad_scale * grad_p[j];
     const Real new_m = kernels::fma(beta1, m_p[j], (Real(1) - beta1) * g);
     const Real new_v = kernels::fma(beta2, v_p[j], (Real(1) - beta2) * g * g);
     const Real update = by.step * new_m / kernels::fma(kernels::sqrt(new_v), by.root_scale, eps);
-    m_p.set(j, new_m);
-    v_p.set(j, new_v);
-    if constexpr (kHasHalves) {
+    std::uint64_t random = 0;  // 16 bits for each of weight and moments
+    if constexpr (kHasNarrowMoments || !kHasMaster) {
+      random = mix(by.noise ^ static_cast<std::uint64_t>(block.index + i + j));
+    }
+    if constexpr (kHasNarrowMoments) {
+      set_stored(m_p, j, round_stochastically(new_m, random >> 16));
+      set_stored(v_p, j, round_stochastically(new_v, random >> 32));
+    } else {
+      m_p.set(j, new_m);
+      v_p.set(j, new_v);
+    }
+    if constexpr (!kHasMaster) {
+      set_stored(param_p, j, round_stochastically(kernels::fma(by.keep, param_p[j], -update), random));
+    } else if constexpr (kHasHalves) {
       const FloatHalves halves = cut(kernels::fma(by.keep, join(stored(param_p, j), stored(master_p, j)), -update));
       set_stored(param_p, j, halves.upper);
       set_stored(master_p, j, halves.lower);
@@ -113,7 +132,7 @@ KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const F
   }
   store(&m(at_state), m_p);
   store(&v(at_state), v_p);
-  store(&master(at_master), master_p);
+  if constexpr (kHasMaster) store(&master(at_master), master_p);
   if (!kRoundsAfterwards && param.data()) store(&param(at_param), param_p);
 }
 
@@ -121,5 +140,13 @@ KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad>::update(const F
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
 template struct AdamwUpdate<Device, bfloat16, bfloat16>;
+template struct AdamwUpdate<Device, float, float, bfloat16>;
+template struct AdamwUpdate<Device, float16, float, bfloat16>;
+template struct AdamwUpdate<Device, bfloat16, float, bfloat16>;
+template struct AdamwUpdate<Device, bfloat16, bfloat16, bfloat16>;
+template struct AdamwUpdate<Device, bfloat16, float, float, false>;
+template struct AdamwUpdate<Device, bfloat16, float, bfloat16, false>;
+template struct AdamwUpdate<Device, bfloat16, bfloat16, float, false>;
+template struct AdamwUpdate<Device, bfloat16, bfloat16, bfloat16, false>;
 
 }  // namespace tessera::kernels

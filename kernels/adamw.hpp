@@ -13,16 +13,19 @@
 /// Source     Loshchilov & Hutter 2019, arXiv:1711.05101, Alg. 2, in the arrangement of torch.optim.AdamW.
 /// Numerics   master weights, moments and arithmetic in Real = Accum<Scalar>; `param` is the working copy that the
 ///            model reads, rounded to Scalar (bf16: the upper half of the master weight, see master_weights.hpp).
+///            Moments in bfloat16, and weights in bfloat16 without a master, are rounded stochastically
+///            (core/stochastic_rounding.hpp) by random bits that depend on `noise` and the element's index alone.
 /// Error      E<Real>(1) per step: absolute for weights of about 1, relative for the moments (kernels/core/scalar.hpp).
 /// Order      element-wise: bitwise repeatable, however the spans are cut.
 /// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients);
-///            memory-bound.
+///            memory-bound. With moments in bf16 8 fewer, without a master 4 fewer.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when extents of the state disagree.
 /// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks checks the latter).
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/core/packet.hpp"
@@ -35,19 +38,22 @@ struct AdamwSpan {                  // a tensor, or the part of it that this ran
   std::int64_t param, grad, state;  // first element: of the weights; of the gradients; of m, v and a separate master
   std::int64_t count;
   bool decay;
+  std::int64_t index = 0;  // of its first element among all parameters: counts the random numbers
 };
 
 struct AdamwBlock {  // the work of one team
   std::int64_t param, grad, state;
   std::int32_t count;
   bool decay;
+  std::int64_t index;
 };
 
 struct AdamwScalars {  // in device memory
   double learning_rate;
-  double bias1, bias2;  // 1 - beta1^step, 1 - beta2^step; steps count from 1
-  double grad_scale;    // clip factor / loss scale
-  int skip;             // non-zero: change nothing (an fp16 overflow)
+  double bias1, bias2;      // 1 - beta1^step, 1 - beta2^step; steps count from 1
+  double grad_scale;        // clip factor / loss scale
+  int skip;                 // non-zero: change nothing (an fp16 overflow)
+  std::uint64_t noise = 0;  // of this step's stochastic rounding
 };
 
 /// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
@@ -56,7 +62,8 @@ std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans);
 
 inline constexpr int kAdamwBlock = 8192;  // elements per team
 
-template <class Exec, class Scalar, class Grad = Accum<Scalar>>
+/// Moment: Accum<Scalar> or bfloat16. kHasMaster false: bfloat16 weights are all there is, and `master` is empty.
+template <class Exec, class Scalar, class Grad = Accum<Scalar>, class Moment = Accum<Scalar>, bool kHasMaster = true>
 struct AdamwUpdate {
   using Real = Accum<Scalar>;
 
@@ -64,8 +71,8 @@ struct AdamwUpdate {
   Vector<MasterWord<Scalar>, Exec> master;  // [n]  in and out (master_weights.hpp); [p] if it is the working copy
   Vector<Scalar, Exec> param;               // [p]  out (bf16: in and out): working copy; empty if it is the master
   Vector<const Grad, Exec> grad;            // [g]  in
-  Vector<Real, Exec> m;                     // [n]  in and out
-  Vector<Real, Exec> v;                     // [n]  in and out
+  Vector<Moment, Exec> m;                   // [n]  in and out
+  Vector<Moment, Exec> v;                   // [n]  in and out
   Value<const AdamwScalars, Exec> scalars;  // in
   Real beta1, beta2, eps, weight_decay;
 
@@ -76,10 +83,13 @@ struct AdamwUpdate {
   KOKKOS_FUNCTION void operator()(InPackets<kWidth>, const Member& team) const;
 
  private:
-  static constexpr bool kHasHalves = MasterWeights<Exec, Scalar>::kAreHalves;
-  static constexpr bool kRoundsAfterwards = kIsHost<Exec> && !kHasHalves;
+  static constexpr bool kHasHalves = kHasMaster && MasterWeights<Exec, Scalar>::kAreHalves;
+  static constexpr bool kHasNarrowMoments = !std::is_same_v<Moment, Real>;
+  static constexpr bool kRoundsAfterwards = kIsHost<Exec> && kHasMaster && !kHasHalves;
+  static_assert(kHasMaster || std::is_same_v<Scalar, bfloat16>);
   struct Factors {
     Real keep, step, root_scale, grad_scale;
+    std::uint64_t noise;
   };
   template <int kWidth>
   KOKKOS_FUNCTION void update(const Factors& by, const AdamwBlock& block, std::int64_t i) const;

@@ -5,6 +5,7 @@
 ///   fp32, fp64      the weights    -                 4, 8 bytes a weight
 ///   fp16            rounded        fp32              6
 ///   bf16            upper half     lower half        4: a bfloat16 is the upper half of a float
+///   bf16            the weights    none              2: AdamW rounds stochastically (adamw.hpp)
 ///
 /// A float is split so that its upper half is the nearest bfloat16 (ties away from zero) and no bit is lost:
 /// bits = upper * 2^16 + lower, the lower half as a signed number.
@@ -48,11 +49,11 @@ struct MasterWeights {
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
   Vector<Scalar, Exec> working;             // [n]
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kIsOneArray
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kIsOneArray; bf16: empty, or halves
 
   KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {
     if constexpr (kAreHalves) {
-      return join(working(i), master(i));
+      return master.data() ? join(working(i), master(i)) : static_cast<Real>(working(i));
     } else {
       return master(i);
     }
@@ -61,7 +62,7 @@ struct MasterWeights {
     if constexpr (kAreHalves) {
       const FloatHalves halves = cut(value);
       working(i) = halves.upper;
-      master(i) = halves.lower;
+      if (master.data()) master(i) = halves.lower;
     } else {
       master(i) = value;
       if constexpr (!kIsOneArray) working(i) = static_cast<Scalar>(value);

@@ -47,6 +47,7 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
   open_.resize(units);
   stays_.resize(units);
   is_gathered_.resize(units);
+  is_summing_replicas_.resize(units);
   gather_ = "all_gather[" + all.name() + "]";
   scatter_ = "reduce_scatter[" + all.name() + "]";
   sum_ = "all_reduce[" + all.name() + "]";
@@ -143,7 +144,7 @@ void Sharded::begin_passes(Schedule& schedule) {
   schedule.next = schedule.started = 0;
   if (options_.shards_weights) return;
   for (int unit = 0; unit < ownership_.units() && options_.poisons; ++unit) poison_other_parts(unit);
-  for (Move& gather : gathers_) start(gather);
+  has_started_gathers_ = false;
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
 
@@ -151,6 +152,7 @@ void Sharded::begin_step() {
   is_in_step_ = true;
   moved_.clear();
   pending_.clear();
+  std::fill(is_summing_replicas_.begin(), is_summing_replicas_.end(), 0);
   exposed_s_ = 0;
   micro_ = -1;
   begin_passes(step_);
@@ -170,6 +172,9 @@ void Sharded::begin(bool completes) {
 void Sharded::open(int unit) {
   if (open_[unit]++ > 0) return;
   if (!options_.shards_weights) {
+    if (!std::exchange(has_started_gathers_, true)) {  // not before: passes that never come would leave them under way
+      for (Move& gather : gathers_) start(gather);
+    }
     if (!std::exchange(is_gathered_[unit], 1)) join(gathers_[unit]);
     return;
   }
@@ -225,6 +230,7 @@ void Sharded::gradient_ready(int param) {
   if (missing_[unit] < 0)
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
   const int number = (options_.shards_gradients ? micro_ * ownership_.units() : 0) + unit;
+  free_wire(unit);
   start(scatters_[number]);
   pending_.push_back({unit, &scatters_[number], micro_ == 0, completes_});
 }
@@ -232,15 +238,29 @@ void Sharded::gradient_ready(int param) {
 void Sharded::finish() {
   for (const Pending& pending : pending_) complete(pending);
   pending_.clear();
-  for (Move& sum : replica_sums_) join(sum);
+  for (int unit = 0; unit < ownership_.units(); ++unit) join_replica_sum(unit);
   is_in_step_ = false;
+}
+
+/// Sums over the replicas cross the network in the wire of their unit's place, too.
+void Sharded::free_wire(int unit) {
+  if (memory_[unit].wire.count == 0) return;
+  for (int other = 0; other < ownership_.units(); ++other) {
+    if (memory_[other].gradient_place == memory_[unit].gradient_place) join_replica_sum(other);
+  }
+}
+
+void Sharded::join_replica_sum(int unit) {
+  if (std::exchange(is_summing_replicas_[unit], 0)) join(replica_sums_[unit]);
 }
 
 /// The sums of a unit's gradient reach the part that is kept.
 void Sharded::complete(const Pending& pending) {
   join(*pending.move);
   add_to_part(pending.unit, pending.is_first);
-  if (replicas_ && pending.completes) start(replica_sums_[pending.unit]);
+  if (!replicas_ || !pending.completes) return;
+  start(replica_sums_[pending.unit]);
+  is_summing_replicas_[pending.unit] = 1;
 }
 
 void Sharded::add_to_part(int unit, bool is_first) const {

@@ -101,6 +101,8 @@ class Sharded final : public Strategy {
   void start(Move& move);
   void join(Move& move);
   void complete(const Pending& pending);
+  void free_wire(int unit);
+  void join_replica_sum(int unit);
   void add_to_part(int unit, bool is_first) const;
   void poison(const Span& weights) const;
   void poison_other_parts(int unit) const;
@@ -117,12 +119,13 @@ class Sharded final : public Strategy {
   std::string gather_, scatter_, sum_;                      // operations
   std::vector<std::string> weight_labels_, gradient_labels_;
 
-  std::vector<Move> gathers_;       // [units] of weights that are kept whole
-  std::vector<char> is_gathered_;   // [units] whether their gather has been joined
-  Schedule step_, inference_;       // of weights that are not
-  Schedule* schedule_ = nullptr;    // which of the two is walked
-  std::vector<Move> scatters_;      // [units], or [micro-steps][units] where gradients are sharded
-  std::vector<Move> replica_sums_;  // [units]
+  std::vector<Move> gathers_;              // [units] of weights that are kept whole
+  std::vector<char> is_gathered_;          // [units] whether their gather has been joined
+  Schedule step_, inference_;              // of weights that are not
+  Schedule* schedule_ = nullptr;           // which of the two is walked
+  std::vector<Move> scatters_;             // [units], or [micro-steps][units] where gradients are sharded
+  std::vector<Move> replica_sums_;         // [units]
+  std::vector<char> is_summing_replicas_;  // [units] whether that sum is under way
   Move scalar_sum_;
 
   std::vector<int> open_;              // [units] passes that have it open
@@ -133,7 +136,7 @@ class Sharded final : public Strategy {
   std::vector<Move*> moved_;      // in the step, in the order of their start
   double exposed_s_ = 0;          // of the last step, where the host waits
   int micro_ = -1;
-  bool completes_ = false, is_connected_ = false, is_in_step_ = false;
+  bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
 };
 
 }  // namespace tessera::parallel

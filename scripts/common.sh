@@ -40,7 +40,7 @@ gpu_count() {
   fi
 }
 
-# Compilers or tests to run in parallel: one per core, with 1.5 GiB of free memory each. TESSERA_JOBS overrides.
+# Compilers or tests to run in parallel: at most one per core and per 1.5 GiB of free memory. TESSERA_JOBS overrides.
 job_count() {
   local cores kib=0 limit=0 used=0 jobs
   if [[ -n ${TESSERA_JOBS:-} ]]; then
@@ -61,7 +61,7 @@ job_count() {
   echo "$jobs"
 }
 
-# The first python3 that imports the named modules: PATH's own may not see the distribution's packages.
+# The first python3 that can import the named modules: the one on PATH may not see the distribution's packages.
 find_python() {
   local python modules
   modules=$(IFS=,; echo "$*")

@@ -1,4 +1,4 @@
-"""What plot_run, plot_bench and compare_torch share: one look, units, and how a file becomes a picture.
+"""Shared by plot_run, plot_bench and compare_torch: the look, units, and drawing a file into a picture.
 
 Imports nothing but the standard library by itself, so that --help wants nothing installed.
 """
@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 
-# Okabe & Ito's colours: told apart by colour-blind readers and in print.
+# Okabe & Ito's colours: distinct for colour-blind readers and in print.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#9A9A9A")
 SPARE = ("#8C6BB1", "#A6761D", "#66A61E", "#7570B3", "#E7298A", YELLOW)  # for what has no colour of its own
-INK, FAINT, PALE = "#2B2B2B", "#707070", "#C8C8C8"                       # text, small text, what is left over
+INK, FAINT, PALE = "#2B2B2B", "#707070", "#C8C8C8"                       # text, small text, remainders
 
 CATEGORIES = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "activations": SKY, "workspace": GREY,
               "data": PURPLE}  # of tensors, as the layout names them
@@ -80,7 +80,7 @@ def nothing(axes, why):
 
 
 def aside(axes, text, size=9):
-    """Small print at the right of a panel's title."""
+    """Small text to the right of a panel's title."""
     axes.set_title(text, loc="right", fontsize=size, fontweight="normal", color=FAINT)
 
 
@@ -89,7 +89,7 @@ def heading(figure, words):
     figure.suptitle("   ·   ".join(word for word in words if word), x=0.012, ha="left", fontsize=9.5, color="#606060")
 
 
-# --- a file becomes a picture
+# --- from a file to a picture
 
 def columns(group):
     """The datasets of a group of an HDF5 file as arrays, text as str."""
@@ -108,7 +108,7 @@ def command_line(program, description, file, what):
 
 
 def require_modules(program):
-    """Goes on where h5py, numpy and matplotlib are, once more with the distribution's Python, or ends with code 3."""
+    """Returns if h5py, numpy and matplotlib are there; else restarts with the distribution's Python, or exits with 3."""
     try:
         import h5py, matplotlib, numpy  # noqa: E401, F401
     except ImportError as missing:

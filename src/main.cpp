@@ -1,7 +1,7 @@
 /// tessera: numbered steps from a command line to an exit code.
 ///
 ///   1 command line   2 deck   3 questions that need neither MPI nor Kokkos   4 MPI   5 Kokkos   6 the job
-///   7 whether what was asked for on standard output got there
+///   7 was standard output written whole?
 ///
 /// The one place where an exception becomes a message and an exit code.
 
@@ -38,7 +38,7 @@ namespace {
 
 using namespace tessera;
 
-/// The number that the first of these variables to be set holds; `otherwise` where none is.
+/// The value of the first of these environment variables that is set; `otherwise` if none is.
 int number_in_environment(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
     if (const char* value = std::getenv(name)) return std::atoi(value);
@@ -46,8 +46,8 @@ int number_in_environment(std::initializer_list<const char*> names, int otherwis
   return otherwise;
 }
 
-/// This rank's number, and how many there are, as launchers put it into the environment, before MPI is up; 0 of 1
-/// without a launcher.
+/// This rank and the number of ranks, from the launcher's environment variables, before MPI starts; 0 and 1 without a
+/// launcher.
 int launcher_rank() {
   return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
 }
@@ -66,7 +66,7 @@ std::string joined(int argc, char** argv) {
   return text;
 }
 
-/// For all ranks, on rank 0.
+/// Called on every rank; prints on rank 0.
 void answer(const std::string& text) {
   if (launcher_rank() == 0) io::answer(text);
 }
@@ -90,7 +90,7 @@ bool answer_without_deck(const config::CommandLine& line) {
   return true;
 }
 
-/// --check, --print, --plan: the deck is read, nothing else. True when one was asked for.
+/// --check, --print, --plan: only the deck is read. True when one was asked for.
 bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
   if (!line.check && !line.print && !line.plan) return false;
   if (line.check) answer(fmt::format("{}{}: no faults\n", line.print ? "# " : "", deck.path.string()));
@@ -99,7 +99,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
   return true;
 }
 
-/// Steps 4 to 6. A signal is remembered for training only, which can stop and go on. Views die before Kokkos is
+/// Steps 4 to 6. Only training remembers signals: it alone can stop and resume. Views are destroyed before Kokkos is
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
@@ -109,11 +109,12 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
+    jobs::require_same_start(*world, deck, line.resume);
     const config::Parallel& keys = deck.settings.parallel;
     if (keys.ranks != 0 && keys.ranks != world->size()) {
       jobs::fail_together(
           *world, Exit::usage,
-          fmt::format("parallel.ranks = {0}, but ranks started: {1}. Start {0} (scripts/run -n {0}), or "
+          fmt::format("parallel.ranks = {0}, but the number of ranks is {1}. Start {0} (scripts/run -n {0}), or "
                       "leave parallel.ranks to --plan",
                       keys.ranks, world->size()));
     }
@@ -155,8 +156,8 @@ int answer_or_run(int argc, char** argv) {
 }  // namespace
 
 #ifdef __SANITIZE_ADDRESS__
-/// Open MPI leaks inside plug-ins that are unloaded at exit, where no suppression can name them. Leaks of ours are
-/// counted by the tests' main, while the plug-ins are loaded; every other check of the sanitizers stays on.
+/// Open MPI leaks in plug-ins that it unloads before exit, so no suppression can name them. The tests' main looks for
+/// our own leaks while the plug-ins are still loaded; every other check of the sanitizers stays on.
 extern "C" int __lsan_is_turned_off();
 extern "C" int __lsan_is_turned_off() { return 1; }
 #endif

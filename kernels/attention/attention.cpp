@@ -13,6 +13,19 @@
 
 namespace tessera::kernels {
 
+std::string_view name_of(AttentionKind kind) {
+  constexpr std::string_view names[] = {"standard", "flash2"};
+  return names[static_cast<int>(kind)];
+}
+
+bool stores_scores(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::standard: return true;
+    case AttentionKind::flash2: return false;
+  }
+  return false;
+}
+
 std::string_view name_of(Engine engine) {
   constexpr std::string_view names[] = {"portable", "mma", "wgmma"};
   return names[static_cast<int>(engine)];
@@ -48,11 +61,30 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
 }
 
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
-  if (choice.kind != AttentionKind::flash2) return 0;
+  switch (choice.kind) {
+    case AttentionKind::standard: return 0;
+    case AttentionKind::flash2: break;
+  }
   switch (choice.backward) {
     case Engine::portable: return 0;
     case Engine::mma: return ampere::backward_workspace_bytes(B, H, Tq, D);
     case Engine::wgmma: return detail::hopper_backward::workspace_bytes(B, H, Tq, D);
+  }
+  return 0;
+}
+
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
+                                     const Target& target) {
+  switch (choice.kind) {
+    case AttentionKind::standard: return 0;
+    case AttentionKind::flash2: break;
+  }
+  switch (choice.backward) {
+    case Engine::portable:
+      return dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, B, H, Tk, D)
+                                  : flash2_backward_scratch_bytes<float>(target, B, H, Tk, D);
+    case Engine::mma:
+    case Engine::wgmma: return 0;
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-/// Chooses an attention: the one place that knows which implementations there are.
+/// Chooses an attention kernel: the one place that knows all implementations.
 ///
 /// The caller passes every tensor that any implementation may need. Only `standard` uses `probabilities` and
 /// `d_scores`, which may be absent (null) otherwise; only `flash2` uses `out` and `lse` in backward, and only the tuned
@@ -15,6 +15,10 @@
 namespace tessera::kernels {
 
 enum class AttentionKind { standard, flash2 };
+std::string_view name_of(AttentionKind kind);
+
+/// Whether the implementation stores the scores, in `probabilities` and `d_scores`.
+bool stores_scores(AttentionKind kind);
 
 /// The instruction set that a flash2 kernel is written for.
 enum class Engine {
@@ -38,11 +42,15 @@ struct AttentionChoice {
 bool has_forward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 
-/// The fastest engines that a build for `target` has for a dtype and a head width, each direction by itself.
+/// The fastest engines that a build for `target` has for a dtype and a head width, chosen separately per direction.
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
 /// Bytes of workspace for backward, whether or not this build has the engine; 0 for portable ones. Arithmetic only.
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
+
+/// Bytes of scratch in memory that Kokkos allocates for backward of tensors of `dtype`, beside the workspace.
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
+                                     const Target& target = kHere);
 
 template <class Exec, class Scalar>
 struct Attention {
@@ -65,11 +73,11 @@ struct Attention {
     HeadTensor<Scalar, Exec> d_k;            // [B,H,Tk,D]   out
     HeadTensor<Scalar, Exec> d_v;            // [B,H,Tk,D]   out
     HeadTensor<Scalar, Exec> d_scores;       // [B,H,Tq,Tk]  standard: workspace
-    Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], on a multiple of 128 bytes
+    Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], aligned to 128 bytes
   };
 
-  /// Throw std::invalid_argument where this build has no such engine for the dtype and head width, and whatever the
-  /// chosen kernel throws.
+  /// Throws std::invalid_argument if this build has no such engine for the dtype and head width, and what the chosen
+  /// kernel throws.
   void forward(const Exec& exec) const;
   void backward(const Exec& exec, const Gradients& gradients) const;
 };

@@ -1,6 +1,6 @@
 /// The operands that all implementations of attention share, forward and backward: tensors, scale and mask.
 ///
-/// An implementation's struct holds one of these, and its own further operands.
+/// An implementation's struct holds one of these and its own operands.
 #pragma once
 
 #include "kernels/core/tensor.hpp"

@@ -1,4 +1,4 @@
-/// to[i] = from[i] in another dtype (rounded to nearest even where it is narrower).
+/// to[i] = from[i] in another dtype, rounded to nearest even if that is narrower.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct CastCopy {
   Vector<const From, Exec> from;  // [n]  in
   Vector<To, Exec> to;            // [n]  out
 
-  /// Elements that one lane converts: a packet of the narrower type.
+  /// Elements that a lane converts: a packet of the narrower type.
   static constexpr int kWidth = std::max(kPacketWidth<Exec, From>, kPacketWidth<Exec, To>);
 
   void launch(const Exec& exec) const {

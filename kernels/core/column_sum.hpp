@@ -2,11 +2,11 @@
 ///
 ///   out[c] = (accumulate ? out[c] : 0) + sum_r partial[r,c]
 ///
-/// The first stage gives each team a group of rows and one row of `partial` of its own, so no two teams write to
-/// one place: no atomics, and the order of the sum depends on the shapes alone. Slice s adds up the rows s,
-/// s + kSlices, ... in this order, and then the slices are added up in order: on a host there is one, on a GPU a slice
-/// per thread, so that enough reads are under way.
+/// The first stage gives each team a group of rows and a row of `partial` of its own, so no two teams write to the same
+/// address. Slice s sums the rows s, s + kSlices, ...; then the slices are summed: one on a host, on a GPU one per
+/// thread, so that enough reads are in flight.
 ///
+/// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad: level 0, Real kSlices*kColumns.
 /// Async      returns after enqueue on `exec`; never fences.
 #pragma once
@@ -22,13 +22,13 @@ namespace tessera::kernels {
 template <class Exec, class Real, class Out = Real>
 struct ColumnSum {
   Matrix<const Real, Exec> partial;  // [>= rows, C]  in
-  int rows;                          // rows of partial that hold something
+  int rows;                          // rows of partial in use
   Vector<Out, Exec> out;             // [C]  out, or in and out when accumulate
   bool accumulate;
 
   static constexpr int kColumns = kIsHost<Exec> ? 64 : 16;  // columns per team
   static constexpr int kSlices = kIsHost<Exec> ? 1 : 64;
-  static constexpr int kAtOnce = 8;  // rows that a lane has under way
+  static constexpr int kAtOnce = 8;  // rows that a lane has in flight
 
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
@@ -47,7 +47,7 @@ struct ColumnSum {
     const int columns = C - first < kColumns ? C - first : kColumns;
     Pad<Real, Exec> sum(team.team_scratch(0), kSlices * kColumns);
 
-    if constexpr (kIsHost<Exec>) {  // row by row: a host wants long runs of a row
+    if constexpr (kIsHost<Exec>) {  // row by row: a host reads contiguously
       Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int c) { sum(c) = Real(0); });
       for (int r = 0; r < rows; ++r) {
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), [&](int c) { sum(c) += partial(r, first + c); });

@@ -6,18 +6,17 @@
 #include <cstddef>
 
 #if KOKKOS_VERSION < 30401
-  #error \
-      "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or configure with -DTESSERA_FETCH_KOKKOS=ON"
+  #error "Tessera needs Kokkos 3.4.01 or later: install libtrilinos-kokkos-dev, or set -DTESSERA_FETCH_KOKKOS=ON"
 #endif
 
-/// Unrolls the loop that follows completely (its bounds are constants).
+/// Completely unrolls the loop that follows, whose bounds are constants.
 #if defined(__CUDACC__) || defined(__clang__)
   #define TESSERA_UNROLL _Pragma("unroll")
 #else
   #define TESSERA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/// Statements for a device alone, before those for a host: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither
+/// Statements for devices only, placed before those for hosts: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither
 /// that nor a device (Debian's).
 #if KOKKOS_VERSION >= 30600
   #define TESSERA_ON_DEVICE(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
@@ -57,7 +56,7 @@ inline constexpr bool kFencesAreObservable = KOKKOS_VERSION >= 30500;
 /// Whether KokkosBlas::gemm takes an execution instance as its first argument (since Kokkos Kernels 4.0).
 inline constexpr bool kBlasTakesInstance = KOKKOS_VERSION >= 40000;
 
-/// Host memory that a device copies from and to without stopping the host; where there is no device, host memory.
+/// Host memory that a device copies from and to asynchronously; plain host memory where there is no device.
 #ifdef KOKKOS_HAS_SHARED_HOST_PINNED_SPACE
 using PinnedSpace = Kokkos::SharedHostPinnedSpace;
 #else

@@ -11,7 +11,7 @@
 namespace tessera::kernels {
 namespace {
 
-/// The part behind the colon of the first line of a /proc file that begins with `key`.
+/// What follows the colon in the first line of a /proc file that begins with `key`.
 std::string proc_value(const char* file, std::string_view key) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {

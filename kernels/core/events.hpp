@@ -1,7 +1,7 @@
-/// What happens inside a step, told to whoever listens: phases, memory that becomes live or dead, communication.
+/// What happens inside a step, reported to listeners: phases, memory that becomes live or dead, communication.
 ///
-/// Arena, collectives and the step report here; the trace and the watchdog listen. Reports are plain host spans with
-/// labels and units; with no listener a report costs one branch. Not thread-safe: one thread drives a rank.
+/// Arena, collectives and the step report here; the trace and the watchdog listen. Reports are plain host values with
+/// labels and units; without a listener a report costs one branch. Not thread-safe: one thread drives a rank.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct MemoryChange {  // a tensor of the layout becomes live or dead; nothing i
   double time_s;
 };
 
-struct CommunicationStart {  // a collective is about to begin; told for those who look for what a rank hangs in
+struct CommunicationStart {  // a collective is about to begin: shows what a rank hangs in
   std::string_view operation, label;
   std::int64_t bytes;
   double time_s;

@@ -16,7 +16,7 @@ namespace detail {
 using SteadyClock = std::chrono::steady_clock;
 
 struct KernelTimerSession {
-  struct Running {  // a launch that has begun: its row, and when
+  struct Running {  // a launch that has begun: its row, and the time
     KernelTimer::Row* row;
     SteadyClock::time_point start;
   };
@@ -71,8 +71,8 @@ void end_kernel() {
   events::report(events::Region{row->label, "compute", end_s - seconds, end_s});
 }
 
-// One callback per slot: the tool behind comes first at the beginning and last at the end, so its own time is not
-// ours. `slot` names the member of EventSet that the call is passed on to.
+// One callback per slot. The other tool is called first at the beginning and last at the end, so that its time is not
+// counted. `slot` names the member of EventSet that the call is passed on to.
 template <auto slot>
 void begin(const char* name, const std::uint32_t device, std::uint64_t* id) {
   if (active->before.*slot) (active->before.*slot)(name, device, id);
@@ -91,7 +91,7 @@ void count_allocation(const Kokkos::Tools::SpaceHandle space, const char* label,
 }
 
 void count_fence(const char* name, const std::uint32_t device, std::uint64_t* id) {
-  // Kokkos fences before it calls a tool about a kernel: as little the program's fence as ours.
+  // Kokkos fences before it calls a tool about a kernel; that fence is not the program's either.
   const bool is_for_tools = std::string_view(name).find("Kokkos Profile Tool Fence") != std::string_view::npos;
   if (!active->is_own_fence && !is_for_tools) ++active->counts.fences;
   if (active->before.begin_fence) active->before.begin_fence(name, device, id);
@@ -105,7 +105,7 @@ KernelTimer::~KernelTimer() { stop(); }
 bool KernelTimer::is_running() const { return session_ && active == session_.get(); }
 
 void KernelTimer::start() {
-  if (active) throw std::logic_error("kernel timer: one is running already; stop it before you start another");
+  if (active) throw std::logic_error("kernel timer: another one is running; stop it first");
   using Kokkos::Tools::Experimental::EventSet;
   session_ = std::make_unique<KernelTimerSession>();
   session_->before = Kokkos::Tools::Experimental::get_callbacks();

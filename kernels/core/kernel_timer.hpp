@@ -1,7 +1,7 @@
-/// Times every kernel by its label, from inside the program, through Kokkos' own profiling callbacks.
+/// Times every kernel by its label, from inside the program, through Kokkos' profiling callbacks.
 ///
-/// Callback slots of Kokkos are single: whoever sets one replaces the tool that KOKKOS_TOOLS_LIBS has loaded. So the
-/// timer takes what is there, puts itself in front, passes every call on, and puts the old ones back in `stop`.
+/// Kokkos has one slot per callback: setting it replaces the tool that KOKKOS_TOOLS_LIBS has loaded. So the timer saves
+/// the callbacks that are set, passes every call on to them, and restores them in `stop`.
 ///
 ///   KernelTimer timer;
 ///   timer.start();  ...a step...  timer.stop();
@@ -45,7 +45,7 @@ class KernelTimer {
   KernelTimer(const KernelTimer&) = delete;
   KernelTimer& operator=(const KernelTimer&) = delete;
 
-  void start();  // forgets what was measured before
+  void start();  // discards earlier measurements
   void stop();   // does nothing when not started
 
   bool is_running() const;

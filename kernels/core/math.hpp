@@ -1,4 +1,4 @@
-/// Elementary functions in a form that a loop over them vectorises: no branches, no library call.
+/// Elementary functions that vectorise in loops: no branches, no library calls.
 #pragma once
 
 #include <bit>
@@ -21,12 +21,12 @@ inline constexpr float kLog2e = 1.4426950408889634f;  // 1 / ln 2: e^x is 2 to t
 /// ln2 is subtracted in two parts by fused multiply-adds, which the compiler may not reassociate.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
-  TESSERA_ON_DEVICE(return exp(x);)  // there the library uses an instruction for it and has no branch (2 ulp)
+  TESSERA_ON_DEVICE(return exp(x);)  // one instruction there, without a branch (2 ulp)
   if constexpr (std::is_same_v<Real, double>) {
     return exp(x);
   } else {
-    // Beyond these bounds the power of two below is 0, or the product overflows. No select at the end: it would let
-    // the compiler skip the polynomial for such x, which is a branch, and a loop with a branch does not vectorise.
+    // Beyond these bounds the power of two below is 0, or the product overflows. A select at the end instead would let
+    // the compiler branch around the polynomial, and a loop with a branch does not vectorise.
     constexpr float kGivesZero = -87.5f, kGivesInfinity = 89.0f;
     const float clamped = x < kGivesZero ? kGivesZero : (x > kGivesInfinity ? kGivesInfinity : x);
     const int biased = static_cast<int>(clamped * kLog2e + 126.5f);  // truncation rounds n: the sum is positive

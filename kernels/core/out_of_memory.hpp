@@ -1,4 +1,4 @@
-/// Whether an error's text says that memory has run out: Kokkos, CUDA's libraries and NCCL say it in words only.
+/// Whether an error's text says that memory has run out: Kokkos, CUDA's libraries and NCCL report it as text only.
 #pragma once
 
 #include <string_view>

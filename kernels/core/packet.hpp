@@ -1,7 +1,7 @@
-/// Neighbouring elements that one instruction moves: how the memory-bound kernels reach the rate of memory.
+/// Neighbouring elements that one instruction moves: how memory-bound kernels reach the memory's bandwidth.
 ///
-/// On a GPU a packet is 16 bytes, the widest access of a lane; on a host it is one element, because there the compiler
-/// makes vectors of the whole loop. A loop over packets therefore serves both:
+/// On a GPU a packet is 16 bytes, the widest access of a lane; on a host it is one element, because the compiler
+/// vectorises the whole loop. So a loop over packets serves both:
 ///
 ///   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, C / kWidth), [&](int p) {
 ///     auto x_p = load<kWidth>(x_row + p * kWidth);
@@ -9,8 +9,8 @@
 ///     store(y_row + p * kWidth, x_p);
 ///   });
 ///
-/// Packets want addresses and row lengths that are multiples of them. The kernels look (`packets_fit`) and take
-/// packets of one element where that does not hold: right for any shape, slower on a GPU.
+/// Packets need addresses and row lengths that are multiples of their size. Kernels check (`packets_fit`) and otherwise
+/// use packets of one element: right for any shape, slower on a GPU.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -30,7 +30,7 @@ inline constexpr int kPacketWidth = kIsHost<Exec> ? 1 : 16 / static_cast<int>(si
 template <class Scalar, int kWidth>
 struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Packet {
   using Real = Accum<Scalar>;
-  static constexpr bool kInWords = sizeof(Scalar) == 2 && kWidth % 2 == 0;  // else a 16-bit number takes a register
+  static constexpr bool kInWords = sizeof(Scalar) == 2 && kWidth % 2 == 0;  // else each 16-bit number takes a register
 
   std::conditional_t<kInWords, std::uint32_t, Scalar> element[kInWords ? kWidth / 2 : kWidth];
 
@@ -54,7 +54,7 @@ struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Pack
   }
 };
 
-/// Element i as it is stored.
+/// Element i in its storage type.
 template <class Scalar, int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION Scalar stored(const Packet<Scalar, kWidth>& packet, int i) {
   if constexpr (Packet<Scalar, kWidth>::kInWords) {
@@ -86,20 +86,19 @@ KOKKOS_FORCEINLINE_FUNCTION void store(Scalar* to, const Packet<Scalar, kWidth>&
   *reinterpret_cast<Packet<Scalar, kWidth>*>(to) = packet;
 }
 
-/// Whether rows of `columns` elements can be walked in packets of `width`, when all of these tensors have such rows,
-/// one behind the other.
+/// Whether tensors of contiguous rows of `columns` elements can be processed in packets of `width`.
 template <class... Scalars>
 bool packets_fit(int width, std::int64_t columns, const Scalars*... tensors) {
   return columns % width == 0 && (... && (reinterpret_cast<std::uintptr_t>(tensors) % 16 == 0));
 }
 
-/// Work tag: the width is part of the kernel's type.
+/// Work tag that makes the width part of the kernel's type.
 template <int kWidth>
 struct InPackets {
   static constexpr int kElements = kWidth;
 };
 
-/// Calls launch(InPackets<width>{}) with the packets of Exec where they `fit`, else with single elements.
+/// Calls launch(InPackets<width>{}) with the packet width of Exec if packets `fit`, else with 1.
 template <class Exec, class Scalar, class Launch>
 void in_packets(bool fit, const Launch& launch) {
   constexpr int kWidest = kPacketWidth<Exec, Scalar>;
@@ -109,8 +108,8 @@ void in_packets(bool fit, const Launch& launch) {
   launch(InPackets<1>{});
 }
 
-/// Runs `kernel` over n elements that lie one behind the other: operator()(InPackets<kWidth>, p) for the packets of
-/// kWidth where they `fit`, operator()(InPackets<1>, p) for the elements that are left.
+/// Runs `kernel` over n contiguous elements: operator()(InPackets<kWidth>, p) for the packets, if they `fit`, and
+/// operator()(InPackets<1>, p) for the remaining elements.
 template <int kWidth, class Exec, class Kernel>
 void for_packets(const char* label, const Exec& exec, bool fit, std::int64_t n, const Kernel& kernel) {
   const auto run = [&](auto how, std::int64_t first, std::int64_t last) {

@@ -1,4 +1,4 @@
-/// Preconditions of kernels: always on, and the message carries the values that disagreed.
+/// Preconditions of kernels: always on; the message contains the values that disagree.
 #pragma once
 
 #include <sstream>
@@ -22,7 +22,7 @@ template <class... Values>
 
 }  // namespace tessera::kernels::detail
 
-/// TESSERA_REQUIRE(condition, "kernel: rule that was broken", values...): throws std::invalid_argument.
+/// TESSERA_REQUIRE(condition, "kernel: the rule", values...): throws std::invalid_argument if the rule is broken.
 #define TESSERA_REQUIRE(condition, rule, ...)                                                            \
   do {                                                                                                   \
     if (!(condition)) ::tessera::kernels::detail::refuse(rule, #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \

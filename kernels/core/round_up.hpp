@@ -1,4 +1,4 @@
-/// Numbers in whole pieces.
+/// Division and rounding up to whole pieces.
 #pragma once
 
 #include <Kokkos_Macros.hpp>
@@ -7,14 +7,14 @@
 
 namespace tessera::kernels {
 
-/// n / piece, rounded up: how many pieces hold n; not above 0 for a negative n. n + piece - 1 must fit the wider type.
+/// n / piece, rounded up; at most 0 for a negative n. n + piece - 1 must fit the wider type.
 template <class Integer, class Piece>
 KOKKOS_FORCEINLINE_FUNCTION constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
   static_assert(std::is_signed_v<Integer> == std::is_signed_v<Piece>);
   return (n + piece - 1) / piece;
 }
 
-/// The least multiple of `multiple` that is not below `n`; neither is negative.
+/// The smallest multiple of `multiple` that is at least `n`; neither is negative.
 template <class Integer>
 KOKKOS_FORCEINLINE_FUNCTION constexpr Integer round_up(Integer n, Integer multiple) {
   return ceil_div(n, multiple) * multiple;

@@ -1,14 +1,14 @@
 /// Storage types and the float arithmetic behind them.
 ///
-/// `bfloat16` and `float16` are two bytes that know how to become a float and back (round to nearest even);
-/// they have no arithmetic of their own, so no sum can ever run in 16 bits by accident. Kokkos' own `bhalf_t`
-/// is an alias of float on builds without a device backend, which is why these exist.
+/// `bfloat16` and `float16` are two bytes that convert to float and back (round to nearest even). They have no
+/// arithmetic of their own, so no sum can run in 16 bits by accident. Kokkos' own `bhalf_t` is an alias of float in
+/// builds without a device backend, which is why these exist.
 ///
 ///   Accum<Scalar>   the type a kernel computes and accumulates in: double for double, float for the rest
 ///   kEpsilon<S>     unit roundoff used to derive tolerances: distance from 1 to the next value
-///   E<Scalar>(n)    in the `Error` lines of kernels: what a result may be off after a sum of n terms, eps<Scalar> +
-///                   (8 + 2 sqrt(n)) eps<Accum<Scalar>>, eps being kEpsilon. Tests hold the kernels to these lines,
-///                   against sums in double (tests/support/scalars.hpp).
+///   E<Scalar>(n)    in the `Error` lines of kernels: the error bound of a sum of n terms, eps<Scalar> +
+///                   (8 + 2 sqrt(n)) eps<Accum<Scalar>>, where eps is kEpsilon. Tests check the kernels against these
+///                   lines, with sums in double (tests/support/scalars.hpp).
 #pragma once
 
 #include <Kokkos_Macros.hpp>
@@ -23,8 +23,8 @@
 
 #include "kernels/core/dtype.hpp"
 
-/// Ends a conversion on a GPU with the bits that Kokkos' own 16-bit types come to: those use the GPU's instructions for
-/// it. Elsewhere it is nothing, and the arithmetic that follows does the work.
+/// On a GPU, returns from a conversion with the result of Kokkos' own 16-bit types, which use the GPU's instructions.
+/// Elsewhere expands to nothing, and the arithmetic that follows converts.
 #ifdef __CUDACC__
   #define TESSERA_CONVERT_ON_DEVICE(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
 #else

@@ -1,17 +1,17 @@
-/// How long the work between two points of an execution instance took, on the instance's own clock.
+/// Time between two points of an execution instance, by the instance's own clock.
 ///
 ///   StreamTimer<Exec> timer(3);
 ///   timer.mark(exec, 0);  ...forward...  timer.mark(exec, 1);  ...backward...  timer.mark(exec, 2);
-///   ...                                              // whatever else the host has to do
+///   ...                                              // other work of the host
 ///   const double backward_s = timer.seconds(1, 2);   // waits until mark 2 has been reached
 ///
 /// A mark is enqueued like a kernel. On a device the host does not wait for it, and a mark that is recorded while the
-/// instance is captured becomes a node of the graph: each replay sets it anew, so read it before the next one. On host
+/// instance is captured becomes a node of the graph: each replay sets it again, so read it before the next. On host
 /// spaces, where a launch returns when its work is done, a mark is the host's clock.
 ///
 /// Memory     all of it in the constructor: marking and reading allocate nothing.
 /// Throws     std::out_of_range for an index outside of 0..marks-1; std::logic_error from `seconds` where a mark was
-///            never made; std::runtime_error with the device's words when it refuses.
+///            never made; std::runtime_error with the device's message when a call of it fails.
 /// Limits     resolution about half a microsecond on a GPU; one instance at a time.
 #pragma once
 

@@ -1,6 +1,6 @@
 /// out[i] = part[0][i] + part[1][i] + ..., in this order: the sum of the ranks' values.
 ///
-/// One of the parts may be `out` itself. One lane per packet, all of whose parts are read before it is written.
+/// One of the parts may be `out` itself: a lane reads a packet of all parts before it writes the sum.
 ///
 /// Numerics   added in Accum<Scalar> (16-bit numbers in fp32) and rounded once.
 /// Order      that of the parts: bitwise repeatable.
@@ -16,7 +16,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 struct SumParts {
   static constexpr int kMaxParts = 16;
-  static constexpr int kTogether = 4;  // parts on their way to a lane at once
+  static constexpr int kTogether = 4;  // parts that a lane has in flight
 
   Kokkos::Array<const Scalar*, kMaxParts> part;  // [parts] of [n]  in
   int parts;

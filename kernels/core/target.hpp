@@ -1,5 +1,5 @@
-/// The kind of device that sizes are calculated for: the one that this build computes on, or one that a plan names and
-/// this build has no code for. Apart from shapes and dtypes, the sizes of workspaces depend on nothing else.
+/// The kind of device that sizes are calculated for: this build's, or one that a plan names and this build has no code
+/// for. Sizes of workspaces depend on it, on shapes and on dtypes only.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@ namespace tessera::kernels {
 
 struct Target {
   bool is_host;
-  int team_scratch_kib = 0;  // scratch that a team of a tensor-core kernel may have [KiB]; 0: no such kernels
+  int team_scratch_kib = 0;  // most scratch of a team of a tensor-core kernel [KiB]; 0: no such kernels
   bool has_wgmma = false;    // sm_90a
 };
 

@@ -1,9 +1,9 @@
 /// Teams of the memory-bound kernels: their size per backend, rows held in registers, sums over all lanes.
 ///
-/// On a host a team is what Kokkos makes of it (one thread that vectorises) and a row is staged in the pad. On a GPU a
-/// team has a few hundred lanes, and a row that is needed twice stays in their registers: lane l of n holds its packets
-/// l, l + n, l + 2n, ... That needs the number of packets per lane (the slots) at compile time, and it is why a kernel
-/// that reduces over a row has two bodies.
+/// On a host a team is one thread that vectorises, and a row is staged in the pad. On a GPU a team has a few hundred
+/// lanes, and a row that is needed twice stays in their registers: lane l of n holds its packets l, l + n, l + 2n, ...
+/// The number of packets per lane (its slots) must be known at compile time, so a kernel that reduces over a row has
+/// two bodies.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -15,20 +15,20 @@ namespace tessera::kernels {
 
 inline constexpr int kVectorLanes = 32;  // on a GPU: lanes that exchange values without a barrier
 inline constexpr int kTeamLanes = 256;   // on a GPU: lanes of a team, unless a kernel has a reason
-inline constexpr int kProcessors = 132;  // of a GPU, as in an H100 or H200; elsewhere a fair guess
+inline constexpr int kProcessors = 132;  // multiprocessors of an H100 or H200; a fair guess for other GPUs
 
-/// `league` teams of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
+/// A policy of `league` teams: of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
 template <class Policy, class Exec>
 Policy team_policy(const Exec& exec, int league, [[maybe_unused]] std::int64_t lanes = kTeamLanes) {
   if constexpr (kIsHost<Exec>) {
     return Policy(exec, league, Kokkos::AUTO);
   } else {
-    const std::int64_t most = lanes < 1 ? 1 : (lanes < 1024 ? lanes : 1024);
-    return Policy(exec, league, static_cast<int>(ceil_div(most, kVectorLanes)), kVectorLanes);
+    const std::int64_t clamped = lanes < 1 ? 1 : (lanes < 1024 ? lanes : 1024);
+    return Policy(exec, league, static_cast<int>(ceil_div(clamped, kVectorLanes)), kVectorLanes);
   }
 }
 
-/// Lanes for an element-wise walk over `packets`: the fewest that need as many rounds as kTeamLanes would.
+/// Lanes for an element-wise loop over `packets`: the fewest that need no more rounds than kTeamLanes would.
 inline int lanes_for(std::int64_t packets) {
   const std::int64_t rounds = ceil_div(packets, kTeamLanes);
   return static_cast<int>(rounds < 1 ? 1 : ceil_div(packets, rounds));
@@ -36,13 +36,13 @@ inline int lanes_for(std::int64_t packets) {
 
 // --- rows in registers (GPUs) --------------------------------------------------------------------------------------
 
-/// Teams of `lanes` lanes that a GPU holds at once when each of its processors has room for `lanes_at_once`: a league
-/// of that size walks many rows without a second wave.
+/// Teams of `lanes` lanes that a GPU holds at once if each multiprocessor has room for `lanes_at_once` lanes: a league
+/// of that size processes any number of rows in one wave.
 inline int teams_at_once(int lanes, int lanes_at_once) {
   return kProcessors * (lanes_at_once / round_up(lanes, kVectorLanes));
 }
 
-/// This lane's number in its thread, and in its team. Only where a team has kVectorLanes lanes per thread.
+/// This lane's number in its thread, and in its team. Only for teams of kVectorLanes lanes per thread.
 template <class Member>
 KOKKOS_FORCEINLINE_FUNCTION int lane_of_thread(const Member& team) {
   int lane = 0;
@@ -61,7 +61,7 @@ struct RowShare {
 
   KOKKOS_FORCEINLINE_FUNCTION RowShare(int lane_, int lanes_, int columns)
       : lane(lane_), lanes(lanes_), packets(columns / kWidth) {}
-  /// The row is the whole team's.
+  /// Of a row that the whole team shares.
   template <class Member>
   KOKKOS_FORCEINLINE_FUNCTION RowShare(const Member& team, int columns)
       : RowShare(lane_of(team), team.team_size() * kVectorLanes, columns) {}
@@ -89,7 +89,7 @@ struct RowShare {
   }
 };
 
-/// Joins one value of every lane of a thread, in a fixed order, by a reducer; all its lanes get the result.
+/// Reduces one value per lane of a thread, in a fixed order; all its lanes get the result.
 template <class Reducer, class Member>
 KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes_of_thread(const Member& team,
                                                                               typename Reducer::value_type mine) {
@@ -101,9 +101,9 @@ KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes_of_thread(co
   return of_thread;
 }
 
-/// Joins one value of every lane of a team, in a fixed order, by a reducer (Kokkos::Sum<Real>, Kokkos::Max<Real>); all
-/// lanes get the result. One barrier. `pad` holds a value per thread of the team and is free for other use only after
-/// another barrier: two reductions in a row take two pads in turn.
+/// Reduces one value per lane of a team, in a fixed order, by a reducer (Kokkos::Sum<Real>, Kokkos::Max<Real>); all
+/// lanes get the result. One barrier. `pad` has a value per thread of the team and may be reused only after another
+/// barrier: consecutive reductions alternate between two pads.
 template <class Reducer, class Member>
 KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes(const Member& team,
                                                                     const typename Reducer::value_type mine,
@@ -120,7 +120,7 @@ KOKKOS_FORCEINLINE_FUNCTION typename Reducer::value_type join_lanes(const Member
   return of_team;
 }
 
-/// Values in such a pad, for any team.
+/// Values in such a pad, enough for any team.
 inline constexpr int kJoinPad = 1024 / kVectorLanes;
 
 }  // namespace tessera::kernels

@@ -1,11 +1,11 @@
-/// The letters and the View aliases that every kernel speaks.
+/// The shape letters and View aliases of all kernels.
 ///
 ///   B sequences   T tokens of one sequence   N = B*T rows   C model width   H heads   D = C/H head width
 ///   F MLP width   V vocabulary               L layers       R ranks
 ///
-/// All tensors are row-major, unmanaged slices of one arena: the last index is contiguous, nothing is counted
-/// or freed by a View. A head tensor is [B,H,T,D] with free strides, because q, k and v live interleaved in the
-/// fused qkv buffer [N,3C]; its last stride must be 1.
+/// All tensors are row-major, unmanaged slices of one arena: the last index is contiguous, and a View neither counts
+/// references nor frees memory. A head tensor [B,H,T,D] has arbitrary strides, because q, k and v are interleaved in
+/// the fused qkv buffer [N,3C]; its last stride must be 1.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -16,7 +16,7 @@ namespace tessera::kernels {
 
 using Device = Kokkos::DefaultExecutionSpace;
 
-/// Whether a host can read and write what Exec works on.
+/// Whether the host can access the memory of Exec.
 template <class Exec>
 inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
 
@@ -39,14 +39,14 @@ using HeadTensor = Kokkos::View<Scalar****, Kokkos::LayoutStride, typename Exec:
 template <class Scalar, class Exec>
 using Pad = Kokkos::View<Scalar*, typename Exec::scratch_memory_space, Unmanaged>;  // a tile in scratch-pad memory
 
-/// A contiguous [B,H,T,D] tensor, seen as a head tensor.
+/// A contiguous [B,H,T,D] tensor as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> contiguous_heads(Scalar* data, int B, int H, int T, int D) {
   const std::size_t d = D, t = T, h = H;
   return HeadTensor<Scalar, Exec>(data, Kokkos::LayoutStride(B, h * t * d, H, t * d, T, d, D, 1));
 }
 
-/// Part `part` (0 q, 1 k, 2 v) of a fused qkv buffer [B*T, 3*H*D], seen as a head tensor.
+/// Part `part` (0 q, 1 k, 2 v) of a fused qkv buffer [B*T, 3*H*D] as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_qkv(Scalar* qkv, int part, int B, int H, int T, int D) {
   const std::size_t row = std::size_t{3} * H * D;
@@ -61,7 +61,7 @@ HeadTensor<Scalar, Exec> heads_of_q_and_k(Scalar* qkv, int B, int H, int T, int 
   return HeadTensor<Scalar, Exec>(qkv, Kokkos::LayoutStride(B, T * row, 2 * H, D, T, row, D, 1));
 }
 
-/// A row buffer [B*T, H*D], seen as a head tensor.
+/// A row buffer [B*T, H*D] as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_rows(Scalar* rows, int B, int H, int T, int D) {
   const std::size_t row = static_cast<std::size_t>(H) * D;

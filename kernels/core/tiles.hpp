@@ -1,13 +1,13 @@
-/// Products of small tiles that lie in scratch-pad memory, blocked in registers.
+/// Products of small tiles in scratch-pad memory, blocked in registers.
 ///
 ///   c[r, l] (= or +=) sum_k a[r, k] * b[k, l]        r < rows, l < lanes, k < depth
 ///
 /// `b` and `c` are contiguous along the lanes, and `lanes` is a multiple of kLaneBlock (pads are rounded up to it);
-/// `a` may have any two strides, so the same routine serves A*B and A^T*B. Every micro-tile of kRowBlock x kLaneBlock
-/// results stays in registers over the whole depth: on a host as vectors, on a device as scalars of one
-/// lane. Sums run over k in order, so a result does not depend on how the tile is shared out.
+/// `a` may have any two strides, so the same routine computes A*B and A^T*B. Every micro-tile of kRowBlock x kLaneBlock
+/// results stays in registers over the whole depth: as vectors on a host, as scalars of one lane on a device. Sums run
+/// over k in order, so a result does not depend on how the tile is distributed.
 ///
-/// Source  the register-blocking of Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053), inner kernel only: the
+/// Source  the register blocking of Goto & van de Geijn 2008 (doi:10.1145/1356052.1356053), inner kernel only: the
 ///         tiles are small enough that nothing needs packing.
 #pragma once
 
@@ -20,15 +20,15 @@
 
 namespace tessera::kernels {
 
-/// Bytes of a host's vector registers, and rows of a micro-tile such that its accumulators fill about two thirds of
-/// them: 6 x 2 of 16 registers, 10 x 2 of 32.
+/// Bytes of a host's vector register, and rows of a micro-tile, whose accumulators fill about two thirds of the
+/// registers: 6 x 2 of 16, 10 x 2 of 32.
 #ifdef __AVX512F__
 inline constexpr int kVectorBytes = 64, kHostRowBlock = 10;
 #else
 inline constexpr int kVectorBytes = 32, kHostRowBlock = 6;
 #endif
 
-/// Numbers of `bytes` each that a Pack holds, and that lie along the lanes of a micro-tile.
+/// Numbers of `bytes` each in a Pack, and along the lanes of a micro-tile.
 constexpr int pack_width(const Target& target, std::size_t bytes) {
   return target.is_host ? kVectorBytes / static_cast<int>(bytes) : 1;
 }
@@ -36,7 +36,7 @@ constexpr int lane_block(const Target& target, std::size_t bytes) {
   return (target.is_host ? 2 : 4) * pack_width(target, bytes);
 }
 
-/// A few numbers that one instruction handles: a register of a host, one number of a device's lane.
+/// The numbers that one instruction processes: a vector register of a host, one number of a device's lane.
 template <class Exec, class Real, bool = kIsHost<Exec>>
 struct Pack {
   using Type = Real;
@@ -64,7 +64,7 @@ struct TileProduct {
   int c_row;        // stride between rows of c
   bool accumulate;  // c += instead of c =
 
-  /// Shares the micro-tiles out over the team. Ends without a barrier.
+  /// Distributes the micro-tiles over the team. Ends without a barrier.
   template <class Member>
   KOKKOS_INLINE_FUNCTION void run(const Member& team, int rows, int lanes, int depth) const {
     const int row_blocks = ceil_div(rows, kRowBlock);

@@ -1,4 +1,4 @@
-/// Numbers as sentences take them.
+/// Numbers in sentences.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ inline std::string counted(std::int64_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-/// `value`, and of a NaN the one that prints as "nan": its sign says nothing, and would be printed.
+/// `value`, with a NaN made positive: the sign of a NaN means nothing, but would be printed.
 inline double without_sign_of_nan(double value) { return std::isnan(value) ? std::copysign(value, 1.0) : value; }
 
 }  // namespace tessera

@@ -31,7 +31,7 @@ TESSERA_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-/// Whether the phase of that parity is complete. The hardware may let the thread sleep for a while first.
+/// Whether the phase of that parity is complete. The hardware may suspend the thread for a while first.
 TESSERA_DEVICE bool barrier_try_wait(SharedAddress barrier, int parity) {
   std::uint32_t is_complete;
   asm volatile(
@@ -46,7 +46,7 @@ TESSERA_DEVICE bool barrier_try_wait(SharedAddress barrier, int parity) {
   return is_complete != 0;
 }
 
-/// The same, without the sleep.
+/// The same, without suspending.
 TESSERA_DEVICE bool barrier_test(SharedAddress barrier, int parity) {
   std::uint32_t is_complete;
   asm volatile(
@@ -61,10 +61,10 @@ TESSERA_DEVICE bool barrier_test(SharedAddress barrier, int parity) {
   return is_complete != 0;
 }
 
-/// Attempts before a wait for a phase gives up: seconds, where a step of a kernel takes microseconds.
+/// Attempts before a wait for a phase gives up: seconds, while a step of a kernel takes microseconds.
 inline constexpr int kMaxWaits = 4'000'000;
 
-/// Waits for the phase of that parity. A kernel with a fault in its barriers ends with an error, it does not hang.
+/// Waits for the phase of that parity. A fault in a kernel's barriers ends in an error, not in a hang.
 TESSERA_DEVICE void barrier_wait(SharedAddress barrier, int parity) {
 #pragma unroll 1  // else dozens of copies push the kernel out of the instruction cache
   for (int i = 0; i < kMaxWaits; ++i) {
@@ -74,7 +74,7 @@ TESSERA_DEVICE void barrier_wait(SharedAddress barrier, int parity) {
 }
 
 /// Named barriers 1 to 15 (0 is the block-wide one) of `threads` threads, whole warps: `sync` arrives and waits,
-/// `arrive` only arrives. They know no parity: every thread arrives once before any arrives again.
+/// `arrive` only arrives. They have no parity: every thread must arrive once before any arrives again.
 TESSERA_DEVICE void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -82,8 +82,8 @@ TESSERA_DEVICE void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Between a thread's own stores to shared memory and what wgmma or the copy engine read of them: every writing thread,
-/// before the barrier that tells the reader.
+/// Orders a thread's stores to shared memory before reads by wgmma or the copy engine: called by every writing thread,
+/// before the barrier that signals the reader.
 TESSERA_DEVICE void fence_shared_for_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace tessera::kernels::cuda

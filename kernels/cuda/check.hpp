@@ -1,11 +1,10 @@
-/// What becomes of a CUDA call that failed: one exception, for everybody who makes such calls but parallel/device.cpp,
-/// whose refusals of a GPU say what to do.
+/// Turns a failed CUDA call into an exception, everywhere but in parallel/device.cpp, whose messages say what to do.
 ///
-/// Its message ends in CUDA's own words, by which exit_of (src/errors.hpp) tells memory that has run out (exit code 4)
-/// from the rest (3). Whether the GPU is lost (7) is not a matter of the call that noticed: main asks the GPU
+/// The message ends in CUDA's own, by which exit_of (src/errors.hpp) distinguishes memory that has run out (exit code
+/// 4) from the rest (3). Whether the GPU is lost (7) does not depend on the call that noticed: main asks the GPU
 /// (parallel::device_fault).
 ///
-///   CUDA_CHECK(cudaEventRecord(event, stream));     the call is its own name
+///   CUDA_CHECK(cudaEventRecord(event, stream));     the message names the call
 ///   check(status, "step graph: recording");         where words say more than the call
 #pragma once
 
@@ -17,7 +16,7 @@
 
 namespace tessera::kernels::cuda {
 
-/// Throws std::runtime_error "<what>: <CUDA's words>" unless all went well.
+/// Throws std::runtime_error "<what>: <CUDA's message>" unless the call succeeded.
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }

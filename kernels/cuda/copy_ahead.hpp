@@ -1,12 +1,12 @@
-/// Packets copied into a lane's places in a pad while the lane does other work.
+/// Copies packets into a pad while the lane does other work.
 ///
 ///   for (...) copy_ahead(&pad[...], &from[...]);
-///   close_batch();          // the copies since the last call, none perhaps, are a batch
+///   close_batch();          // the copies since the last call (possibly none) form a batch
 ///   ...
 ///   wait_for_batches<1>();  // all of this lane's batches but the latest have landed
 ///
-/// A lane waits for its own copies; what others copied it may read after a barrier that they passed after waiting.
-/// Where there is no instruction for it the copy is done at once.
+/// A lane waits for its own copies; it may read those of others after a barrier that follows their wait. Without an
+/// instruction for it, the copy is done at once.
 #pragma once
 
 #include "kernels/core/packet.hpp"

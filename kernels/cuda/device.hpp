@@ -1,13 +1,13 @@
-/// The two words that every file of device code here starts from.
+/// The two macros on which all device code here is built.
 ///
 ///   TESSERA_DEVICE        a function that exists on the device only and is always inlined
 ///   TESSERA_HOPPER_CODE   defined while device code is compiled for sm_90a: the only target that has wgmma, setmaxnreg
 ///                         and the copy engine's tensor maps. Kernels that use them guard their body with it.
 ///
-/// Only CUDA builds compile this folder, but for the headers that look for CUDA themselves (copy_ahead, lanes, scratch,
-/// shifted_exp): portable kernels include those, and elsewhere get the portable form. Each wrapper is one instruction,
-/// or one idiom of a few, under a name that says what it is for; sources name instructions of NVIDIA's PTX ISA (as
-/// of 9.0).
+/// Only CUDA builds compile this folder, except the headers that test for CUDA themselves (copy_ahead, lanes, scratch,
+/// shifted_exp): portable kernels include those, and other builds get the portable form. Each wrapper is one
+/// instruction, or an idiom of a few, under a name that says what it is for; sources name instructions of NVIDIA's PTX
+/// ISA (as of 9.0).
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@
 
 namespace tessera::kernels::cuda {
 
-/// Where something lies in a block's shared memory, in bytes; what PTX calls an address in the .shared::cta window.
+/// An address in a block's shared memory, in bytes: PTX's .shared::cta window.
 using SharedAddress = std::uint32_t;
 
 TESSERA_DEVICE SharedAddress shared_address(const void* scratch) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(scratch));
 }
 
-/// What TESSERA_HOPPER_CODE says, for host code: whether this build's target is Hopper's.
+/// TESSERA_HOPPER_CODE for host code: whether this build's target is sm_90a.
 #ifdef __CUDA_ARCH_LIST__
 inline constexpr int kTargets[] = {__CUDA_ARCH_LIST__};
 inline constexpr bool kBuiltForHopper = kTargets[0] == 900;

@@ -1,4 +1,4 @@
-/// An event in a stream, owned: what orders streams and tells the time of what ran in them.
+/// An event in a stream, owned: it orders streams and times what ran in them.
 ///
 /// Source  CUDA Runtime API, "Event Management".
 #pragma once
@@ -17,9 +17,8 @@ class Event {
   Event& operator=(const Event&) = delete;
   operator cudaEvent_t() const { return event_; }
 
-  /// Records when `stream` gets there, so that the time can be asked for. Under capture that is a node of its own,
-  /// which every replay records anew; a plain record there is a mere dependency, and outside of a capture the flag is
-  /// refused.
+  /// Records when `stream` gets there, for timing. Under capture this makes a node, which every replay records again: a
+  /// plain record there is only a dependency, and outside of a capture the flag is refused.
   void stamp(cudaStream_t stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
@@ -28,7 +27,7 @@ class Event {
         cudaEventRecordWithFlags(event_, stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
   }
 
-  /// Whether the latest record has been reached; true where there was none. Never waits.
+  /// Whether the latest record has been reached; true if there was none. Never waits.
   bool has_happened() const {
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) return false;
@@ -36,7 +35,7 @@ class Event {
     return true;
   }
 
-  /// Of two that have happened.
+  /// Of two events that have been reached.
   float milliseconds_since(const Event& earlier) const {
     float milliseconds = 0;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));

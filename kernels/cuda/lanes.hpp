@@ -1,8 +1,8 @@
-/// Values joined over the kVectorLanes lanes of a team's thread, in a fixed order; all lanes get the result.
+/// Reductions over the kVectorLanes lanes of a team's thread, in a fixed order; all lanes get the result.
 ///
-/// Where there are instructions for it these are straight exchanges between lanes. Kokkos' reduction over a thread's
-/// vector range does the same by a loop whose length it learns at run time: in a kernel that is bound by memory and
-/// joins once per row it cost a fifth of the time.
+/// On GPUs these are direct exchanges between lanes. Kokkos' reduction over a thread's vector range does the same in a
+/// loop whose length is known at run time only: in a memory-bound kernel that reduces once per row, that loop took a
+/// fifth of the time.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -5,13 +5,12 @@
 ///   Kokkos::parallel_for("...", Policy(exec, teams, 12, 32).set_scratch_size(0, Kokkos::PerTeam(bytes)), *this);
 ///
 /// A GPU grants a block more than 48 KiB of shared memory only to a kernel that has been opted in. Kokkos 5.0 neither
-/// opts its kernels in nor lets a larger request pass its own checks (kokkos issue 4093); 5.2 does both (pull request
-/// 9012). For 5.0 this header does two things: it raises the limit that Kokkos checks against, for the process, and it
-/// opts in the one kernel that Functor and Policy make. A kernel that was forgotten fails at its launch with
-/// "requested too large team size", never silently.
+/// opts its kernels in nor accepts a larger request (kokkos issue 4093); 5.2 does both (pull request 9012). For 5.0
+/// this header does two things: it raises the limit that Kokkos checks, for the process, and it opts in the one kernel
+/// of Functor and Policy. A forgotten kernel fails at its launch with "requested too large team size", never silently.
 ///
-/// Call it before the kernel type's first launch: Kokkos remembers a kernel's attributes from then on. It costs a check
-/// of a flag after the first call, and may be called from any thread.
+/// Call it before the kernel type's first launch, when Kokkos stores the kernel's attributes. Later calls only test a
+/// flag. May be called from any thread.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -23,8 +22,8 @@
 
 namespace tessera::kernels::cuda {
 
-/// Request for a block of `bytes` that starts on a multiple of `alignment`, wherever the scratch starts (a multiple of
-/// 8): take it with team_scratch(0).get_shmem_aligned(bytes, alignment).
+/// Bytes to request for a block of `bytes` aligned to `alignment`, wherever the scratch starts (a multiple of 8); the
+/// block is team_scratch(0).get_shmem_aligned(bytes, alignment).
 constexpr std::size_t aligned_scratch_bytes(std::size_t bytes, std::size_t alignment) { return bytes + alignment - 8; }
 
 template <class Functor, class Policy>

@@ -67,10 +67,10 @@ TESSERA_DEVICE void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std
   }
 }
 
-/// Zero, but not before x >= 0 is known (its sign): whatever depends on it is scheduled after x.
+/// Zero, computed from the sign of x >= 0: whatever depends on it is scheduled after x.
 TESSERA_DEVICE int zero_after(float x) { return static_cast<int>(__float_as_uint(x) >> 31); }
 
-/// Adds four floats to four in global memory that lie side by side, aligned to 16 bytes; each is added on its own.
+/// Adds four floats to four adjacent ones in global memory, aligned to 16 bytes; each addition is atomic by itself.
 TESSERA_DEVICE void add_to_global(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
@@ -82,8 +82,8 @@ TESSERA_DEVICE void add_to_global(float* to, const float (&x)[4]) {
 #endif
 }
 
-/// Copies 16 bytes to shared memory in the background, or writes 16 zeros when there is nothing to copy; both addresses
-/// are aligned to 16. Copies are gathered in groups; a thread waits until at most kPending of its groups are under way.
+/// Copies 16 bytes to shared memory asynchronously, or writes 16 zeros if there is nothing to copy; both addresses are
+/// aligned to 16. Copies form groups; a thread waits until at most kPending of its groups are in flight.
 TESSERA_DEVICE void copy_16(SharedAddress to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

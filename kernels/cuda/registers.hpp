@@ -1,4 +1,4 @@
-/// What happens inside a thread: the register budget, the fast exponential, two 16-bit numbers in a word.
+/// Operations inside a thread or warp: register budget, fast exponential, two 16-bit numbers in a word, exchanges.
 ///
 /// Source  PTX ISA: setmaxnreg, ex2, cvt, shfl.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace tessera::kernels::cuda {
 
-/// A warpgroup takes registers from the block's pool, waiting until others have given enough, or gives some back. Each
-/// role of a specialised kernel calls one of them once, first thing in its branch. kRegisters is a multiple of 8 from
+/// A warpgroup takes registers from the block's pool, waiting until others have returned enough, or returns some. Each
+/// role of a specialised kernel calls one of them once, at the start of its branch. kRegisters is a multiple of 8 from
 /// 24 to 256. The kernel needs LaunchBounds<threads, 1>, else ptxas ignores both (warning C7508).
 template <int kRegisters>
 TESSERA_DEVICE void take_registers() {
@@ -24,14 +24,14 @@ TESSERA_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// The warp's number in the team, in a form that the compiler knows to be the same for the whole warp.
+/// The warp's number in the team, in a form that the compiler knows to be uniform in the warp.
 TESSERA_DEVICE int warp_of_team() { return __shfl_sync(0xffffffffu, threadIdx.y, 0); }
 
-/// A number that all lanes hold, in a form that the compiler knows to be the same: what it computes from it then stays
-/// in the registers of the warp, where wgmma wants its descriptors.
+/// A number that is the same in all lanes, in a form that the compiler knows to be uniform: what is computed from it
+/// stays in uniform registers, where wgmma needs its descriptors.
 TESSERA_DEVICE std::uint32_t same_in_warp(std::uint32_t number) { return __shfl_sync(0xffffffffu, number, 0); }
 
-/// The lane's number, read once: what the compiler can get from a special register, it reads again at every use.
+/// The lane's number, read once: the compiler would read the special register again at every use.
 TESSERA_DEVICE int lane_of_warp() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
@@ -58,7 +58,7 @@ TESSERA_DEVICE std::uint32_t pack(float low, float high) {
   return word;
 }
 
-/// And back.
+/// The inverse.
 template <class Scalar>
 TESSERA_DEVICE float2 unpack(std::uint32_t word) {
   if constexpr (std::is_same_v<Scalar, bfloat16>) {

@@ -1,4 +1,4 @@
-/// Scratch-pad memory beyond what Kokkos grants by itself.
+/// Scratch-pad memory beyond what Kokkos grants by default.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -9,8 +9,8 @@
 
 namespace tessera::kernels {
 
-/// Call before a team kernel's first launch when its level-0 pads may exceed 48 KiB: a GPU wants the kernel opted in,
-/// a host asks for nothing. A pad that exceeds what the device has fails at the launch with Kokkos' own message.
+/// Call before a team kernel's first launch if its level-0 pads may exceed 48 KiB: on a GPU it opts the kernel in, on a
+/// host it does nothing. A pad larger than the device's fails at the launch with Kokkos' message.
 template <class Functor, class Policy>
 void allow_large_scratch() {
 #ifdef KOKKOS_ENABLE_CUDA

@@ -1,4 +1,4 @@
-/// Loads and stores by shared address, and the store that turns accumulator fragments into a tile.
+/// Loads and stores by shared address, and the store of accumulator fragments as a tile.
 ///
 /// Source  PTX ISA: ld, st, stmatrix.
 #pragma once

@@ -9,9 +9,9 @@
 
 namespace tessera::kernels {
 
-/// e^(x - offset) for results that end in Scalar. Where that has 16 bits a GPU's own power of two will do, of one fused
-/// multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset. There
-/// |offset| is at most 2e38.
+/// e^(x - offset) for results rounded to Scalar. If that has 16 bits, on a GPU it is the hardware's power of two of one
+/// fused multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset;
+/// |offset| is then at most 2e38.
 template <class Scalar>
 struct ShiftedExp {
   using Real = Accum<Scalar>;

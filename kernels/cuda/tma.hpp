@@ -1,9 +1,8 @@
 /// The copy engine (TMA): tiles of head tensors between global and shared memory, plain bulk copies, bulk additions.
 ///
-/// A tile of `rows` tokens of one head lies in shared memory as panels of HeadPanels<D>::kBytes per row, one after the
-/// other, swizzled: exactly what TileDescriptor describes. One thread asks for a tile; its bytes are counted by an
-/// mbarrier (barrier.hpp). Tokens outside the tensor arrive as zeros and are counted; on the way back they are left
-/// out.
+/// A tile of `rows` tokens of one head lies in shared memory as consecutive panels of HeadPanels<D>::kBytes per row,
+/// swizzled: exactly what TileDescriptor describes. One thread requests a tile; an mbarrier (barrier.hpp) counts its
+/// bytes. Tokens outside the tensor are loaded as zeros, which count, and are not stored.
 ///
 /// Source  PTX ISA: cp.async.bulk, cp.reduce.async.bulk, cp.async.bulk.tensor; CUDA driver API: cuTensorMapEncodeTiled.
 #pragma once
@@ -26,7 +25,7 @@ struct HeadPanels {
   static constexpr int kCount = D / kWidth;
 };
 
-/// Whether the copy engine can read or write this tensor: it wants 16-byte aligned rows.
+/// Whether the copy engine can read or write this tensor: rows must be aligned to 16 bytes.
 template <class Tensor>
 bool is_copyable(const Tensor& heads) {
   const auto is_aligned = [](std::size_t elements) { return elements * 2 % 16 == 0; };
@@ -37,7 +36,7 @@ bool is_copyable(const Tensor& heads) {
 }
 
 /// Describes the tiles of `rows` tokens (at most 256) of a [B,H,T,D] tensor with at least one element, for
-/// load_head_tile. It is baked for this address and shape; pass it by value inside the functor.
+/// load_head_tile. It is made for this address and shape; pass it by value in the functor.
 template <int D, class Scalar>
 CUtensorMap head_tensor_map(const HeadTensor<Scalar, Kokkos::Cuda>& heads, int rows) {
   using Panels = HeadPanels<D>;
@@ -81,14 +80,14 @@ TESSERA_DEVICE void load_head_tile(SharedAddress to, const CUtensorMap& map, Sha
       : "memory");
 }
 
-/// `bytes` contiguous ones, a multiple of 16 like both addresses; they complete on `barrier`.
+/// Copies `bytes` contiguous bytes, a multiple of 16 like both addresses; they complete on `barrier`.
 TESSERA_DEVICE void load_bytes(SharedAddress to, const void* from, int bytes, SharedAddress barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
 
-/// The other way; part of the current bulk group.
+/// The reverse; part of the current bulk group.
 TESSERA_DEVICE void store_bytes(void* to, SharedAddress from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");

@@ -53,7 +53,7 @@ TESSERA_DEVICE void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;"
 /// Ends a chain: a group that can be waited for.
 TESSERA_DEVICE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Tells the compiler that these registers change here.
+/// Makes the compiler assume that these registers change here.
 template <int kCount>
 TESSERA_DEVICE void touch(float (&registers)[kCount]) {
 #pragma unroll
@@ -78,8 +78,8 @@ TESSERA_DEVICE void warpgroup_wait(float (&d)[kCount]) {
 
 /// warpgroup_wait<0>(d), but not before `number`, which is not negative (or is NaN), has been computed.
 ///
-/// ptxas moves a wait as far up as it can, in front of arithmetic that was meant to run beside the product. A condition
-/// that always holds, and that it cannot see through, keeps the wait where it stands.
+/// ptxas moves a wait as far up as it can, before arithmetic that is meant to overlap the product. A condition that
+/// always holds, but that ptxas cannot evaluate, keeps the wait in place.
 template <int kCount>
 TESSERA_DEVICE void warpgroup_wait_after(float number, float (&d)[kCount]) {
   asm volatile(
@@ -93,7 +93,7 @@ TESSERA_DEVICE void warpgroup_wait_after(float number, float (&d)[kCount]) {
 }
 
 /// The products for N columns, a multiple of 16 up to 256. `accumulate` false overwrites d.
-/// from_shared_fresh overwrites and takes no old value at all, which frees the registers of `d` until then.
+/// from_shared_fresh overwrites without reading the old values, which frees the registers of `d` until then.
 template <class Scalar, int N>
 struct Wgmma;
 

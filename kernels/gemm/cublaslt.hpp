@@ -18,8 +18,8 @@
 
 namespace tessera::kernels::cublaslt {
 
-/// Whether Exec's products may go to cuBLASLt. In builds without CUDA none may: what follows is declared there, so that
-/// callers need no guard, and defined nowhere.
+/// Whether Exec's products may use cuBLASLt. In builds without CUDA what follows is declared, so that callers need no
+/// guard, but not defined.
 template <class Exec>
 inline constexpr bool kServes = false;
 #ifdef KOKKOS_ENABLE_CUDA

@@ -45,7 +45,7 @@ ATTENTION_CASES = [case(T, D, causal) for D in (128, 64) for T in (1024, 4096, 1
 ATTENTION_CASES += [case(4096, D, causal) for D in (80, 256) for causal in (False, True)]
 PASSES = ["forward", "backward"]
 # Of every timing, on both sides. A GPU at its power limit keeps its full clocks for some 40 ms after a rest, then loses
-# up to a sixth of its speed: a timing that does not begin rested tells what ran before it. Passes longer than a few
+# up to a sixth of its speed: a timing that does not begin rested depends on what ran before it. Passes longer than a few
 # milliseconds outlast that time, and are repeated least.
 TIMING = {"repeats": 12, "warmup": 3, "warmup_ms": 5, "rest_ms": 100, "row_limit_s": 0.03}
 COURSE = "forward+backward of the course's case [ms]"
@@ -152,9 +152,9 @@ def promise_attention(report, _):
 
 
 def judge_attention(data, report):
-    """The lowest of the medians over the cases that a promise is about."""
+    """The lowest median over the cases that a promise covers."""
     def worst(direction, which, keep):
-        """Of several columns the better one counts: the engine that training would take."""
+        """Of several columns the best counts: the engine that training would use."""
         return lowest(max((median(r["ratios"][key]) for key in which if r["ratios"][key]), default=math.nan)
                       for r in data if r["direction"] == direction and keep(r))
 
@@ -338,7 +338,7 @@ PROMISES = {"attention": promise_attention, "error": promise_error, "kernels": p
 
 
 class CutShort(Exception):
-    """The time that somebody gave this call is over: say what is known."""
+    """Ends the sections and reports what is known: the caller's time limit has sent SIGTERM."""
 
 
 def cut_short(*_):
@@ -367,7 +367,7 @@ def main(arguments, program):
     try:
         for section in sections:
             if section not in ("attention", "error"):
-                torch.stop()  # its memory is wanted
+                torch.stop()  # frees its memory
             spent = time.perf_counter() - begin
             if spent > arguments.budget:
                 print(f"{section}: left out, {spent:.0f} s of {arguments.budget} are gone", flush=True)
@@ -379,7 +379,7 @@ def main(arguments, program):
             print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
     except CutShort:
         print(f"{section}: cut short", flush=True)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the table comes
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may cut the table short
     report.keep("sections", sections)
     torch.stop()
     print(report.table(), flush=True)

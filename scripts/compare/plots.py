@@ -46,7 +46,7 @@ def case_label(row):
 
 
 def tflops(row, side):
-    """Of a row of the section attention; None where that side was not measured."""
+    """TFLOP/s of a row of the section attention; None where that side was not measured."""
     flop = (1 if row["direction"] == "forward" else 2.5) * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
     return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
 

@@ -1,4 +1,4 @@
-"""Both sides of a comparison on a GPU, and the report of what was found: what every section of gpu.py stands on."""
+"""Both sides of a comparison on a GPU, and the report: the basis of every section of gpu.py."""
 import json
 import math
 import os
@@ -14,11 +14,11 @@ ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  #
 
 
 class Failed(Exception):
-    """One side could not do what it was asked; the text says why."""
+    """One side failed; the text says why."""
 
 
 class Torch:
-    """PyTorch's side (torch_worker.py), started when it is first asked."""
+    """PyTorch's side (torch_worker.py), started at the first request."""
 
     def __init__(self):
         self.process = None
@@ -43,7 +43,7 @@ class Torch:
         return answer["answer"]
 
     def give_up(self):
-        """It died; whoever asks next starts another."""
+        """The process has died; the next request starts another."""
         process, self.process = self.process, None
         raise Failed(f"PyTorch's process ended with {process.wait()}")
 
@@ -56,7 +56,7 @@ class Torch:
             try:
                 self.process.stdin.close()
             except BrokenPipeError:
-                pass  # it has died, and nobody asked
+                pass  # it had died already
             self.process.wait()
             self.process = None
 
@@ -119,11 +119,11 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
 
     def promise(self, what, least, aim):
-        """Larger is better: times and errors are negated, here and in found(). None: nothing is asked at least."""
+        """Larger is better: times and errors are negated, here and in found(). None: no lower bound."""
         self.promises[what] = {"value": None, "least": least, "aim": aim, "text": None}
 
     def found(self, what, value, text=None):
-        """What was measured; NaN is as good as nothing."""
+        """What was measured; NaN counts as not measured."""
         self.promises[what].update(value=None if math.isnan(value) else value, text=text)
 
     def keep(self, section, value):
@@ -148,7 +148,7 @@ class Report:
 
 
 def without_nan(value):
-    """The same with None for every NaN, which JSON does not have."""
+    """The same with None for every NaN, since JSON has none."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -157,7 +157,7 @@ def without_nan(value):
 
 
 def lowest(values):
-    """The least of them; NaN where there are none or one is not known."""
+    """The minimum; NaN if there are no values or one is unknown."""
     values = list(values)
     return min(values) if values and not any(math.isnan(value) for value in values) else math.nan
 

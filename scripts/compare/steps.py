@@ -16,7 +16,7 @@ MODES = ("default", "reduce-overhead")        # of torch.compile
 UNCLIPPED = ", no clipping"                   # behind the name of what is timed without it
 CLIPPING = {"": True, UNCLIPPED: False}
 
-GPT2 = {"gpt2_124m": (530_000, 580_000), "gpt2_1558m": (48_400, 55_000)}  # at least: what llm.c does on an H200
+GPT2 = {"gpt2_124m": (530_000, 580_000), "gpt2_1558m": (48_400, 55_000)}  # at least; llm.c on an H200
 
 
 STEP_NAME = 42  # columns
@@ -94,7 +94,7 @@ class Size:
             self.mine.setdefault(variant + suffix, []).append(rows[0])
 
     def their_turn(self, mode):
-        """A mode that fails is told and not asked again; the others go on."""
+        """A mode that fails is reported and left out from then on; the others continue."""
         for suffix, clips in CLIPPING.items() if mode in MODES else [("", True)]:
             try:
                 answer = self.torch.ask(do="step", mode=mode, clips=clips, repeats=self.repeats)

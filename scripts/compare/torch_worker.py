@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's side of a comparison on a GPU, as a process of its own that ends when its memory is wanted back.
+"""PyTorch's side of a comparison on a GPU, as a process of its own, ended when its memory is needed.
 
 Reads one JSON object per line from stdin and answers each with one line on stdout. Both sides of a comparison take
 turns in one call; this process keeps its models and compiled code between its turns, and works only when asked.
@@ -30,7 +30,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
     """Median milliseconds of `call` on the GPU, measured as time_repeats of our bench jobs does."""
-    call()  # plans are made, memory is taken
+    call()  # makes plans, allocates memory
     torch.cuda.synchronize()
     time.sleep(1e-3 * rest_ms)
     begin, once_s, count = time.perf_counter(), math.inf, 2  # this call, and the one that the repeats wait behind
@@ -42,7 +42,7 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
         count += 1
     if once_s * repeats > row_limit_s:
         repeats = max(1, int(row_limit_s / once_s))
-    call()  # the first that counts finds the queue busy
+    call()  # so that the first counted call finds the queue busy
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for first, last in marks:
         first.record()
@@ -262,7 +262,7 @@ def model(request):
     for mode in request["modes"]:
         try:
             training.compile(mode)
-        except Exception as fault:  # the other modes can be timed all the same
+        except Exception as fault:  # the other modes can still be timed
             training.drop_gradients()
             faults.append(f"{mode}: {said(fault)}")
     if skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]:
@@ -309,7 +309,7 @@ def step(request):
 
 
 def said(fault):
-    """Its type and the first line of its message."""
+    """The type of a fault and the first line of its message."""
     return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"[:300]
 
 
@@ -323,7 +323,7 @@ def main():
         work = {"attention": attention, "error": error, "model": model, "wake": wake, "step": step}[request["do"]]
         try:
             answer = {"answer": work(request)}
-        except Exception as failure:  # told to the other side, which decides
+        except Exception as failure:  # reported to the other side, which decides
             answer = {"failed": said(failure)}
             torch.cuda.empty_cache()
         print(json.dumps(answer), file=answers, flush=True)

@@ -21,9 +21,7 @@ constexpr Missing kMissing[] = {
     {"job.kind", "experiment.*", "train with one deck per variant"},
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
-    {"precision.moments", "bf16", "fp32"},
-    {"parallel.offload", "optimizer", "none"},
-    {"parallel.offload", "parameters", "none"},
+    {"parallel.offload", "parameters", "optimizer"},
 };
 
 bool matches(std::string_view pattern, std::string_view word) {
@@ -56,10 +54,11 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
   std::vector<MissingCombination> found;
   const Precision compute = settings.precision.compute;
   const bool is_16_bit = compute == Precision::bf16 || compute == Precision::fp16;
-  if (settings.precision.master == MasterPrecision::none && is_16_bit)
+  if (settings.precision.master == MasterPrecision::none && compute == Precision::fp16)
     found.push_back(
         {"precision.master",
-         "\"none\" with a 16-bit precision.compute is not in this version; use precision.master = \"fp32\""});
+         "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
+         "precision.master = \"fp32\", or precision.compute = \"bf16\""});
   if (settings.attention.tuned == AttentionTuned::yes && !is_16_bit)
     found.push_back({"attention.tuned",
                      fmt::format("true with a 32-bit precision.compute is not in this version: tensor-core attention "

@@ -21,7 +21,7 @@ Overrides  the right side is read as TOML, or as a bare string where that fails.
            Paths in a deck are relative to the deck, in an override to the current directory.
 Keys       tessera --explain train.batch_size    one key: type, default, legal values, unit, meaning
            tessera --explain train               the keys of a section; all: every key
-Kokkos     options that begin with --kokkos- are passed on, but for those that choose a GPU (CUDA_VISIBLE_DEVICES does)
+Kokkos     options that begin with --kokkos- are passed on, except those that choose a GPU: CUDA_VISIBLE_DEVICES does
 
 Exit codes
    0  finished
@@ -78,8 +78,8 @@ bool is_override(std::string_view text) {
                      [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == ' '; });
 }
 
-/// key=value, where the words from `at` on, or from the one before, are that with blanks around the sign ("train.steps
-/// 30", "train.steps = 30"); empty where they begin with no key.
+/// The key=value that the words at `at`, or at the one before, spell with blanks around the sign ("train.steps 30",
+/// "train.steps = 30"); empty if they do not begin with a key.
 std::string without_blanks(const std::vector<std::string>& words, std::size_t at) {
   if (at > 0 && words[at - 1].ends_with('=')) --at;
   const std::string key = words[at].substr(0, words[at].find('='));

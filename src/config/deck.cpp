@@ -95,7 +95,7 @@ void Reader::read_deck(std::string_view text) {
   } catch (const toml::parse_error& error) {
     refuse_deck(at(error.source()).text, fmt::format("is not TOML: {}; correct the line", error.description()));
   }
-  if (root.empty()) refuse_deck(name_, "holds no key; start from one of the decks in input/");
+  if (root.empty()) refuse_deck(name_, "contains no key; start from one of the decks in input/");
   for (const auto& [key, node] : root) {
     if (const auto* table = node.as_table(); table != nullptr && is_section(key.str())) {
       read_section(key.str(), *table);

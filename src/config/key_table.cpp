@@ -62,6 +62,7 @@ constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", Data
 constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32),
                              word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
 constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
+constexpr Word kRecompute[] = {word("all", Recompute::all), word("all_but_attention", Recompute::all_but_attention)};
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
 constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
@@ -178,17 +179,20 @@ std::vector<Key> make_table() {
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward pass. "
        "0: keep all."},
+      {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
+       "What activation checkpointing recomputes. all_but_attention: attention's output and log-sum-exp are kept, "
+       "which "
+       "cost little memory beside the time of long sequences. Used with train.checkpoint_activations only."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
-       "time "
-       "limit cuts it short. 0: none."},
+       "time limit cuts it short. 0: none."},
 
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate of AdamW, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
        "Learning rate at the last step, where the cosine decay ends."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
-       "Steps over which the learning rate rises linearly from 0 to its peak. A run may end before."},
+       "Steps over which the learning rate rises linearly from 0 to its peak. A run may end earlier."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
        "Decay of AdamW's running mean of gradients."},
       {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",
@@ -205,9 +209,10 @@ std::vector<Key> make_table() {
        "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
        "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that AdamW updates. none: no copy besides the compute weights."},
+       "Number format of the weights that AdamW updates. none: no copy besides the compute weights, which are rounded "
+       "stochastically if they are bf16."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
-       "Number format of AdamW's two moments."},
+       "Number format of AdamW's two moments. bf16: rounded stochastically."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
        "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
        "step."},
@@ -251,7 +256,8 @@ std::vector<Key> make_table() {
        "How many ranks share one copy of what is sharded, such as those of a host; groups of so many ranks replicate "
        "it. Must divide the number of ranks. 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What is kept in host memory instead of device memory."},
+       "What is kept in host memory instead of device memory. optimizer: AdamW's moments and the master weights, which "
+       "stream through the GPU in each step; the results are the same bits."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
       {"parallel.reshard_after_forward", at<&S::parallel, &Parallel::reshard_after_forward>(), any(), "-",
@@ -266,7 +272,7 @@ std::vector<Key> make_table() {
        "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
        "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
        "set-up and checkpoints, which wait for files, get ten times as long. A rank that fails and then hangs while "
-       "exiting is ended after half as long and 3 s, with the exit code of the failure (7 outside of training and "
+       "exiting is ended after half that time plus 3 s, with the exit code of the failure (7 outside of training and "
        "bench.step). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
@@ -310,16 +316,16 @@ std::vector<Key> make_table() {
        "Seconds between writes of run.h5; more if writing would take over 1 % of the run."},
 
       {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
-       "Runs before the measured ones. They are the only ones that do not count: 0 measures the first run ever, with "
-       "all that only a first one does. In bench.step with train.graph four steps run or record two graphs (column "
-       "cold_steps counts those among the measured ones), so that 5 measures replays behind a replay."},
+       "Runs before the measured ones. No other run is left out: with 0 the first run ever is measured, one-time costs "
+       "included. In bench.step with train.graph the first four steps run or record two graphs (column cold_steps "
+       "counts those that were measured), so with 5 every measured step is a replay that follows a replay."},
       {"bench.warmup_ms", at<&S::bench, &Bench::warmup_ms>(), between(0, 1e6), "ms",
-       "The warm-up goes on until it has lasted this long, whatever bench.warmup says: an idle GPU, its clocks low, "
-       "may take tens of milliseconds to raise them. 0: bench.warmup alone counts."},
+       "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may take tens of milliseconds to "
+       "raise its clocks. 0: only bench.warmup counts."},
       {"bench.rest_ms", at<&S::bench, &Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time in each timing of bench.attention and bench.kernels, behind the first run of its warm-up. A GPU at "
-       "its power limit runs below its highest clocks, and is back at them after a tenth of a second of rest: without "
-       "one, a row depends on the row before. 0: none."},
+       "Idle time in each timing of bench.attention and bench.kernels, after the first run of its warm-up. A GPU at "
+       "its power limit lowers its clocks and needs a tenth of a second of rest to raise them again: without one, a "
+       "row depends on the row before. 0: none."},
       {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
       {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",

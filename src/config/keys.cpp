@@ -117,8 +117,8 @@ std::string value_text(const Key& key, const Settings& settings) {
                                  const int value = access.read(settings);
                                  for (const Word& word : key.legal.words)
                                    if (word.value == value) return toml_text(word);
-                                 return fmt::format("\"?{}\"",
-                                                    value);  // a word is missing in the table: a test looks for this
+                                 // A word is missing in the table: a test looks for this.
+                                 return fmt::format("\"?{}\"", value);
                                },
                                [&](const auto& access) { return toml_text(access.read(settings)); }},
                     key.field);

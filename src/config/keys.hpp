@@ -70,8 +70,8 @@ std::span<const Key> all_keys();
 const Key* find_key(std::string_view name);  // nullptr if there is none of this name
 bool is_section(std::string_view name);
 std::vector<std::string_view> section_names();
-std::string nearest_key(
-    std::string_view name);  // "" where nothing is near; a known leaf in another section counts as near
+/// "" if nothing is near; a known leaf in another section counts as near.
+std::string nearest_key(std::string_view name);
 
 /// The key's value as TOML, such that reading it back gives the same bits.
 std::string value_text(const Key& key, const Settings& settings);

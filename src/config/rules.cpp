@@ -56,7 +56,7 @@ void check_model(const Settings& settings, Rules& rules) {
                 fmt::format("{} is not a multiple of model.num_heads = {}", model.d_model, model.num_heads),
                 "d_model = num_heads x head width");
   rules.require(!divides || head_width % 2 == 0, {"model.d_model", "model.num_heads", "model.size"},
-                fmt::format("gives the odd head width {} ({} / {} heads); rotary positions turn pairs", head_width,
+                fmt::format("gives the odd head width {} ({} / {} heads); RoPE rotates pairs", head_width,
                             model.d_model, model.num_heads),
                 "an even d_model / num_heads");
   rules.require(!divides || head_width % 2 != 0 || (head_width >= 8 && head_width <= 256),
@@ -113,7 +113,7 @@ void check_gradients(const PrecisionSettings& precision, Rules& rules) {
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
                 "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
   rules.require(precision.reduce == ReducePrecision::bf16, {"precision.reduce", "precision.gradients"},
-                "\"fp32\" is wider than the gradients are kept", "precision.reduce = \"bf16\"");
+                "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
 void check_attention(const Settings& settings, Rules& rules) {
@@ -133,6 +133,18 @@ void check_attention(const Settings& settings, Rules& rules) {
                 "would be ignored: bench.tokens is given", "one of the two");
   rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
                 "would be ignored: bench.channels is given", "one of the two");
+}
+
+void check_recomputation(const Settings& settings, Rules& rules) {
+  const bool keeps_attention = settings.train.recompute == Recompute::all_but_attention;
+  rules.require(!keeps_attention || settings.train.checkpoint_activations > 0,
+                {"train.recompute", "train.checkpoint_activations"},
+                "would be ignored: train.checkpoint_activations is 0, so nothing is recomputed",
+                "train.checkpoint_activations = 1 or more");
+  rules.require(!keeps_attention || settings.attention.implementation != AttentionImplementation::standard,
+                {"train.recompute", "attention.implementation"},
+                "standard attention's backward pass needs its probabilities, which are recomputed",
+                "train.recompute = \"all\", or attention.implementation = \"flash2\"");
 }
 
 void check_sharding(const Parallel& parallel, Rules& rules) {
@@ -202,6 +214,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_files(settings, sources, rules);
   check_gradients(settings.precision, rules);
   check_attention(settings, rules);
+  check_recomputation(settings, rules);
   check_sharding(settings.parallel, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");

@@ -15,6 +15,7 @@ enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
 enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
 enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
+enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
 enum class AttentionImplementation { automatic, standard, flash1, flash2 };
@@ -73,7 +74,8 @@ struct Train {
   bool tune_gemm = false;
   bool fused = true;
   std::int64_t checkpoint_activations = 0;  // 0 none; n: keep one residual per n blocks and recompute the rest
-  std::int64_t sample_tokens = 0;           // tokens of text generated and printed after the last step
+  Recompute recompute = Recompute::all;
+  std::int64_t sample_tokens = 0;  // tokens of text generated and printed after the last step
 
   bool operator==(const Train&) const = default;
 };

@@ -11,7 +11,7 @@
 #include "data/paths.hpp"  // split_hdf5_path
 #include "io/files.hpp"
 #include "io/h5.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::data {
 namespace {

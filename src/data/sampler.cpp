@@ -6,7 +6,7 @@
 #include <bit>
 #include <stdexcept>
 
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 #include "errors.hpp"
 
 namespace tessera::data {

@@ -14,7 +14,7 @@
 namespace tessera::io {
 namespace {
 
-int first_error = 0;  // of an answer, as errno has it
+int first_error = 0;  // errno of the first write that failed
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void hold_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // The lowest free number is this one, and the wrong mode makes every use of it an error.
+    // open() takes the lowest free descriptor, which is this one; its mode makes every use of it fail.
     static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }
@@ -37,7 +37,7 @@ void answer(std::string_view text) {
 void require_answered() {
   if (first_error == 0) return;
   throw Failure(Exit::files, std::string("standard output: ") + std::strerror(first_error) +
-                                 ": what was asked for did not get there whole; send it to another place");
+                                 ": the output was not written whole; send it elsewhere");
 }
 
 }  // namespace tessera::io

@@ -54,9 +54,9 @@ int columns_of(int terminal) {
   return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/// Columns that the terminal behind `stream` has now; 0: nobody is looking. mpirun gives rank 0 a terminal of no size
-/// wherever its own output goes. scripts/run exports COLUMNS where that is a real one, whose size now the process's
-/// controlling terminal knows, unless the rank is on another host.
+/// Current width in columns of the terminal behind `stream`; 0: nobody is watching. mpirun gives rank 0 a terminal
+/// without a size, wherever mpirun's own output goes. If that is a real terminal, scripts/run exports COLUMNS, and the
+/// controlling terminal has the current width, unless the rank is on another host.
 int terminal_width(std::FILE* stream) {
   if (const int columns = columns_of(::fileno(stream)); columns > 0) return columns;
   const int at_start = std::max(std::atoi(variable("COLUMNS").c_str()), 0);
@@ -149,7 +149,7 @@ std::string Console::place_of(const StepRecord& r) const {
 }
 
 /// "step 120/400 [######----------] 30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s": parts that do not fit
-/// the terminal fall off from the right, the bar takes what is left.
+/// the terminal are dropped from the right, and the bar takes the remaining columns.
 void Console::draw_bar() {
   const auto now = std::chrono::steady_clock::now();
   last_draw_ = now;
@@ -162,8 +162,7 @@ void Console::draw_bar() {
       last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
 
   const int columns = terminal_width(stream_);
-  const auto width =
-      static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // the last makes some wrap
+  const auto width = static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // some wrap at the last
   std::string head = place_of(latest_) + " ";
   std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
   if (head.size() + tail.size() > width) {

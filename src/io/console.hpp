@@ -3,10 +3,10 @@
 ///     step     tokens     loss   val loss  grad norm        lr   ms/step   tokens/s  peak mem
 ///       10      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB
 ///
-/// Only rank 0 prints; the other ranks use Style::silent. Numbers that were not measured
-/// (NaN) show as '-'. What the stream does not take (its reader has left, the disk is full) is lost, and the job goes
-/// on. NO_COLOR and TERM=dumb turn colours off. The bar never wraps: it is cut to the width that the terminal has when
-/// it is drawn. Validation losses stay above it as lines of their own.
+/// Only rank 0 prints; the other ranks use Style::silent. Numbers that were not measured (NaN) show as '-'. Output
+/// that the stream refuses (its reader has left, the disk is full) is lost, and the job continues. NO_COLOR and
+/// TERM=dumb turn colours off. The bar never wraps: it is cut to the terminal's width at the time it is drawn.
+/// Validation losses stay above it as lines of their own.
 #pragma once
 
 #include <chrono>

@@ -53,16 +53,15 @@ std::string next_action(int error) {
       return "Free some space there, raise the quota or file size limit, or set job.directory to another file system";
     case EACCES:
     case EPERM:
-    case EROFS: return "Check who owns it and its permissions, or set job.directory to a folder you may write";
+    case EROFS: return "Check its owner and permissions, or set job.directory to a folder that you can write to";
     case ENOENT:
     case ENOTDIR:
     case ENAMETOOLONG:
     case ELOOP: return "Check the path";
     case EISDIR: return "It is a folder: give the path of a file";
     case EMFILE:
-    case ENFILE: return "Raise the limit of open files (ulimit -n)";
-    case EIO:
-      return "The disk or the network file system has a fault: look at the system log, and use another file system";
+    case ENFILE: return "Raise the limit on open files (ulimit -n)";
+    case EIO: return "The disk or the network file system is faulty: check the system log, and use another file system";
     default: return "Check the file system it is on";
   }
 }
@@ -79,7 +78,7 @@ void require_regular_file(const std::filesystem::path& path, std::string_view do
   if (S_ISDIR(status.st_mode)) throw file_failure(path, doing, EISDIR);
   const char* const kind = S_ISFIFO(status.st_mode) ? "FIFO" : S_ISSOCK(status.st_mode) ? "socket" : "device";
   throw Failure(Exit::files,
-                fmt::format("{}: not a regular file but a {}. Write what it gives to a file, and name that.",
+                fmt::format("{}: not a regular file but a {}. Write its contents to a file, and name that.",
                             path.string(), kind));
 }
 
@@ -98,7 +97,7 @@ void InputFile::read(std::int64_t first, std::span<std::byte> out) const {
     if (got < 0) throw file_failure(file_->path(), "reading", errno);
     if (got == 0) {
       require_not_shortened(file_->path(), file_->fd(), bytes_);
-      throw file_failure(file_->path(), "reading", EIO);  // bytes that are there by its size, but cannot be had
+      throw file_failure(file_->path(), "reading", EIO);  // within the file's size, yet not readable
     }
     out = out.subspan(static_cast<std::size_t>(got));
     first += got;
@@ -110,10 +109,9 @@ void require_not_shortened(const std::filesystem::path& path, int fd, std::int64
   if (::fstat(fd, &status) != 0) throw file_failure(path, "asking for its size", errno);
   if (status.st_size >= bytes) return;
   throw Failure(Exit::files,
-                fmt::format("{}: it has {} bytes where it had {} when it was opened: it was shortened while "
-                            "it was read. Restore it and go on from the last checkpoint (--resume auto); "
-                            "write other data to another file.",
-                            path.string(), status.st_size, bytes));
+                fmt::format("{}: it was shortened from {} to {} bytes while it was read. Restore it and resume from "
+                            "the last checkpoint (--resume auto); write other data to another file.",
+                            path.string(), bytes, status.st_size));
 }
 
 void sync_file(const std::filesystem::path& path) {
@@ -133,7 +131,7 @@ void sync_folder(const std::filesystem::path& path) {
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw file_failure(path, "making the folder", error.value());
+  if (error) throw file_failure(path, "creating the folder", error.value());
 }
 
 void publish(const std::filesystem::path& from, const std::filesystem::path& to) {

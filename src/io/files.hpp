@@ -22,11 +22,11 @@ Failure file_failure(const std::filesystem::path&, std::string_view doing, int e
 /// The last sentence of such a message: what the user can do about the errno `error`.
 std::string next_action(int error);
 
-/// Refuses, before it is opened, what is no regular file, be it through links: opening a FIFO waits for who writes it.
+/// Throws unless the path, with links followed, is a regular file. For use before opening: a FIFO blocks until written.
 void require_regular_file(const std::filesystem::path&, std::string_view doing = "opening");
 
-/// A regular file that is read at any place. Where it was shortened since it was opened, reading fails: by a Failure,
-/// while touching memory that is mapped there would end the process with SIGBUS.
+/// A regular file, read at any offset. Reading throws a Failure if the file has been shortened since it was opened;
+/// reading it as mapped memory would end the process with SIGBUS.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path&, std::string_view doing = "opening");
@@ -42,8 +42,7 @@ class InputFile {
   std::int64_t bytes_;
 };
 
-/// Throws where the file of the descriptor `fd`, open for reading, has fewer than the `bytes` it had when it was
-/// opened.
+/// Throws if the file of descriptor `fd`, open for reading, has fewer than `bytes`, its size when it was opened.
 void require_not_shortened(const std::filesystem::path&, int fd, std::int64_t bytes);
 
 void sync_file(const std::filesystem::path&);    // its bytes are on the disk

@@ -242,7 +242,7 @@ void require_kind(const Dataset& dataset, Type wanted) {
   }
 }
 
-/// HDF5 reads zeros, without an error, behind the end of a file that was shortened since it was opened: not so here.
+/// Throws if the file has been shortened since it was opened; HDF5 alone would read zeros there, without an error.
 void read_selected(const Dataset& dataset, Type type, hid_t space, hid_t selected, void* out) {
   const std::string& where = dataset.where();
   const Handle native = make_type(type, false), transfer = strict_transfer();
@@ -252,7 +252,7 @@ void read_selected(const Dataset& dataset, Type type, hid_t space, hid_t selecte
   hsize_t bytes = 0;
   void* descriptor = nullptr;
   H5_CHECK(H5Fget_intent(file.id(), &intent), where, "finding the file");
-  if ((intent & H5F_ACC_RDWR) != 0) return;  // ours, of which a part may not have been written yet
+  if ((intent & H5F_ACC_RDWR) != 0) return;  // our own, parts of which may still be unwritten
   H5_CHECK(H5Fget_filesize(file.id(), &bytes), where, "finding the file's size");
   H5_CHECK(H5Fget_vfd_handle(file.id(), H5P_DEFAULT, &descriptor), where, "finding the file");
   require_not_shortened(where, *static_cast<const int*>(descriptor), static_cast<std::int64_t>(bytes));
@@ -466,7 +466,7 @@ File File::open(const std::filesystem::path& path) {
   require_regular_file(path);
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);
-  H5Pset_fapl_sec2(access.id());  // whatever the environment prefers: read_selected asks for its descriptor
+  H5Pset_fapl_sec2(access.id());  // whatever the environment selects: read_selected needs its descriptor
   Handle file(H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5"), H5Fclose);
   Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
   return {std::move(file), std::move(root), path, false};

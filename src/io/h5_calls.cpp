@@ -44,15 +44,14 @@ void fail(const std::string& where, std::string_view doing) {
   if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
     throw Failure(
         Exit::files,
-        fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; where the "
-                    "file system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
+        fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; if the file "
+                    "system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
                     where, doing, reason));
   }
   if (error != 0) throw file_failure(where, doing, error);
-  throw Failure(Exit::files,
-                fmt::format("{}: {} failed: {}. The file is damaged or not what is expected there: look at "
-                            "it with h5dump -H, or use another copy.",
-                            where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
+  throw Failure(Exit::files, fmt::format("{}: {} failed: {}. The file is damaged or not of the expected kind: inspect "
+                                         "it with h5dump -H, or use another copy.",
+                                         where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
 }
 
 void start_library() {

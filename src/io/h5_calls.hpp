@@ -1,4 +1,4 @@
-/// What the wrapper of HDF5 shares among its parts: decoded errors, types, spaces. Only for src/io/h5*.cpp.
+/// Shared by the parts of the HDF5 wrapper: decoded errors, types, spaces. Only for src/io/h5*.cpp.
 ///
 /// Throws  Failure(Exit::files) with HDF5's innermost reason and what to do.
 #pragma once
@@ -22,8 +22,8 @@ Result check(Result result, const std::string& where, std::string_view doing) {
 }
 #define H5_CHECK(call, where, doing) ::tessera::io::h5::detail::check((call), (where), (doing))
 
-/// Before the first call: turns off the printing of error stacks (a setting per thread), and HDF5's clean-up at exit,
-/// which in 1.10 crashes after a file could not be flushed to a full disk. Handles close everything instead.
+/// Called before any other HDF5 function. Turns off the printing of error stacks (a setting per thread), and HDF5's
+/// clean-up at exit, which in 1.10 crashes after a failed flush to a full disk; handles close everything instead.
 void start_library();
 
 Handle text_type();
@@ -31,7 +31,7 @@ Handle text_type();
 Handle make_type(Type type, bool is_stored);
 Handle make_space(const Shape& shape);
 std::int64_t product(const Shape& shape);
-/// Transfers that stop where a number does not fit its new type, instead of clipping it.
+/// Transfer properties that make a number that does not fit its new type an error, instead of clipping it.
 Handle strict_transfer();
 
 }  // namespace tessera::io::h5::detail

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::string_view kFormat = "tessera run";
-constexpr double kFlushShare = 100;  // a flush comes at most every 100 times its own duration
+constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
 
 /// The columns of /steps besides `step`; the one list that writing and loading share.
 struct StepColumn {
@@ -33,11 +33,11 @@ const StepColumn kStepColumns[] = {
     {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
     {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
     {"step_time",
-     {"s", "end of the step before, or start where it did not follow at once, to end"},
+     {"s", "from the end of the previous step, or from the start if that came later, to the end"},
      &StepRecord::step_time_s},
     {"forward", {"s", "time of the forward pass"}, &StepRecord::forward_s},
     {"backward", {"s", "time of the backward pass"}, &StepRecord::backward_s},
-    {"exposed_comm", {"s", "time spent waiting for communication and nothing else"}, &StepRecord::exposed_comm_s},
+    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s},
     {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
     {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
     {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
@@ -82,7 +82,7 @@ std::vector<std::int64_t> numbers_up_to(std::size_t count) {
 const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
 
-/// The column of an older file, or `count` times `missing` where that file had none.
+/// A column that older files may lack: `count` times `missing` for those.
 template <class T>
 std::vector<T> load_column(const h5::Group& group, const std::string& path, std::size_t count, T missing) {
   return group.has(path) ? group.dataset(path).values<T>() : std::vector<T>(count, missing);
@@ -113,7 +113,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     } catch (const Failure& fault) {
       throw resume_without(fault.what());
     } catch (const std::out_of_range&) {
-      throw resume_without(path_.string() + ": its columns are not equally long.");
+      throw resume_without(path_.string() + ": its columns differ in length.");
     }
     last_flush_s_ = events::now_s();
   } else {
@@ -298,7 +298,7 @@ void Trace::write(const std::filesystem::path& path) const {
   comm.add("bytes", column(comm_, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
   comm.add("start", column(comm_, &CommRow::start_s), {"s", "enqueued, since the program started"});
   comm.add("end", column(comm_, &CommRow::end_s), {"s", "complete, since the program started"});
-  comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time spent waiting for it and nothing else"});
+  comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time in which the rank only waited for it"});
   comm.add("step", column(comm_, &CommRow::step), kStep);
   comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
 

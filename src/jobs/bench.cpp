@@ -19,7 +19,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::jobs {
 
@@ -46,7 +46,7 @@ std::int64_t repeats_within(const config::Bench& bench, double once_s) {
 }
 
 Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
-  // 1. the first run of the warm-up, then the rest
+  // 1. the first run of the warm-up, then bench.rest_ms of rest
   std::int64_t warmup = bench.warmup;
   const auto rest = std::chrono::duration<double, std::milli>(bench.rest_ms);
   if (bench.rest_ms > 0 && (warmup > 0 || bench.warmup_ms > 0)) {
@@ -56,8 +56,8 @@ Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::fun
   }
   std::this_thread::sleep_for(rest);
 
-  // 2. warm up; the fastest run determines how many repeats there is time for. On a device the host does not wait
-  // for the last run
+  // 2. the rest of the warm-up; its fastest run decides how many repeats there is time for. On a device the last run is
+  //    left to phase 3
   const std::int64_t leading = kernels::kIsHost<Exec> ? 0 : 1;
   const double start_s = events::now_s();
   double once_s = INFINITY;
@@ -207,7 +207,7 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
   io::answer(fmt::format("{}\n", table.line(table.rows() - 1)));
 }
 
-void write_and_say(const BenchTable& table, const std::string& path, const Context& context) {
+void write_and_report(const BenchTable& table, const std::string& path, const Context& context) {
   write_result(path, [&](io::h5::File& file) { table.write(file, context); });
 }
 

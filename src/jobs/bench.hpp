@@ -81,7 +81,7 @@ class BenchTable {
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
 
 /// Writes the table to `path` and prints its path. For rank 0.
-void write_and_say(const BenchTable& table, const std::string& path, const Context& context);
+void write_and_report(const BenchTable& table, const std::string& path, const Context& context);
 
 /// Refuses (exit 3) to benchmark with a BLAS other than OpenBLAS, MKL and BLIS.
 void require_fast_blas();

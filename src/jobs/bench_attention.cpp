@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
+#include <stdexcept>
 
 #include "jobs/bench.hpp"
 #include "jobs/scalars.hpp"
@@ -19,7 +21,6 @@
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/core/round_up.hpp"
 #include "memory/arena.hpp"
 
@@ -38,9 +39,7 @@ struct Case {
   bool causal = false;
 
   std::int64_t head_elements() const { return std::int64_t{B} * H * T * D; }
-  std::int64_t score_elements() const {
-    return choice.kind == AttentionKind::standard ? std::int64_t{B} * H * T * T : 0;
-  }
+  std::int64_t score_elements() const { return kernels::stores_scores(choice.kind) ? std::int64_t{B} * H * T * T : 0; }
 };
 
 struct Measured {
@@ -72,9 +71,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
-  if (c.choice.kind == AttentionKind::flash2 && c.choice.backward == Engine::portable)
-    layout.add_outside("pads",
-                       kernels::flash2_backward_scratch_bytes<Real>(kernels::kTargetOf<Exec>, c.B, c.H, c.T, c.D));
+  const std::int64_t scratch_bytes = kernels::attention_scratch_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D);
+  if (scratch_bytes > 0) layout.add_outside("pads", scratch_bytes);
   layout.place();
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
@@ -187,6 +185,41 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   return row;
 }
 
+/// The implementation of that name, one of bench.implementations.
+AttentionKind kind_named(std::string_view name) {
+  for (const AttentionKind kind : {AttentionKind::standard, AttentionKind::flash2}) {
+    if (name_of(kind) == name) return kind;
+  }
+  throw std::logic_error("bench.attention: a word of bench.implementations without an implementation");
+}
+
+/// Appends the cases of flash2, which differ from `c` by engine and order.
+void add_flash2(const config::Bench& bench, Case c, std::vector<Case>& cases) {
+  for (const bool tuned : bench.tuned) {
+    if (!tuned) {
+      c.engine = "portable";
+      c.choice = AttentionKind::flash2;
+      c.has_forward = c.has_backward = true;
+      cases.push_back(c);
+      continue;
+    }
+    for (const std::string& word : bench.engines) {
+      for (const bool deterministic : bench.deterministic) {
+        c.choice = kernels::fastest_attention(c.dtype, c.D, deterministic);
+        Engine forward = c.choice.forward, backward = c.choice.backward;
+        if (word != "auto") forward = backward = word == "mma" ? Engine::mma : Engine::wgmma;
+        c.engine = std::string(name_of(forward));
+        if (backward != forward) c.engine += "+" + std::string(name_of(backward));
+        c.has_forward = forward != Engine::portable && kernels::has_forward(forward, c.dtype, c.D);
+        c.has_backward = backward != Engine::portable && kernels::has_backward(backward, c.dtype, c.D);
+        if (c.has_forward) c.choice.forward = forward;
+        if (c.has_backward) c.choice.backward = backward;
+        cases.push_back(c);
+      }
+    }
+  }
+}
+
 /// All cases that the deck requests at one dtype, mask, length and width; `standard` first.
 std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
   const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
@@ -198,36 +231,18 @@ std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal,
   c.T = static_cast<int>(T);
   c.D = static_cast<int>(D);
   c.causal = causal;
+  std::set<AttentionKind> kinds;
+  for (const std::string& word : bench.implementations) kinds.insert(kind_named(word));
   std::vector<Case> cases;
-  if (contains(bench.implementations, "standard")) {
-    c.implementation = "standard";
-    c.engine = "-";
-    c.choice = AttentionKind::standard;
-    cases.push_back(c);
-  }
-  if (!contains(bench.implementations, "flash2")) return cases;
-  c.implementation = "flash2";
-  for (const bool tuned : bench.tuned) {
-    if (!tuned) {
-      c.engine = "portable";
-      c.choice = AttentionKind::flash2;
-      c.has_forward = c.has_backward = true;
-      cases.push_back(c);
-      continue;
-    }
-    for (const std::string& word : bench.engines) {
-      for (const bool deterministic : bench.deterministic) {
-        c.choice = kernels::fastest_attention(dtype, c.D, deterministic);
-        Engine forward = c.choice.forward, backward = c.choice.backward;
-        if (word != "auto") forward = backward = word == "mma" ? Engine::mma : Engine::wgmma;
-        c.engine = std::string(name_of(forward));
-        if (backward != forward) c.engine += "+" + std::string(name_of(backward));
-        c.has_forward = forward != Engine::portable && kernels::has_forward(forward, dtype, c.D);
-        c.has_backward = backward != Engine::portable && kernels::has_backward(backward, dtype, c.D);
-        if (c.has_forward) c.choice.forward = forward;
-        if (c.has_backward) c.choice.backward = backward;
+  for (const AttentionKind kind : kinds) {
+    c.implementation = std::string(name_of(kind));
+    switch (kind) {
+      case AttentionKind::standard:
+        c.engine = "-";
+        c.choice = kind;
         cases.push_back(c);
-      }
+        break;
+      case AttentionKind::flash2: add_flash2(bench, c, cases); break;
     }
   }
   return cases;
@@ -258,7 +273,7 @@ Exit bench_attention(const Context& context) {
         }
       }
     }
-    write_and_say(table, path, context);
+    write_and_report(table, path, context);
   });
   return Exit::finished;
 }

@@ -21,7 +21,7 @@
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
 #include "kernels/weighted_sum.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -239,7 +239,7 @@ Exit bench_kernels(const Context& context) {
     for (const std::string& dtype : context.settings().bench.dtypes) {
       with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, table); });
     }
-    write_and_say(table, path, context);
+    write_and_report(table, path, context);
   });
   return Exit::finished;
 }

@@ -44,7 +44,10 @@ struct Row {
 };
 
 std::string attention_text(const kernels::AttentionChoice& choice) {
-  if (choice.kind == kernels::AttentionKind::standard) return "standard";
+  switch (choice.kind) {
+    case kernels::AttentionKind::standard: return std::string(name_of(choice.kind));
+    case kernels::AttentionKind::flash2: break;
+  }
   const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
   return forward == backward ? forward : forward + "+" + backward;
 }
@@ -217,7 +220,7 @@ Exit bench_step(const Context& context) {
     }
   }
   if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
-  on_root(world, [&] { write_and_say(table, path, context); });
+  on_root(world, [&] { write_and_report(table, path, context); });
   return Exit::finished;
 }
 

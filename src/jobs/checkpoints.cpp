@@ -33,8 +33,8 @@ std::string overrides_to(const config::Settings& checkpoint, const config::Setti
 void require_same_model(const io::CheckpointState& state, const config::Settings& before,
                         const config::Settings& settings, const data::Corpus& corpus) {
   if (const std::string overrides = overrides_to(before, settings); !overrides.empty()) {
-    throw Failure(Exit::usage, fmt::format("the checkpoint holds another model than the deck. To go on with the "
-                                           "checkpoint's add{}; for the deck's name a job.directory of its own",
+    throw Failure(Exit::usage, fmt::format("the checkpoint's model is not the deck's. To continue with the "
+                                           "checkpoint's, add{}; to train the deck's, name another job.directory",
                                            overrides));
   }
   if (state.tokenisation != corpus.tokenisation()) {
@@ -70,8 +70,8 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
   std::error_code error;
   const fs::path place = fs::canonical(checkpoint, error).lexically_relative(fs::weakly_canonical(directory, error));
   if (place.empty() || *place.begin() == "..") return;
-  throw Failure(Exit::files, fmt::format("{}: this checkpoint lies in job.directory and is none that its run continues "
-                                         "from; use another job.directory",
+  throw Failure(Exit::files, fmt::format("{}: this checkpoint lies in job.directory, but its run does not continue "
+                                         "from it; use another job.directory",
                                          checkpoint.string()));
 }
 
@@ -130,7 +130,7 @@ Beginning find_beginning(const Context& context, const data::Corpus& corpus, con
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
-  const bool was_sharded = !state.shard.empty() && state.shard != "none";
+  const bool was_sharded = !state.shard.empty() && state.shard != "none" && state.ranks > 1;
   note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
                    was_sharded ? ", each its part of the " + state.shard : ""));
   return beginning;
@@ -143,8 +143,9 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   together(world, [&] {
     trainer.load_state([&](const train::StateTensor& tensor) {
       if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
-        throw Failure(Exit::files, fmt::format("{}: {}/{} has another shape than the model; the checkpoint is damaged",
-                                               checkpoint.folder().string(), tensor.group, tensor.param->label));
+        throw Failure(Exit::files,
+                      fmt::format("{}: {}/{} has another shape than in the model; the checkpoint is damaged",
+                                  checkpoint.folder().string(), tensor.group, tensor.param->label));
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);
     });
@@ -180,7 +181,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .loss_scale = scalars.loss_scale,
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
-                                  .shard = config::value_text(*config::find_key("parallel.shard"), settings),
+                                  .shard = std::string(train::name_of(settings.parallel.shard)),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),

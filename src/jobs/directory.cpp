@@ -59,14 +59,14 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
     fs::create_directories(path_, error);
     if (!error) lock_ = open((path_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (error || lock_ < 0) {
-      throw Failure(Exit::files, fmt::format("{}: cannot be made or written: {}; name a directory that can be "
+      throw Failure(Exit::files, fmt::format("{}: cannot be created or written: {}; name a directory that can "
                                              "(job.directory=...)",
                                              path_.string(), error ? error.message() : std::strerror(errno)));
     }
     const auto is_taken = [&] {
       if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return false;
       if (errno == EWOULDBLOCK) return true;
-      note(fmt::format("{}: this file system has no locks ({}): take care that no other run works in this directory\n",
+      note(fmt::format("{}: this file system has no locks ({}): make sure that no other run works in this directory\n",
                        path_.string(), std::strerror(errno)));
       return false;
     };
@@ -117,7 +117,7 @@ std::string result_path(const Context& context, const std::string& name) {
   }
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
-    throw Failure(Exit::files, fmt::format("{}: cannot be made: {}; choose another job.output",
+    throw Failure(Exit::files, fmt::format("{}: cannot be created: {}; choose another job.output",
                                            path.parent_path().string(), error.message()));
   }
   return path.string();

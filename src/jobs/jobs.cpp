@@ -1,11 +1,14 @@
 #include "jobs/jobs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <vector>
 
 #include "config/jobs.hpp"
+#include "config/keys.hpp"
 #include "jobs/together.hpp"
 #include "parallel/collective.hpp"
 
@@ -29,7 +32,7 @@ constexpr Row kTable[] = {
 static_assert(std::size(kTable) == std::size(config::kJobs), "every job has a row in both tables");
 
 /// Whether the job captures steps as graphs.
-bool wants_graph(const config::JobTraits& traits, const config::Settings& settings) {
+bool captures_graphs(const config::JobTraits& traits, const config::Settings& settings) {
   if (!traits.has_steps || traits.resumes) return traits.has_steps && settings.train.graph;
   const std::vector<std::string>& variants = settings.bench.variants;
   return std::any_of(variants.begin(), variants.end(), [&](const std::string& variant) {
@@ -39,6 +42,23 @@ bool wants_graph(const config::JobTraits& traits, const config::Settings& settin
 
 }  // namespace
 
+void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume) {
+  const std::string first = world.broadcast(deck.resolved), first_resume = world.broadcast(resume.value_or(""));
+  together(world, [&] {
+    std::vector<std::string> other;
+    if (deck.resolved != first) {  // comments apart
+      other = config::differences(config::parse_deck(first, "the deck of rank 0").settings, deck.settings);
+    }
+    if (resume.value_or("") != first_resume) {
+      other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
+    }
+    if (other.empty()) return;
+    throw Failure(Exit::usage, fmt::format("was started otherwise than rank 0 ({}): give all ranks the same deck, "
+                                           "overrides and --resume",
+                                           fmt::join(other, ", ")));
+  });
+}
+
 Exit run_job(const Context& context) {
   const config::JobTraits& traits = config::traits_of(context.settings().job.kind);
   parallel::World& world = context.world;
@@ -47,7 +67,7 @@ Exit run_job(const Context& context) {
                   "--resume continues a training run; this deck's job.kind is another (generate takes a checkpoint as "
                   "job.input)");
   }
-  if (wants_graph(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
+  if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(
         world, Exit::environment,
         "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, which "

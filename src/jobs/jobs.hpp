@@ -1,7 +1,7 @@
 /// The jobs: one function per job.kind, one file each, one table (jobs.cpp).
 ///
-/// A job runs on every rank of the world and returns the program's exit code. A failure common to
-/// all ranks is thrown as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
+/// A job runs on every rank of the world and returns the program's exit code. A failure common to all ranks is thrown
+/// as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
 #include <optional>
@@ -21,6 +21,10 @@ struct Context {
 
   const config::Settings& settings() const { return deck.settings; }
 };
+
+/// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0: each
+/// would share steps in a way of its own, and no transfer would notice.
+void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
 /// Runs the job of job.kind.
 /// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be

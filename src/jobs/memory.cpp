@@ -5,6 +5,7 @@
 #include "errors.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/core/words.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
 
@@ -38,6 +39,20 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
                             memory::readable_bytes(available_bytes(share)),
                             share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
                             layout.table(), advice));
+}
+
+void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
+  if (kComputesOnHost) return;  // counted by require_memory
+  const std::int64_t pinned = world.local_size() * layout.arena_bytes(memory::Space::host);
+  const std::int64_t available = memory::available_host_bytes();
+  if (pinned <= available) return;
+  throw Failure(
+      Exit::out_of_memory,
+      fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
+                  "groups included: ask the scheduler for more, use more hosts, or keep the optimizer's state on the "
+                  "GPUs (parallel.offload = \"none\", parallel.shard = \"optimizer\")\n{}",
+                  memory::readable_bytes(pinned), world.host(), counted(world.local_size(), "rank"),
+                  memory::readable_bytes(available), layout.table()));
 }
 
 }  // namespace tessera::jobs

@@ -141,7 +141,7 @@ std::string compare_text(const config::CommandLine& line) {
   const train::Rates rates = train::rates_of(settings, plan, machine);
   const train::Spread spread = train::spread_of(plan, settings.plan);
   train::StepTime time{NAN, NAN, NAN, NAN, NAN};
-  if (train::missing_rates(plan, rates, spread).empty()) {
+  if (train::missing_rates(plan, rates, spread).empty() && train::offloaded_bytes(plan) == 0) {
     time = train::predict_step(plan, settings.parallel, rates, spread);
   }
   const auto arena = static_cast<double>(plan.layout.arena_bytes());

@@ -85,6 +85,7 @@ class TrainingRun {
     together(world_, [&] {
       const MemoryShare share = share_of_memory(world_);
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(share));
+      require_pinned_memory(plan_->layout, world_);
     });
     together(world_, [&] {
       corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,
@@ -120,6 +121,7 @@ class TrainingRun {
     } else {
       trainer_->initialize(settings_.job.seed);
     }
+    together(world_, [&] { measure_offload(); });
     on_root(world_, [&] {
       if (!continues) directory_->clear();  // only now: all that can be refused has been
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
@@ -140,6 +142,17 @@ class TrainingRun {
     if (beginning.checkpoint && !continues)
       save();  // so that a kill before the next checkpoint does not lose the start
     return true;
+  }
+
+  /// Says what the link to offloaded state moves, and what that means for a step.
+  void measure_offload() {
+    if (train::offloaded_bytes(*plan_) == 0) return;
+    const train::LinkRate rate = trainer_->measure_link();
+    offload_s_ = rate.seconds;
+    note(fmt::format(
+        "offload    {} pinned, the link moves {:.1f} GB/s each way at once: an update takes at least {:.1f} ms\n",
+        memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), rate.bytes / rate.seconds / 1e9,
+        1e3 * rate.seconds));
   }
 
   /// From now on --resume auto finds this checkpoint or a successor. For rank 0.
@@ -257,6 +270,7 @@ class TrainingRun {
     if (is_profiled) add_profile();  // of the step: a validation or a checkpoint may follow
     if (trace_) trace_->record_events(false);
     steps_s_ += numbers.step_s;
+    updates_s_ += numbers.optimizer_s;
     ++step_;
     sample_ += settings_.train.batch_size;
 
@@ -382,6 +396,10 @@ class TrainingRun {
     note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n",
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
                      share(checkpoint_s_), share(trace_s_)));
+    if (offload_s_ > 0 && step_ > first_step_) {
+      note(fmt::format("offload    updates took {:.1f} ms each, the link alone {:.1f} ms\n",
+                       1e3 * updates_s_ / static_cast<double>(step_ - first_step_), 1e3 * offload_s_));
+    }
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
     }
@@ -469,6 +487,8 @@ class TrainingRun {
   std::int64_t validated_step_ = 0;
   double start_s_ = 0;           // of the loop
   std::int64_t first_step_ = 0;  // of this start
+  double updates_s_ = 0;         // of all steps
+  double offload_s_ = 0;         // that the link takes for what is offloaded; 0: nothing is
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 

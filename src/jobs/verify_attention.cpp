@@ -16,7 +16,6 @@
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "memory/arena.hpp"
 #include "train/plan.hpp"
@@ -108,13 +107,14 @@ void verify(const Context& context) {
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
 
   const kernels::AttentionChoice choice = train::choose_attention(settings.attention, kDtype<Scalar>, D);
-  const bool is_standard = choice.kind == kernels::AttentionKind::standard;
-  const std::int64_t pairs = is_standard ? B * H * Tq * Tk : 0;
+  const bool stores_scores = kernels::stores_scores(choice.kind);
+  const std::int64_t pairs = stores_scores ? B * H * Tq * Tk : 0;
   const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(
       choice, static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D));
   const std::int64_t needed =
       static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
-      kernels::flash2_backward_scratch_bytes<Accum<Scalar>>(kernels::kTargetOf<Exec>, B, H, Tk, static_cast<int>(D));
+      kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(B), static_cast<int>(H),
+                                       static_cast<int>(Tk), static_cast<int>(D));
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
@@ -126,7 +126,7 @@ void verify(const Context& context) {
   const OnDevice<Scalar> q("q", q_h), k("k", k_h), v("v", v_h), d_out("d_out", d_out_h);
   const OnDevice<Scalar> out("out", q_h.shape), d_q("d_q", q_h.shape), d_k("d_k", k_h.shape), d_v("d_v", k_h.shape);
   const OnDevice<Real> lse("lse", io::h5::Shape{B, H, Tq});
-  const io::h5::Shape scores = is_standard ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
+  const io::h5::Shape scores = stores_scores ? io::h5::Shape{B, H, Tq, Tk} : io::h5::Shape{0, 0, 0, 0};
   const OnDevice<Scalar> probabilities("probabilities", scores), d_scores("d_scores", scores);
 
   const Kokkos::View<std::int32_t, Exec::memory_space> tile_counter("tile_counter");  // 0

@@ -47,11 +47,15 @@ struct Declarer {
     return o.for_training && (o.checkpoint_blocks == 0 || block % o.checkpoint_blocks == 0);
   }
 
+  bool keeps_attention_of_forward() const {
+    return o.for_training && o.checkpoint_blocks > 0 && !o.recomputes_attention;
+  }
+
   /// The tensors of `block` for a pass whose moment m is tick pass(m). A tensor lives from the moment that writes it to
   /// the last that reads it: in the forward pass or, if `kept`, in the backward pass. `x1` and `act` are passed if
-  /// another block already owns them.
+  /// another block already owns them, `attended` if attention's results are those of another pass.
   BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1,
-                             TensorId act = kAbsent) const {
+                             TensorId act = kAbsent, const BlockTensors* attended = nullptr) const {
     const int unit = block + 1;
     const auto life = [&](int written, int read, int read_backward) {
       return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
@@ -62,8 +66,12 @@ struct Declarer {
     t.rrms1 = activation(path + "rrms1", {N}, real, life(0, 0, 7));
     t.normed1 = activation(path + "normed1", {N, s.C}, o.dtype, life(0, 1, 7));
     t.qkv = activation(path + "qkv", {N, 3 * s.C}, o.dtype, life(1, 2, 6));
-    t.attn = activation(path + "attn", {N, s.C}, o.dtype, life(2, 3, 6));
-    t.lse = activation(path + "lse", {o.sequences, s.H, s.T}, real, life(2, 2, 6));
+    const bool keeps_attention = kept || keeps_attention_of_forward();
+    const auto attention_life = [&](int read) {
+      return Lifetime{pass(2), keeps_attention ? time.backward(unit, 6) : pass(read)};
+    };
+    t.attn = attended ? attended->attn : activation(path + "attn", {N, s.C}, o.dtype, attention_life(3));
+    t.lse = attended ? attended->lse : activation(path + "lse", {o.sequences, s.H, s.T}, real, attention_life(2));
     t.probabilities =
         standard ? activation(path + "probabilities", {o.sequences, s.H, s.T, s.T}, o.dtype, life(2, 2, 6)) : kAbsent;
     Lifetime x2 = life(4, 4, 4);
@@ -94,8 +102,9 @@ struct Declarer {
           static_cast<int>(std::min(s.L, (block / o.checkpoint_blocks + 1) * o.checkpoint_blocks)) - 1;
       const auto recompute = [&](int) { return time.backward(last_of_segment + 1, 0); };
       const bool is_first = keeps_residual_at(block);  // of its segment, whose blocks are recomputed in one moment
-      t.backward[block] = block_tensors(block, path + "recomputed.", true, recompute, 0, is_first ? x1 : kAbsent,
-                                        is_first ? kAbsent : t.backward[block - 1].act);
+      t.backward[block] =
+          block_tensors(block, path + "recomputed.", true, recompute, 0, is_first ? x1 : kAbsent,
+                        is_first ? kAbsent : t.backward[block - 1].act, o.recomputes_attention ? nullptr : &in_forward);
     } else {
       t.backward[block] = in_forward;
     }

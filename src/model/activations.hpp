@@ -8,7 +8,8 @@
 ///
 /// The embedding and the head use ticks 0 and 1 of their units. With `checkpoint_blocks` = n only the residual stream
 /// at every n-th block survives the forward pass; the other tensors have two lifetimes, one in the forward pass and one
-/// from the recomputation of their segment on.
+/// from the recomputation of their segment on. `recomputes_attention` off: attention's output and log-sum-exp live on from
+/// the forward pass, too.
 #pragma once
 
 #include <optional>
@@ -31,15 +32,16 @@ struct Timeline {
 };
 
 struct ActivationOptions {
-  std::int64_t sequences;          // B, the largest micro-batch
-  Dtype dtype;                     // of activations
-  bool for_training;               // false: forward only, nothing is kept
-  std::int64_t checkpoint_blocks;  // 0: keep everything
+  std::int64_t sequences;            // B, the largest micro-batch
+  Dtype dtype;                       // of activations
+  bool for_training;                 // false: forward only, nothing is kept
+  std::int64_t checkpoint_blocks;    // 0: keep everything
   kernels::AttentionChoice attention;
   kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
   bool has_narrow_gradients = false;                 // parameter gradients in 16 bits
   bool is_fused = true;                              // false: every element-wise operation is a launch of its own
   kernels::Target target = kernels::kHere;           // whose workspaces are declared
+  bool recomputes_attention = true;  // with checkpointing; false: its output and log-sum-exp are kept
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.

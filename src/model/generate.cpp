@@ -7,7 +7,7 @@
 
 #include "errors.hpp"
 #include "kernels/core/instantiate.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 #include "model/transformer.hpp"
 
 namespace tessera::model {

@@ -8,7 +8,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/master_weights.hpp"
 #include "model/params.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::model {
 

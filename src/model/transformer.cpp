@@ -90,8 +90,8 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, Ke
   const Matrix delta = rows(tensors_.delta, shape_.C);
   for (int block = 0; block < static_cast<int>(shape_.L); ++block) {
     hooks.before(pass, block + 1);
-    block_forward(exec, block, tensors_.forward[block], entry, delta, {.needs_delta = true, .has_ticks = true}, cache,
-                  hooks);
+    block_forward(exec, block, tensors_.forward[block], entry, delta,
+                  {.needs_delta = true, .has_ticks = true, .attends = true}, cache, hooks);
     entry = {rows(tensors_.forward[block].x2, shape_.C), delta};
     hooks.after(pass, block + 1);
   }
@@ -139,7 +139,7 @@ void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block,
       attend.probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, seen);
     }
   }
-  attend.forward(exec);
+  if (use.attends) attend.forward(exec);
   tick(3);
   linear(exec, attn, p.out, delta_out);
   tick(4);
@@ -255,7 +255,8 @@ void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int la
   for (int block = first; block <= last_block; ++block) {
     hooks.before(Pass::recompute, block + 1);
     block_forward(exec, block, tensors_.backward[block], entry, delta,
-                  {.needs_delta = block < last_block, .has_ticks = false}, nullptr, hooks);
+                  {.needs_delta = block < last_block, .has_ticks = false, .attends = options_.recomputes_attention},
+                  nullptr, hooks);
     entry = {rows(tensors_.backward[block].x2, shape_.C), delta};
     if (block < last_block) hooks.after(Pass::recompute, block + 1);
   }

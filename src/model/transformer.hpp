@@ -116,6 +116,7 @@ class Transformer {
   struct BlockUse {    // what a block's forward pass is run for
     bool needs_delta;  // somebody reads what the block adds at its end
     bool has_ticks;    // its moments are on the time line
+    bool attends;      // else attention's output and log-sum-exp are there already
   };
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
                      KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);

@@ -1,6 +1,7 @@
 #include "optim/step_state.hpp"  // the contract is there; here is how
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/random.hpp"
 
 namespace tessera::optim {
 
@@ -32,7 +33,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
     ++s.optimizer_steps;
     if (scales_dynamically && ++s.good_steps == kGrowthInterval) {
       s.good_steps = 0;
-      s.loss_scale = scale < kLargestScale ? scale * 2 : scale;
+      s.loss_scale = scale < kMaxLossScale ? scale * 2 : scale;
     }
   } else if (scales_dynamically) {
     s.good_steps = 0;
@@ -45,6 +46,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   const double t = static_cast<double>(s.optimizer_steps);
   s.adamw.bias1 = 1 - kernels::exp(t * kernels::log(beta1));
   s.adamw.bias2 = 1 - kernels::exp(t * kernels::log(beta2));
+  s.adamw.noise = mix(seed, static_cast<std::uint64_t>(s.step));
   ++s.step;
 }
 

@@ -30,12 +30,12 @@ struct StepState {
 template <class Exec>
 using StateView = kernels::Value<StepState, Exec>;
 
-/// The state at its place in an arena, which knows it as numbers of 8 bytes.
+/// The state at its address in an arena, whose layout declares it as 8-byte numbers.
 inline StateView<kernels::Device> state_at(double* memory) {
   return StateView<kernels::Device>(reinterpret_cast<StepState*>(memory));
 }
 
-/// grad_scale = loss_scale / tokens, so that the sum over ranks of all gradients is the gradient of the mean loss.
+/// grad_scale = loss_scale / tokens: the gradients, summed over ranks, are then those of the mean loss, scaled.
 template <class Exec, class Real>
 struct BeginStep {
   StateView<Exec> state;
@@ -53,8 +53,9 @@ struct PrepareUpdate {
   double beta1, beta2;
   double clip_norm;         // 0: off
   bool scales_dynamically;  // fp16
+  std::uint64_t seed;       // of stochastic rounding
 
-  static constexpr double kLargestScale = 1 << 24;
+  static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles
 
   void launch(const Exec& exec) const;

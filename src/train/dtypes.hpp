@@ -22,4 +22,13 @@ auto with_types(const Plan& plan, const Work& work) {
   return work.template operator()<float, float>();
 }
 
+/// Returns work.template operator()<Moment>(): the type of AdamW's moments.
+template <class Scalar, class Work>
+auto with_moments(const Plan& plan, const Work& work) {
+  if constexpr (sizeof(Accum<Scalar>) == 4) {
+    if (plan.layout[plan.state.m].dtype == Dtype::bf16) return work.template operator()<bfloat16>();
+  }
+  return work.template operator()<Accum<Scalar>>();
+}
+
 }  // namespace tessera::train

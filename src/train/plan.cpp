@@ -4,7 +4,6 @@
 
 #include <stdexcept>
 
-#include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -14,6 +13,7 @@
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
 #include "train/compute.hpp"
+#include "train/offload.hpp"
 #include "train/pipeline.hpp"
 #include "train/update.hpp"
 
@@ -133,18 +133,30 @@ HostTensors declare_host_tensors(const std::string& label, std::int64_t sequence
   return t;
 }
 
-StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch, Dtype dtype,
-                           Dtype gradients, bool has_wire, memory::Layout& layout, const model::Timeline& time) {
+/// How the arrays are stored.
+struct Storage {
+  Dtype weights, gradients, moments;
+  bool has_master, has_wire;
+  bool offloads_optimizer;
+};
+
+StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
+                           const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
+  const auto [dtype, gradients, moments, has_master, has_wire, offloads_optimizer] = storage;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
   const parallel::Ownership& o = sharing.ownership;
-  const auto array = [&](const std::string& label, std::int64_t count, Dtype kept, Category category) {
-    if (o.shards() == 1) return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole);
+  const auto array = [&, offloads = offloads_optimizer](const std::string& label, std::int64_t count, Dtype kept,
+                                                        Category category) {
+    const bool is_on_host = offloads && category == Category::optimizer;
+    const memory::Space space = is_on_host ? memory::Space::host : memory::Space::device;
+    if (o.shards() == 1)
+      return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole, space);
     std::vector<memory::Part> parts;  // units: a part of one may begin and end within tensors
     for (int unit = 0; unit < o.units(); ++unit) {
       parts.push_back({label + "." + o[unit].label, count == o.owned_count() ? o.part(unit) : o.padded(unit)});
     }
-    return layout.add_flat(label, std::move(parts), kept, category, whole);
+    return layout.add_flat(label, std::move(parts), kept, category, whole, space);
   };
   const auto in_places = [&](const std::string& label, const std::vector<int>& places, Dtype kept, Category category,
                              Lifetime life) {
@@ -162,7 +174,8 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
     t.gathered = in_places("params.gathered", sharing.weights_places, dtype, Category::parameters, whole);
   }
   t.master = kAbsent;
-  if (dtype == Dtype::bf16) t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
+  if (dtype == Dtype::bf16 && has_master)
+    t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
   if (dtype == Dtype::fp16) t.master = array("optimizer.master", o.owned_count(), real, Category::optimizer);
   t.grads = array("grads", sharing.gradients_count(), gradients, Category::gradients);
   t.wire = kAbsent;
@@ -174,13 +187,26 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   } else if (has_wire) {
     t.wire = layout.add("grads.wire", {o.whole_count()}, Dtype::bf16, Category::gradients, whole);
   }
-  t.m = array("optimizer.m", o.owned_count(), real, Category::optimizer);
-  t.v = array("optimizer.v", o.owned_count(), real, Category::optimizer);
+  t.m = array("optimizer.m", o.owned_count(), moments, Category::optimizer);
+  t.v = array("optimizer.v", o.owned_count(), moments, Category::optimizer);
+  if (offloads_optimizer) {
+    for (const memory::TensorId home : {t.m, t.v, t.master}) {
+      if (home == kAbsent) continue;
+      const std::string label = layout[home].label + ".chunk.";
+      const Dtype kept = layout[home].dtype;
+      std::vector<memory::TensorId>& places = t.staged.emplace_back();
+      for (int slot = 0; slot < kChunkSlots; ++slot) {
+        places.push_back(layout.add(fmt::format("{}{}", label, slot), {chunk_elements(o.owned_count())}, kept,
+                                    Category::optimizer, {time.update(), time.update()}));
+      }
+    }
+  }
 
   const auto cleared = static_cast<std::int64_t>(clear_lists(table, sharing).spans.size());
   t.cleared =
       layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace, whole);
-  t.adamw_blocks = layout.add("adamw.blocks", {max_adamw_blocks(table, sharing), sizeof(kernels::AdamwBlock) / 4},
+  t.adamw_blocks = layout.add("adamw.blocks",
+                              {max_adamw_blocks(table, sharing, offloads_optimizer), sizeof(kernels::AdamwBlock) / 4},
                               Dtype::int32, Category::workspace, whole);
   t.norm_partial = layout.add("norm2.partial", {norm_blocks(sharing)}, Dtype::fp64, Category::workspace,
                               {time.update(), time.update()});
@@ -231,12 +257,21 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .math = math_of(settings.precision.compute),
                         .has_narrow_gradients = is_narrow,
                         .is_fused = settings.train.fused,
-                        .target = machine.target},
+                        .target = machine.target,
+                        .recomputes_attention = settings.train.recompute == config::Recompute::all},
             .layout = {},
             .activations = {},
             .state = {},
             .sharing = share_units(settings.parallel, model::ParamTable(shape), ranks)};
-  plan.state = declare_state(plan.table, plan.sharing, batch, dtype, gradients, has_wire, plan.layout, {shape.units()});
+  const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
+  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const Storage storage{.weights = dtype,
+                        .gradients = gradients,
+                        .moments = has_narrow_moments ? Dtype::bf16 : real,
+                        .has_master = settings.precision.master == config::MasterPrecision::fp32,
+                        .has_wire = has_wire,
+                        .offloads_optimizer = settings.parallel.offload != config::Offload::none};
+  plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
     plan.state.slots.push_back(declare_host_tensors(label, std::int64_t{batch.micro_steps} * batch.micro_sequences,
@@ -266,6 +301,15 @@ double step_flop(const Plan& plan) {
   const double tokens = static_cast<double>(plan.batch.global_sequences * s.T);
   const double multiplied = static_cast<double>(plan.table.parameter_count() - s.V * s.C);
   return tokens * (6 * multiplied + 6.0 * static_cast<double>(s.L * s.C * s.T));
+}
+
+std::int64_t offloaded_bytes(const Plan& plan) {
+  std::int64_t bytes = 0;
+  if (plan.state.staged.empty()) return bytes;
+  for (const memory::TensorId home : {plan.state.m, plan.state.v, plan.state.master}) {
+    if (home != kAbsent) bytes += plan.layout[home].bytes;
+  }
+  return bytes;
 }
 
 NetworkBytes network_bytes(const Plan& plan) {
@@ -317,7 +361,7 @@ std::string unreached(const config::Settings& settings) {
 }
 
 /// What crosses the network in a step, and how the ranks share what they keep; "" on one rank.
-std::string describe_network(const Plan& plan, const config::Settings& settings) {
+std::string describe_network(const Plan& plan) {
   if (plan.batch.ranks == 1) return "";
   const Sharing& sharing = plan.sharing;
   const NetworkBytes bytes = network_bytes(plan);
@@ -325,9 +369,8 @@ std::string describe_network(const Plan& plan, const config::Settings& settings)
   const int shards = sharing.ownership.shards();
   std::string text;
   if (sharing.shard != config::Shard::none) {
-    text +=
-        fmt::format("sharing    {} in {} parts{}\n", config::value_text(*config::find_key("parallel.shard"), settings),
-                    shards, shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
+    text += fmt::format("sharing    {} in {} parts{}\n", name_of(sharing.shard), shards,
+                        shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
   }
   text += fmt::format("network    {} of gradients per step", readable(bytes.gradients));
   if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", readable(bytes.weights));
@@ -360,7 +403,12 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       "work       {:.3g} flop per step{}\n", step,
       is_run ? fmt::format(", {:.3g} in all ({})", step * settings.train.steps, counted(settings.train.steps, "step"))
              : "");
-  text += describe_network(plan, settings);
+  text += describe_network(plan);
+  if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
+    text +=
+        fmt::format("offload    {} of optimizer state on the host; each step streams it through the device and back\n",
+                    memory::readable_bytes(bytes));
+  }
   if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
   return text;
 }

@@ -56,14 +56,17 @@ struct StateTensors {
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, where parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, where gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty where they go as they are
-  memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
-  memory::TensorId adamw_blocks;             // AdamwBlock, as int32
-  memory::TensorId norm_partial;             // [blocks] fp64
-  memory::TensorId state;                    // optim::StepState, as fp64
-  memory::TensorId grad_scale;               // one number
-  memory::TensorId validation_loss;          // one number
-  std::vector<HostTensors> slots;            // of steps under way (pipeline.hpp)
-  HostTensors validation;                    // without scalars
+  // Where the optimizer's state is kept on the host: places on the device for the chunks of m, v and, if it is a tensor
+  // of its own, master that are updated. [arrays][kChunkSlots], train/offload.hpp
+  std::vector<std::vector<memory::TensorId>> staged;
+  memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
+  memory::TensorId adamw_blocks;     // AdamwBlock, as int32
+  memory::TensorId norm_partial;     // [blocks] fp64
+  memory::TensorId state;            // optim::StepState, as fp64
+  memory::TensorId grad_scale;       // one number
+  memory::TensorId validation_loss;  // one number
+  std::vector<HostTensors> slots;    // of steps under way (pipeline.hpp)
+  HostTensors validation;            // without scalars
 };
 
 struct Plan {
@@ -84,6 +87,9 @@ struct CollectivesBytes {
   std::int64_t nccl = 0;     // its buffers, from the first sums on, until the program ends
 };
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
+
+/// Bytes that the update streams from the host to the device, and as many back; 0 without parallel.offload.
+std::int64_t offloaded_bytes(const Plan& plan);
 
 /// `dtype` is precision.compute's, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
@@ -111,9 +117,9 @@ config::BuildFeatures this_build();
 Machine machine_of(const config::PlanSettings& keys, int ranks);
 
 /// What --plan prints: for which ranks on which device it plans, and the plan of what trains there (bench.step: one for
-/// each of bench.sizes), with the memory of a rank and of a host, and the time of a step (plan_time.hpp). Ranks are those of parallel.ranks, or else the
-/// `started` ones; the device is plan.device. A deck that a build for that device cannot run is refused as the run
-/// refuses it.
+/// each of bench.sizes), with the memory of a rank and of a host, and the time of a step (plan_time.hpp). Ranks are
+/// those of parallel.ranks, or else the `started` ones; the device is plan.device. A deck that a build for that device
+/// cannot run is refused as the run refuses it.
 /// Throws Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there,
 /// Exit::environment for such a deck.
 std::string plan_text(const config::Settings& settings, int started);

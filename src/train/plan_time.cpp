@@ -87,13 +87,14 @@ StepWork step_work(const Plan& plan) {
   const double multiplied = real(plan.table.parameter_count()) - V * C;  // the embedding multiplies nothing
   const double blocks = L * (4 * C * C + 3 * C * F);
   const double recomputed = plan.options.checkpoint_blocks > 0 ? 1 : 0;
+  const double attention_recomputed = plan.options.recomputes_attention ? recomputed : 0;
   const double width = real(bytes_of(plan.options.dtype));
   const double block_elements = 12 * C + 3 * F;  // two norms with residual 4C each, rope 4C, swiglu 3F
   StepWork work;
   work.forward_gemm_flop = tokens * 2 * blocks;
   work.backward_gemm_flop = tokens * (6 * multiplied - 2 * blocks + recomputed * 2 * blocks);
   work.forward_attention_flop = tokens * L * 2 * C * T;
-  work.backward_attention_flop = tokens * L * (5 + recomputed * 2) * C * T;
+  work.backward_attention_flop = tokens * L * (5 + attention_recomputed * 2) * C * T;
   work.forward_bytes = tokens * width * (L * block_elements + 2 * C);
   work.backward_bytes = tokens * width * (L * (12 * C + 6 * F + recomputed * block_elements) + 10 * C + 2 * V);
   const StateTensors& t = plan.state;
@@ -185,6 +186,9 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
 }
 
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine) {
+  if (offloaded_bytes(plan) > 0) {
+    return "time       not predicted: there is no formula for parallel.offload, which streams the optimizer's state\n";
+  }
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);
   if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {

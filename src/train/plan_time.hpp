@@ -53,10 +53,10 @@ struct StepTime {
   double step_s() const { return forward_s + backward_s + exposed_s + optimizer_s; }
 };
 
-/// Every rate that missing_rates() would name must be known.
+/// Every rate that missing_rates() would name must be known. What parallel.offload streams is not in it.
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
-/// The lines `time` and `rates` of --plan; or one that names the keys that are missing.
+/// The lines `time` and `rates` of --plan; or one that says why there is no time: which keys are missing.
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine);
 
 }  // namespace tessera::train

@@ -32,6 +32,16 @@ std::vector<std::int64_t> Sharing::sizes_of(const std::vector<int>& places) cons
   return sizes;
 }
 
+std::string_view name_of(config::Shard shard) {
+  switch (shard) {
+    case config::Shard::optimizer: return "optimizer";
+    case config::Shard::gradients: return "gradients";
+    case config::Shard::parameters: return "parameters";
+    case config::Shard::none: break;
+  }
+  return "none";
+}
+
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks) {
   const bool is_sharded = parallel.shard != config::Shard::none;
   const int shards = !is_sharded ? 1 : parallel.shard_ranks == 0 ? ranks : static_cast<int>(parallel.shard_ranks);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "config/settings.hpp"
@@ -40,6 +41,9 @@ struct Sharing {
     return shards_gradients() ? ownership.owned_count() : ownership.whole_count();
   }
 };
+
+/// As decks write it: "none", "optimizer", "gradients", "parameters".
+std::string_view name_of(config::Shard shard);
 
 /// Throws Failure(Exit::usage) where parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);

@@ -1,5 +1,6 @@
 #include "train/state.hpp"  // the contract is there; here is how
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <type_traits>
@@ -7,7 +8,7 @@
 
 #include "kernels/master_weights.hpp"
 #include "model/initial_values.hpp"
-#include "random.hpp"
+#include "kernels/core/random.hpp"
 #include "train/arrays.hpp"
 #include "train/dtypes.hpp"
 
@@ -16,19 +17,19 @@ namespace {
 
 using Exec = kernels::Device;
 
-template <class Scalar>
+template <class Scalar, class Moment>
 class StateOf final : public State {
  public:
   using Real = Accum<Scalar>;
   using Weights = kernels::MasterWeights<Exec, Scalar>;
-  using Moments = kernels::Vector<Real, Exec>;
+  using Moments = kernels::Vector<Moment, Exec>;
 
   StateOf(const Plan& plan, int shard, const memory::Arena<Exec>& arena)
       : spans_(owned_spans(plan.table, plan.sharing, shard)),
         working_(array_of<Scalar>(arena, plan.state.params)),
         master_(master_of<Scalar>(plan, arena)),
-        m_(array_of<Real>(arena, plan.state.m)),
-        v_(array_of<Real>(arena, plan.state.v)) {}
+        m_(array_of<Moment>(arena, plan.state.m)),
+        v_(array_of<Moment>(arena, plan.state.v)) {}
 
   void clear(const Exec& exec) override {
     clear_bytes(exec, working_);
@@ -50,7 +51,7 @@ class StateOf final : public State {
       using Number = std::remove_const_t<typename std::remove_cvref_t<decltype(array)>::value_type>;
       return parallel::Span{label, array.data(), static_cast<std::int64_t>(array.size()), kDtype<Number>};
     };
-    if constexpr (Weights::kIsOneArray) return {span("params", working_)};
+    if (Weights::kIsOneArray || !has_master()) return {span("params", working_)};
     return {span("params", working_), span("optimizer.master", master_)};
   }
 
@@ -83,7 +84,9 @@ class StateOf final : public State {
     each("params", [&](const OwnedSpan& span) { load_weights(span, buffer); });
     for (const auto& [group, array] : moments()) {
       each(group, [&, all = array](const OwnedSpan& span) {
-        upload(std::vector<Real>(buffer.begin(), buffer.end()), part_of(all, span.state, span.count));
+        std::vector<Moment> values(buffer.size());
+        std::transform(buffer.begin(), buffer.end(), values.begin(), [](float x) { return static_cast<Moment>(x); });
+        upload(values, part_of(all, span.state, span.count));
       });
     }
   }
@@ -114,9 +117,11 @@ class StateOf final : public State {
   /// Where a span's master lies: beside the moments, unless it is the working copy.
   static std::int64_t master_first(const OwnedSpan& span) { return Weights::kIsOneArray ? span.weights : span.state; }
 
+  bool has_master() const { return master_.data() != nullptr; }
   Weights weights_of(const OwnedSpan& span) const {
-    return {.working = part_of(working_, span.weights, span.count),
-            .master = part_of(master_, master_first(span), span.count)};
+    Weights weights{.working = part_of(working_, span.weights, span.count), .master = {}};
+    if (has_master()) weights.master = part_of(master_, master_first(span), span.count);
+    return weights;
   }
 
   template <class Array>
@@ -132,7 +137,7 @@ class StateOf final : public State {
     HostCopy(const StateOf& state, const OwnedSpan& span)
         : working(on_host(state.weights_of(span).working)), master(on_host(state.weights_of(span).master)) {
       weights.working = decltype(weights.working)(working.data(), working.size());
-      weights.master = decltype(weights.master)(master.data(), master.size());
+      if (state.has_master()) weights.master = decltype(weights.master)(master.data(), master.size());
     }
     std::vector<Scalar> working;
     std::vector<kernels::MasterWord<Scalar>> master;
@@ -142,18 +147,19 @@ class StateOf final : public State {
   /// A span's weights, as the optimizer has them, at their place.
   void load_weights(const OwnedSpan& span, const std::vector<float>& values) const {
     std::vector<Scalar> working(values.size());
-    std::vector<kernels::MasterWord<Scalar>> master(Weights::kIsOneArray ? 0 : values.size());
+    const bool has_own_master = !Weights::kIsOneArray && has_master();
+    std::vector<kernels::MasterWord<Scalar>> master(has_own_master ? values.size() : 0);
     HostWeights host;
     host.working = decltype(host.working)(working.data(), working.size());
     if constexpr (Weights::kIsOneArray) {
       host.master = host.working;
-    } else {
+    } else if (has_own_master) {
       host.master = decltype(host.master)(master.data(), master.size());
     }
     for (std::size_t i = 0; i < values.size(); ++i) host.set(i, static_cast<Real>(values[i]));
     const Weights there = weights_of(span);
     upload(working, there.working);
-    if constexpr (!Weights::kIsOneArray) upload(master, there.master);
+    if (has_own_master) upload(master, there.master);
   }
 
   // A span's weights or moments as floats on the host, valid until the next call.
@@ -165,9 +171,12 @@ class StateOf final : public State {
     return saved_;
   }
   std::span<const float> moments_on_host(const OwnedSpan& span, const Moments& moments) {
-    if constexpr (kIsPlain) return {moments.data() + span.state, static_cast<std::size_t>(span.count)};
-    const std::vector<Real> host = on_host(part_of(moments, span.state, span.count));
-    saved_.assign(host.begin(), host.end());
+    if constexpr (kIsPlain && std::is_same_v<Moment, float>) {
+      return {moments.data() + span.state, static_cast<std::size_t>(span.count)};
+    }
+    const std::vector<Moment> host = on_host(part_of(moments, span.state, span.count));
+    saved_.resize(host.size());
+    std::transform(host.begin(), host.end(), saved_.begin(), [](Moment x) { return static_cast<float>(x); });
     return saved_;
   }
 
@@ -182,7 +191,9 @@ class StateOf final : public State {
 
 std::unique_ptr<State> make_state(const Plan& plan, int shard, const memory::Arena<Exec>& arena) {
   return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
-    return std::make_unique<StateOf<Scalar>>(plan, shard, arena);
+    return with_moments<Scalar>(plan, [&]<class Moment>() -> std::unique_ptr<State> {
+      return std::make_unique<StateOf<Scalar, Moment>>(plan, shard, arena);
+    });
   });
 }
 

@@ -124,6 +124,9 @@ class Trainer final : public Steps {
   }
   void follow() { compute_->walk_validation(*hooks_); }
 
+  /// What the link moves between the device and what is offloaded; zeros without parallel.offload. Waits.
+  LinkRate measure_link() const { return update_->measure_link(exec_); }
+
   const State& state() const { return *state_; }
 
   /// A hash of this rank's weights, bit for bit; joined_fingerprint() makes that of the whole model out of those of the

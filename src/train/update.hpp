@@ -8,6 +8,7 @@
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
+#include "train/offload.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -22,11 +23,15 @@ class Update {
   /// Enqueues the rest, when the sum of squares is that of all gradients. A step whose gradients are not finite leaves
   /// weights and moments as they are.
   virtual void apply(const kernels::Device& exec) = 0;
+
+  /// Streams what is offloaded to the device and back without a change, and says how fast; nothing offloaded: zeros.
+  /// Waits.
+  virtual LinkRate measure_link(const kernels::Device& exec) = 0;
 };
 
 /// Bounds for the arrays of `norm` and `apply`, the same for every rank: partial sums, blocks of AdamW.
 std::int64_t norm_blocks(const Sharing& sharing);
-std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing);
+std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded);
 
 /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to plan,
 /// settings and arena. Fences.

@@ -1,4 +1,4 @@
-/// Matrix product in double: c[m,n] = before + op(a) op(b), op one of "as it is" and "transposed".
+/// Matrix product in double: c[m,n] = before + op(a) op(b), op the identity or the transpose.
 #pragma once
 
 #include <vector>

@@ -25,10 +25,10 @@ TINY = SOURCE / "input/tiny.toml"
 EPS32 = 2.0**-24  # unit roundoff of float
 LIMIT_S = 120 * int(os.environ.get("TESSERA_TEST_PATIENCE", 1))  # a run that takes longer hangs; sanitizers slow it down
 
-# Two ways to compute the same training of the deck TINY: sums of a gradient in another order differ by about one unit
-# roundoff of its largest entry (clipped: 1 at most) per step. AdamW turns an error of a gradient into at most
-# learning_rate / eps times it, a sign that flips where eps is small, so these runs take a large eps. 30 steps add up.
-# The loss sees the sum over many weights of errors that fall either way, and not the factor.
+# Bounds between two ways to compute the same training of the deck TINY. Sums of a gradient in another order differ by
+# about one unit roundoff of its largest entry (clipped: 1 at most) per step, over 30 steps. AdamW turns an error of a
+# gradient into at most learning_rate / eps times it (with a small eps, into a flipped sign: hence a large one here). In
+# the loss, errors of either sign over many weights average out, so it is bounded without that factor.
 STEADY = ("optimizer.eps=1e-3",)
 LOSS_BOUND = 30 * EPS32                     # 1.8e-6, relative
 WEIGHT_BOUND = 1e-2 / 1e-3 * LOSS_BOUND     # 1.8e-5, of the largest weight of a tensor
@@ -45,7 +45,7 @@ class Result:
 
 
 def descendants(pid):
-    """All live descendants of `pid`, which mpirun's process groups do not show."""
+    """All live descendants of `pid`: process groups do not show them, since mpirun makes new ones."""
     children = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -79,7 +79,7 @@ def end_all(pids, how=signal.SIGKILL):
 
 
 def wait_for_end(pids, limit_s=10):
-    """True once all the processes have ended; a killed one may take a moment, and init another to reap it."""
+    """True once all the processes have ended; killing takes a moment, and so does init's reaping."""
     end = time.monotonic() + limit_s
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > end:
@@ -96,7 +96,7 @@ def configuration():
 
 @functools.lru_cache(None)
 def gpus():
-    """How many GPUs the program has to compute on; None where it computes on the host."""
+    """Number of GPUs that the program can use; None if it computes on the host."""
     if not re.search(r"^Kokkos .*\bCUDA\b", configuration(), re.M | re.I):
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -111,8 +111,8 @@ def has_nccl():
 
 
 class Job:
-    """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program; `stdout`: where its
-    standard output goes, if not to where wait() finds it."""
+    """A running program; `ranks=None` starts it without mpirun; `wrapper` starts each rank's program; `stdout` replaces
+    the file in which wait() finds its standard output."""
 
     def __init__(self, arguments, ranks, cwd, env=None, wrapper=(), stdout=None, **popen):
         start = [*map(str, wrapper), str(PROGRAM)]
@@ -124,7 +124,7 @@ class Job:
                                         env=environment, stdin=subprocess.DEVNULL, **popen)
 
     def ranks(self):
-        """Process ids of the ranks (the program itself where there is no mpirun)."""
+        """Process ids of the ranks (the program itself without mpirun)."""
         return [pid for pid in [self.process.pid, *descendants(self.process.pid)] if self._runs_program(pid)]
 
     @staticmethod
@@ -135,7 +135,7 @@ class Job:
             return False
 
     def printed(self):
-        """Standard output so far; reads beside the file position, which the program shares."""
+        """Standard output so far; leaves the file position alone, which the program shares."""
         return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def kill_everything(self):
@@ -245,7 +245,7 @@ def tensors(directory, step=None):
 
 
 def snapshot(directory):
-    """{path: bytes} of every file below `directory` but the lock, to show that none was changed."""
+    """{path: bytes} of every file below `directory` except the lock, to show that none was changed."""
     return {path.relative_to(directory): path.read_bytes() for path in sorted(directory.rglob("*"))
             if path.is_file() and path.name != ".lock"}
 

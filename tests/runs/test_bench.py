@@ -34,7 +34,7 @@ class Bench(RunTest):
                 self.assertTrue(file.attrs[attribute], attribute)
             columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()}
         rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
-        for row in rows:  # the console says the same
+        for row in rows:  # the console agrees
             self.assertTrue(any(all(str(value) in line for value in row.values() if isinstance(value, str))
                                 for line in answer.out.splitlines()), str(answer))
         return rows
@@ -92,14 +92,14 @@ class Bench(RunTest):
             self.assertAlmostEqual(row["forward_backward_ms"], row["forward_phase_ms"] + row["backward_phase_ms"], places=9)
             self.assertEqual(row["cold_steps"], 0)
             self.assertAlmostEqual(row["tokens_per_s"], 1e3 * row["tokens"] / row["step_ms"], delta=1e-6 * row["tokens_per_s"])
-            if gpus() is None:  # a GPU's phases of a model this small are gaps between launches, other ones in every step
+            if gpus() is None:  # on a GPU, phases of so small a model are gaps between launches, which vary from step to step
                 self.assertGreaterEqual(1.05 * row["step_ms"], row["forward_backward_ms"])
 
     def test_without_a_warm_up_the_first_step_counts_and_a_column_says_so(self):
         deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 0\nrepeats = 6\n")
         variants = ["fused"] if gpus() is None else ["fused", "graph"]
         rows = self.rows(deck, f"bench.variants={json.dumps(variants)}")
-        self.assertEqual([row["cold_steps"] for row in rows], [1, 4][:len(variants)])  # the first; two sets, run and recorded
+        self.assertEqual([row["cold_steps"] for row in rows], [1, 4][:len(variants)])  # the first step; two sets, each run and recorded
         for row in rows:
             self.assertGreater(6 * row["step_mean_ms"], row["step_first_ms"])
             self.assertGreaterEqual(row["step_std_ms"] * (1 + 1e-9), abs(row["step_first_ms"] - row["step_mean_ms"]) / math.sqrt(5))

@@ -33,7 +33,7 @@ class Compare(RunTest):
         deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 2\n")
         row = gpu.Ours(PROGRAM).run(deck)[0]
         self.assertTrue(gpu.step_line("tiny", row).endswith("ok"), row)
-        row = {**row, "peak_mib": row["planned_mib"]}  # which is not measured on a host
+        row = {**row, "peak_mib": row["planned_mib"]}  # a host does not measure it
         report = self.report()
         gpu.promise_steps(report, Namespace(sizes="small"))
         theirs = self.their_rounds({"default": 2 * row["step_ms"]}, {"default": 3 * row["step_ms"]})
@@ -86,7 +86,7 @@ class Compare(RunTest):
         self.assertEqual(asked.count(("reduce-overhead", True)), 1)
 
     def test_no_round_of_steps_begins_that_would_not_end_in_time(self):
-        clock = iter(range(0, 10_000, 60)).__next__  # each look at it finds a minute gone
+        clock = iter(range(0, 10_000, 60)).__next__  # each reading is a minute later
         rounds = []
 
         class Size:
@@ -228,7 +228,7 @@ class Compare(RunTest):
                 torch.process.wait()
             with self.assertRaisesRegex(gpu.Failed, "ended with 3"):
                 torch.ask(do="copy", bytes=1)
-            self.assertIsNone(torch.process)  # the next question starts another
+            self.assertIsNone(torch.process)  # the next request starts another
             torch.stop()
 
     def test_one_gpu_leaves_scaling_out_by_name(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Data that change: while a run reads them, between two starts, from host to host; what is no file of tokens; and data
-in many files."""
+"""Data that change: during a run, between two starts, from host to host; files that are not tokens; data in many
+files."""
 import os
 import socket
 import struct
@@ -106,7 +106,7 @@ class NoFiles(RunTest):
 
 class Changing(RunTest):
     def go_on(self, path, steps, *arguments, run="run", ranks=None):
-        """What the start says of data that have changed."""
+        """What the start reports of data that have changed."""
         out = self.run_deck(TINY, *arguments, f"data.path={path}", f"train.steps={steps}", f"job.directory={self.folder / run}",
                             "--resume", "auto", ranks=ranks).out
         return [line for line in out.splitlines() if line.startswith("resume     the data")]

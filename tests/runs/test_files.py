@@ -10,7 +10,7 @@ from harness import FILES, FINISHED, TINY, USAGE, RunTest, gpus, latest_step, te
 HEAVY = ("model.d_model=128", "model.d_ff=512", "train.batch_size=2", "train.steps=20", "train.validate_every=0", "checkpoint.every=10")
 
 
-# A stand-in for a full disk that needs no rights: files of a rank cannot grow beyond this. Transports through shared
+# A stand-in for a full disk that needs no privileges: a rank's files cannot grow beyond this. Transports through shared
 # memory are off because their segments are files too, NCCL's among them.
 SMALL_FILES = {"wrapper": ["bash", "-c", "trap '' XFSZ; ulimit -f 400; exec \"$@\"", "bash"],  # blocks of 1 KiB
                "env": {"OMPI_MCA_btl": "self,tcp"}}

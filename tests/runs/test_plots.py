@@ -76,7 +76,7 @@ class RunFile(Plots):
         self.plot(directory, code=0, says="run.png")  # the run's folder
         self.assertGreater((directory / "run.png").stat().st_size, 20_000)
 
-        # Colours name what the layout writes, and nothing else.
+        # There is a colour for every category that the layout writes, and for nothing else.
         with h5py.File(directory / "run.h5", "r") as file:
             self.assertEqual({*file["memory/category"].asstr()[...]} - {"total"}, {*plotting.CATEGORIES})
             memory, regions = file["memory/events"], file["events"]
@@ -108,7 +108,7 @@ class RunFile(Plots):
         self.assertIn("23", words)
         self.assertEqual(self.words(directory, "--only", "loss").count("resumed"), 1)
         with h5py.File(directory / "run.h5", "r+") as file:
-            del file["steps/attempt"]  # as older files are
+            del file["steps/attempt"]  # as in older files
         self.assertNotIn("resumed", self.words(directory))
 
     def test_tensors_of_a_checkpoint_have_named_axes_with_scales(self):
@@ -183,7 +183,7 @@ class BenchFile(Plots):
         for text in ("custom, fused", "backward", "planned"):
             self.assertIn(text, words)
         self.assertEqual(sum("tokens/s" in word for word in words), 1)
-        with h5py.File(result, "r+") as file:  # as where the only row did not fit
+        with h5py.File(result, "r+") as file:  # as if the only row had not fitted
             file["outcome"][0] = "out of memory"
             for name in file:
                 if name.endswith("_ms") or name.endswith("_per_s"):

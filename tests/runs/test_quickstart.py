@@ -11,7 +11,7 @@ import numpy as np
 from harness import SOURCE, RunTest, column, gpus
 
 GOLDEN = json.loads((SOURCE / "tests/golden/quickstart_losses.json").read_text())
-BOUND = 1e-3  # relative: what rounding in another order, amplified by a hundred steps of AdamW, stays below
+BOUND = 1e-3  # relative; above what another order of rounding comes to after a hundred steps of AdamW
 
 
 class Quickstart(RunTest):
@@ -39,7 +39,7 @@ class Quickstart(RunTest):
     def test_tensor_cores_and_graphs_learn_as_fast(self):
         if gpus() is None:
             self.skipTest("this build computes on the host")
-        # bf16 keeps 8 bits: a loss is off by a few of its roundings (2^-8 = 0.4 %), and weights that differ so learn alike.
+        # bf16 keeps 8 bits: a loss is off by a few roundings (2^-8 = 0.4 %), and such weights still learn alike.
         launches = self.losses("bf16", 'precision.compute="bf16"')
         self.assert_close_to_golden(launches, 2e-2)
         np.testing.assert_array_equal(self.losses("graph", 'precision.compute="bf16"', "train.graph=true"), launches)

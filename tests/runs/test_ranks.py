@@ -94,7 +94,7 @@ class LostRank(RunTest):
                 self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
     def test_a_rank_that_hangs_is_noticed_by_the_others(self):
-        """Nothing informs the others: the launcher sees a live process. They exit with 7 and say what they waited for."""
+        """Nobody tells the others: the launcher sees a live process. They exit with 7 and say what they waited for."""
         for way in ways_to_sum():
             with self.subTest(way=way):
                 job = self.start(TINY, f"job.directory={self.folder / way}", "train.steps=1000000", "train.validate_every=0",
@@ -121,7 +121,7 @@ class LostRank(RunTest):
         whole_run_s = time.monotonic() - begin_s
         job = self.start(deck, f"job.output={self.folder / 'result.h5'}", "parallel.timeout_s=2", ranks=2)
         self.wait_until(lambda: len(job.ranks()) == 2, "two ranks", job)
-        time.sleep(whole_run_s + 1)  # a row is printed when it is over: nothing else tells that its steps have begun
+        time.sleep(whole_run_s + 1)  # a row is printed at its end: nothing shows that its steps have begun
         ranks = job.ranks()
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGSTOP)

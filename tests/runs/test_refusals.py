@@ -90,7 +90,7 @@ class Decks(RunTest):
         for ranks, named in ((None, 2), (2, 1)):
             with self.subTest(ranks=ranks, named=named):
                 result = self.refuse(TINY, directory, f"parallel.ranks={named}", ranks=ranks,
-                                     says=[f"parallel.ranks = {named}", f"ranks started: {ranks or 1}", f"-n {named}"])
+                                     says=[f"parallel.ranks = {named}", f"number of ranks is {ranks or 1}", f"-n {named}"])
                 self.assertEqual(result.err.count("parallel.ranks ="), 1, str(result))
         self.assertFalse((self.folder / "run").exists())
         if gpus() is None or gpus() >= 2:
@@ -105,7 +105,7 @@ class Decks(RunTest):
         self.run_deck(self.deck(printed, "printed.toml"), "--check")
 
     def test_words_of_later_versions(self):
-        self.refuse(TINY, "parallel.shard=parameters", says="parallel.shard")
+        self.refuse(TINY, "parallel.offload=optimizer", says="parallel.offload")
         self.refuse(TINY, "attention.implementation=flash1", says="flash2")
 
     def test_questions_are_answered_without_training(self):

@@ -69,7 +69,7 @@ class Results(RunTest):
                 self.assertEqual(snapshot(directory), before)
 
     def test_a_job_that_fails_leaves_no_result(self):
-        """The check comes first, the file last: what was there under job.overwrite survives a fault of the input."""
+        """The check comes first, the file last: under job.overwrite the old file survives a faulty input."""
         result = self.folder / "result.h5"
         result.write_text("years of work")
         deck = self.deck('[job]\nkind = "verify.attention"\n')

@@ -18,7 +18,7 @@ TOOLS = ("bash", "dirname", "sed", "grep", "awk", "nproc", "id", "cat", "lscpu",
 
 class Scripts(unittest.TestCase):
     def setUp(self):
-        """A checkout in a path with a space, and a PATH that holds basic tools and what a test puts there."""
+        """A checkout in a path with a space, and a PATH of basic tools and what a test adds."""
         self.folder = Path(tempfile.mkdtemp(prefix="a checkout "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
@@ -86,7 +86,7 @@ class Scripts(unittest.TestCase):
 
     def test_run_without_a_program(self):
         self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
-        self.call("run", "-n", "none", "true", code=2, says="-n wants")
+        self.call("run", "-n", "none", "true", code=2, says="-n takes")
         self.call("run", code=2, says="nothing to run")
         self.call("run", "--loud", "true", code=2, says="--loud")
         self.call("run", "--preset", "cuda", "input/quickstart.toml", code=3, says="scripts/build cuda makes build/cuda/tessera")
@@ -164,7 +164,7 @@ class Scripts(unittest.TestCase):
         self.call("setup", "gpu", code=2, says="unknown argument")
 
     def checkout_with_gpus(self, gpus):
-        """Tools that say what they were called with, in place of a compiler, CMake, MPI and `gpus` GPUs."""
+        """Tools that print their arguments, in place of a compiler, CMake, MPI and `gpus` GPUs."""
         for name in ("basename", "rmdir", "xargs"):
             if shutil.which(name):
                 (self.tools / name).symlink_to(shutil.which(name))
@@ -202,7 +202,7 @@ class Scripts(unittest.TestCase):
         self.checkout_with_gpus(2)
         self.call("test", "cuda", "-R", "rmsnorm", code=0, says="ctest --preset cuda")
         self.call("test", "--preset", "cuda", code=0, says="ctest --preset cuda")
-        self.call("test", "--preset", code=2, says="--preset wants a name; one of: cpu ")
+        self.call("test", "--preset", code=2, says="--preset takes a name; one of: cpu ")
         self.assertIn("-R rmsnorm", self.call("test", "-R", "rmsnorm", code=0, says="ctest --preset cpu ").stderr)
         self.call("test", "cuda", code=3, says="no GPU", env={"CUDA_VISIBLE_DEVICES": ""})
 

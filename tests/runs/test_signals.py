@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Signals when a run has hardly begun, and when it is over but for its sample; and in jobs that cannot go on later."""
+"""Signals to a run that has hardly begun, or has only its sample left; and to jobs that cannot be resumed."""
 import os
 import signal
 import time
@@ -11,14 +11,14 @@ from harness import STOPPED, TINY, RunTest, column, end_all, latest_step, tensor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SHORT = ("train.steps=4", "optimizer.warmup_steps=2", "trace.profile_steps=[]", "train.validate_every=0")
-SOON_S = 20  # of a machine that has other things to do; what is interrupted would take many times that
+SOON_S = 20  # on a busy machine; what is interrupted would take many times as long
 
 
 class Early(RunTest):
-    """The deck is a pipe: the program is in main, and before MPI, until it has read it."""
+    """The deck is a pipe: until it has been read, the program is in main and has not started MPI."""
 
     def start_with_pipe(self, *arguments, ranks=None, **more):
-        """The job, and what gives it its deck. Each rank has a pipe of its own."""
+        """The job, and what writes its deck. Each rank has a pipe of its own."""
         pipes = [self.folder / f"deck{rank}.toml" for rank in range(ranks or 1)]
         for pipe in pipes:
             os.mkfifo(pipe)
@@ -103,7 +103,7 @@ class Late(RunTest):
         starts = {"alone": (None, lambda job: [job.process.pid]), "mpirun": (2, lambda job: [job.process.pid]),
                   "rank 0": (2, lambda job: job.ranks()[:1]), "rank 1": (2, lambda job: job.ranks()[1:])}
         for name, (ranks, victims) in starts.items():
-            for number in SIGNALS[2:] if name == "mpirun" else SIGNALS:  # of the others mpirun makes a SIGKILL
+            for number in SIGNALS[2:] if name == "mpirun" else SIGNALS:  # mpirun turns the others into SIGKILL
                 with self.subTest(start=name, signal=number.name):
                     folder = f"{name} {number.name}"
                     job = self.start(TINY, f"job.directory={self.folder / folder}", *SHORT, "train.sample_tokens=10000000",

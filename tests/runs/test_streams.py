@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Standard output that is full, closed, or read by someone who leaves: answers are told from none, training goes on."""
+"""Standard output that is full, closed, or loses its reader: a lost answer is an error, training continues."""
 import contextlib
 import os
 import unittest
@@ -23,7 +23,7 @@ def pipe_without_a_reader():
 
 class Answers(RunTest):
     def places(self):
-        """{name: how to start a job whose standard output takes nothing, and what the message says of it}"""
+        """{name: how to start a job whose standard output accepts nothing, and what its message says}"""
         with open("/dev/full", "w") as full, pipe_without_a_reader() as pipe:
             yield "full disk", {"stdout": full}, "No space left"
             yield "no reader", {"stdout": pipe}, "Broken pipe"

@@ -27,7 +27,7 @@ class Training(RunTest):
         directory = self.train("tiny")
         loss, validation = column(directory, "loss"), column(directory, "validation_loss")
         self.assertEqual(list(column(directory, "step")), list(range(1, 31)))
-        # That it learns, not how exactly: an untrained model knows nothing of 64 tokens, 30 steps teach it something.
+        # That it learns, not how well: an untrained model's loss is that of guessing among 64 tokens.
         self.assertAlmostEqual(loss[0], np.log(64), delta=1.0)
         self.assertLess(loss[-1], loss[0] - 0.5)
         self.assertEqual(np.flatnonzero(np.isfinite(validation)).tolist(), [9, 19, 29])
@@ -82,7 +82,7 @@ class Training(RunTest):
                                   self.train("standard", "attention.implementation=standard", *STEADY))
 
     def test_sixteen_bits_train_nearly_like_float(self):
-        # About 20 tensors between tokens and loss are stored in 16 bits; roundings that fall either way: sqrt(20) of them.
+        # About 20 tensors between tokens and loss are stored in 16 bits; roundings of either sign add up to sqrt(20) of one.
         bounds = {"bf16": 20**0.5 * 2.0**-8, "fp16": 20**0.5 * 2.0**-11}
         single = column(self.train("fp32", *STEADY), "loss")
         for precision, bound in bounds.items():
@@ -105,7 +105,7 @@ class Training(RunTest):
         self.assertTrue(sample.startswith("abc"), sample)
         self.assertTrue(1 <= len(sample) - 3 <= 40, sample)  # end-of-text may come early, and bytes may join to characters
 
-        text.write_bytes(b"abcdefgh" * 2000)  # a stream whose going on can be told
+        text.write_bytes(b"abcdefgh" * 2000)  # a stream whose continuation is predictable
         sample = self.sample("letters", 20, *arguments, "generate.prompt=fgh", "generate.temperature=0")
         self.assertEqual(sample, "fgh" + ("abcdefgh" * 3)[:20])
 
@@ -167,8 +167,8 @@ class Training(RunTest):
         self.assertIn("optimizer", result.out + result.err)
 
     def advice(self, *overrides, ranks=None):
-        """What the out-of-memory message says would fit, as overrides, and the GiB that were available: to all ranks of
-        a host, or to each on its GPU."""
+        """What would fit according to the out-of-memory message, as overrides, and the GiB available: to all ranks of a
+        host, or to each on its GPU."""
         result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *overrides, ranks=ranks, code=OUT_OF_MEMORY)
         available = gib(re.search(r"and ([\d.]+ \w*B) are available", result.err)[1])
         keys = re.findall(r"[a-z_]+\.[a-z_]+=\w+", result.err.partition("would fit:")[2])
@@ -187,7 +187,7 @@ class Training(RunTest):
                 overrides = (f"train.batch_size={batch}", "train.validate_every=0")
                 keys, _ = self.advice(*overrides, ranks=ranks)
                 job = self.start(TINY, f"job.directory={self.folder / f'of {batch}'}", *overrides, *keys, ranks=ranks)
-                # This is past the check of memory; a step of so many sequences would take minutes.
+                # The memory check has passed; a step of so many sequences would take minutes.
                 self.wait_until(lambda: "\ndata  " in job.printed(), "the corpus", job)
                 job.kill_everything()
         for name, overrides in {"divisors": ("train.batch_size=12582912",),

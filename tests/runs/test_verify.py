@@ -97,7 +97,7 @@ class VerifyAttention(RunTest):
                                                "attention.tuned=true", f"attention.engine={engine}")
                         except AssertionError as refusal:
                             if engine == "wgmma" and "this build has no such kernel" in str(refusal):
-                                continue  # not a build for sm_90a, or not a width of its kernels; auto takes another
+                                continue  # no build for sm_90a, or no kernel of this width: auto takes another
                             raise
                         with made:
                             # As above; probabilities and the gradients of scores round to bf16 on their way into products.
@@ -154,9 +154,9 @@ class VerifyModel(RunTest):
             for label in golden["grads"]:
                 self.assert_close(made["grads"][label][()], golden["grads"][label][()], bound, label)
 
-    # 23 tensors are stored between tokens and loss (10 a block, 2 blocks, embedding, last norm, logits), as many on the
-    # way back. Roundings that fall either way grow with the root of their number; cancellation in a gradient costs up to
-    # three times that. In fp32 the sums round as well, over up to 96 terms; in 16 bits they are in float.
+    # 23 tensors are stored between tokens and loss (10 per block, 2 blocks, embedding, last norm, logits), and as many in
+    # backward. Roundings of either sign grow with the root of their number; cancellation in a gradient costs up to three
+    # times that. In fp32 the sums, of up to 96 terms, round as well; in 16 bits they are in float.
     STORED = 3 * 46**0.5
     FP32 = STORED * 96**0.5 * EPS32
 

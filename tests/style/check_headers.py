@@ -18,11 +18,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WITH_FILE = ("-o", "-MF", "-MT", "-MQ")  # what comes out, a file of dependencies, what that is of: the next word says
+WITH_FILE = ("-o", "-MF", "-MT", "-MQ")  # the output, the dependency file and its target: each takes the next word
 
 
 def parts_of(entry):
-    """(compiler, flags) of an entry of compile_commands.json: every flag but those that name what goes in and comes out."""
+    """(compiler, flags) of an entry of compile_commands.json: every flag but those that name inputs and outputs."""
     words = entry.get("arguments") or shlex.split(entry["command"])
     first = next(i for i, word in enumerate(words) if word.startswith("-"))
     inputs = {entry["file"], Path(entry["directory"], entry["file"]).as_posix()}
@@ -40,7 +40,7 @@ def compile_commands(build):
 
 
 def flags_by_folder(build):
-    """{folder: flags} of the source file of each folder that has most of them: of those that know every library."""
+    """{folder: flags} of the source file in each folder that has the most: it links every library of the room."""
     flags = {}
     for entry in compile_commands(build):
         folder, mine = Path(entry["directory"], entry["file"]).parent.as_posix(), parts_of(entry)[1]
@@ -87,7 +87,7 @@ def check(build, headers):
         for header in headers:
             mine, shared = flags_for(header, flags), None
             if uses_kokkos(header, set()):
-                # One precompiled header per set of flags that the compiler insists on agreeing in.
+                # One precompiled header per set of the flags in which the compiler requires agreement.
                 key = tuple(f for f in mine if not f.startswith(("-I", "-D")))
                 if key not in precompiled:
                     precompiled[key] = Path(folder) / str(len(precompiled))
@@ -101,8 +101,8 @@ def check(build, headers):
 
 
 def is_of_device_code(header):
-    """Headers of device code: only a CUDA compiler can read them, and only with CUDA's Kokkos. One in their folders that
-    looks for CUDA itself is for every build."""
+    """Device code: only a CUDA compiler with a CUDA Kokkos can read it. A header of these folders that asks for
+    KOKKOS_ENABLE_CUDA itself is for every build."""
     homes = ("kernels/cuda", "kernels/attention/flash2/ampere", "kernels/attention/flash2/hopper")
     return header.parent.as_posix().endswith(homes) and "#ifdef KOKKOS_ENABLE_CUDA" not in header.read_text()
 
@@ -114,7 +114,7 @@ def all_headers():
 
 
 def faults_of_flags(folder):
-    """Compile commands, as CMake and other generators write them, keep every flag that names no file of the compilation."""
+    """Compile commands, as CMake and other generators write them, keep every flag that names no input or output."""
     flags = ["-DNAME=\"a b\"", "-I", "/include", "-isystem", "/lib/include", "-include", "config.h", "-O3", "-fopenmp", "-pthread",
              "-std=c++20", "--param", "max-inline=9", "-fsanitize=address,undefined", "-Werror", "-mavx2"]
     files = ["-MD", "-MMD", "-MP", "-MT", "x.o", "-MFx.d", "-MF", "x.d", "-o", "x.o", "-c", "/room/x.cpp"]

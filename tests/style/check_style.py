@@ -5,9 +5,9 @@
     check_style.py --self-test   plant one fault per rule in a small tree and see that each one is found
 
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
-`#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line, and section rules
-are whole; no path of a particular machine; scripts parse; no source of the program is longer than
-LONGEST lines; links of pages lead somewhere.
+`#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line; section rules
+are complete; no path of a particular machine; scripts parse; no source of the program is longer than MAX_LINES lines;
+links in pages resolve.
 """
 import ast
 import itertools
@@ -42,7 +42,7 @@ ROOMS = {
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
               "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "src/train/graph."]
 
-# (what, pattern, homes): the word stands nowhere in C++ code but under these paths.
+# (what, pattern, homes): in C++ code the word occurs only under these paths.
 VENDORS = [
     ("MPI", r"#include\s*<mpi\.h>|\bMPI_[A-Z]\w+", ["parallel/", "src/main.cpp", "tests/support/"]),
     ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/nccl."]),
@@ -58,7 +58,7 @@ VENDORS = [
 ]
 
 ROOT = [Path()]  # of the tree that is checked
-LONGEST = 520  # lines of a source file of the program
+MAX_LINES = 520  # of a source file of the program
 FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
@@ -114,7 +114,7 @@ def check_vendors(name, text):
 def check_opening(name, text):
     if not (is_cpp(name) or is_script(text) or name.endswith((".py", ".toml", ".cmake"))):
         return
-    if re.match(r"tests/unit/.*/test_\w+\.cpp$", name):  # its name and the names of its tests say what it is for
+    if re.match(r"tests/unit/.*/test_\w+\.cpp$", name):  # its name and its tests' names say what it is for
         return
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and is_script(text):
@@ -173,12 +173,12 @@ def check_scripts(name, text):
 
 def check_length(name, text):
     lines = text.count("\n")
-    if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/")) and lines > LONGEST:
-        yield LONGEST + 1, f"{lines} lines: split a file of more than {LONGEST} where it holds two ideas"
+    if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/")) and lines > MAX_LINES:
+        yield MAX_LINES + 1, f"{lines} lines: split a file of more than {MAX_LINES} where it holds two ideas"
 
 
 def check_links(name, text):
-    """A link of a page names a file that is there; what stands in code is none."""
+    """A link in a page names a file that exists; code is not searched."""
     if not name.endswith(".md"):
         return
     page = re.sub(r"```.*?```", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)

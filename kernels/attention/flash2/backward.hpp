@@ -37,14 +37,14 @@ constexpr int flash2_backward_tile(const Target& target) {
   return target.is_host ? 64 : sizeof(Real) == 8 ? 8 : 16;
 }
 
-/// Reals of its pad on level 0, for heads of width D that are stored `width` apart.
+/// Reals of its level-0 pad, for heads of width D stored with row stride `width`.
 template <int kTile>
 KOKKOS_FUNCTION constexpr std::size_t flash2_backward_pad_reals(int width, int D) {
   return (3 * kTile + 2 * kTile) * width + 2 * D * kTile + 2 * kTile * kTile + 2 * kTile;
 }
 
 /// Bytes that Kokkos allocates for its scratch. A host runs one team at a time, with both levels in memory; a GPU has
-/// level 0 on the chip, and level 1 for every team that may be resident: for all teams, unless B*H is in the thousands.
+/// level 0 on chip, and level 1 for every team that may be resident: for all, unless B*H is in the thousands.
 template <class Real>
 constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t B, std::int64_t H,
                                                      std::int64_t Tk, int D) {

@@ -2,7 +2,7 @@
 ///
 ///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
 ///
-/// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal (the last query sees
+/// over the keys j that query i sees: all Tk of them, or j <= i + Tk - Tq when causal (the last query sees
 /// every key). One team owns a tile of queries of one (b,h) and walks the keys tile by tile; per query it keeps a
 /// running maximum, a running sum and an un-normalised output, rescaled whenever the maximum grows.
 ///
@@ -20,8 +20,7 @@
 /// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
 ///            earlier one of the process.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     meant for CPUs, and on GPUs for what the tuned kernels do not do (fp32, fp64), where tiles are smaller
-///            to fit.
+/// Limits     meant for CPUs, and on GPUs for what the tuned kernels lack (fp32, fp64), with smaller tiles there.
 #pragma once
 
 #include "kernels/attention/task.hpp"
@@ -36,8 +35,10 @@ struct Flash2Forward {
 
   ForwardTask<Exec, Scalar> task;
 
-  static constexpr int kQueryTile = kIsHost<Exec> ? 64 : sizeof(Real) == 8 ? 16 : 32;  // of one team, along the lanes
-  static constexpr int kKeyTile = kQueryTile;                                          // keys staged at a time
+  static constexpr int kQueryTile = kIsHost<Exec>       ? 64
+                                    : sizeof(Real) == 8 ? 16
+                                                        : 32;  // B_r in the paper; along the lanes
+  static constexpr int kKeyTile = kQueryTile;                  // B_c: keys staged at a time
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;

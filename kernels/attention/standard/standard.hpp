@@ -1,4 +1,4 @@
-/// Standard attention: the scores of every pair of query and key are stored, then normalised, then multiplied.
+/// Standard attention: the scores of all pairs of query and key are stored, normalised, then multiplied by v.
 ///
 ///   forward    S = scale q k^T (masked)   P = softmax(S)   out = P v
 ///   backward   d_v = P^T d_out   d_P = d_out v^T   d_S = P (d_P - rowsum(P d_P))
@@ -31,7 +31,7 @@ struct StandardForward {
 
 template <class Exec, class Scalar>
 struct StandardBackward {
-  BackwardTask<Exec, Scalar> task;               // out, lse and causal are not looked at: they are in the probabilities
+  BackwardTask<Exec, Scalar> task;               // out, lse and causal are not read: probabilities suffice
   HeadTensor<const Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  in, saved by the forward pass
   HeadTensor<Scalar, Exec> d_scores;             // [B,H,Tq,Tk]  workspace
 

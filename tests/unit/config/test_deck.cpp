@@ -194,8 +194,8 @@ TEST_F(DeckFile, unreadable) {
 }
 
 TEST_F(DeckFile, empty) {
-  EXPECT_THAT(refused(write("a.toml", "")), HasSubstr("holds no key"));
-  EXPECT_THAT(refused(write("b.toml", "\n# only a comment\n")), HasSubstr("holds no key"));
+  EXPECT_THAT(refused(write("a.toml", "")), HasSubstr("contains no key"));
+  EXPECT_THAT(refused(write("b.toml", "\n# only a comment\n")), HasSubstr("contains no key"));
 }
 
 TEST_F(DeckFile, binary) {

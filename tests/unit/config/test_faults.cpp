@@ -15,7 +15,7 @@ using testing::Not;
 struct Case {
   const char* title;
   const char* deck;
-  const char* fault;  // the line that has to be in the message, from its beginning
+  const char* fault;  // beginning of a line of the message
 };
 
 void PrintTo(const Case& item, std::ostream* out) { *out << item.title; }
@@ -125,13 +125,32 @@ const Case kCases[] = {
     {"bench_heads_and_channels", "bench = {channels = 2048, heads = 16}\n",
      "deck.toml:1:35  bench.heads  would be ignored: bench.channels is given"},
     {"prefetch_of_parameters_that_are_not_sharded", "parallel.prefetch_blocks = 2\n",
-     "deck.toml:1:28  parallel.prefetch_blocks  would be ignored: parallel.shard is not \"parameters\""},
+     "deck.toml:1:28  parallel.prefetch_blocks  would be ignored: parallel.shard is not \"parameters\"  legal: "
+     "parallel.shard = \"parameters\""},
+    {"prefetch_of_sharded_gradients", "parallel = {shard = 'gradients', prefetch_blocks = 0}\n",
+     "deck.toml:1:52  parallel.prefetch_blocks  would be ignored: parallel.shard is not \"parameters\""},
+    {"parameters_that_are_not_given_up", "parallel.reshard_after_forward = false\n",
+     "deck.toml:1:34  parallel.reshard_after_forward  would be ignored: parallel.shard is not \"parameters\"  legal: "
+     "parallel.shard = \"parameters\""},
+    {"shards_of_nothing", "parallel.shard_ranks = 2\n",
+     "deck.toml:1:24  parallel.shard_ranks  would be ignored: parallel.shard is \"none\"  legal: parallel.shard = "
+     "\"optimizer\", \"gradients\" or \"parameters\""},
+    {"fewer_shard_ranks_than_none", "parallel = {shard = 'optimizer', shard_ranks = -1}\n",
+     "deck.toml:1:48  parallel.shard_ranks  -1 is out of range"},
+    {"order_of_sharded_gradients", "parallel = {shard = 'optimizer', gradient_sync = 'flat'}\n",
+     "deck.toml:1:50  parallel.gradient_sync  would be ignored: what is sharded crosses the network unit by unit, as "
+     "soon as it is ready  legal: parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\""},
+    {"buckets_of_sharded_gradients", "parallel = {shard = 'gradients', bucket_mbyte = 5}\n",
+     "deck.toml:1:49  parallel.bucket_mbyte  would be ignored: there are no buckets  legal: parallel.gradient_sync = "
+     "\"bucket\" with parallel.shard = \"none\""},
+    {"buckets_without_buckets", "parallel = {gradient_sync = 'overlap', bucket_mbyte = 5}\n",
+     "deck.toml:1:55  parallel.bucket_mbyte  would be ignored: there are no buckets"},
     {"bf16_gradients_of_fp32", "precision = {gradients = 'bf16', reduce = 'bf16'}\n",
      "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
-     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the gradients are kept  legal: precision.reduce"},
-    // legal words that this version does not have
+     "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
+    // legal words that this version does not support
     {"missing_job", "job.kind = 'bench.comm'\n",
      "deck.toml:1:12  job.kind  \"bench.comm\" is not in this version; use bench.step"},
     {"missing_experiment", "job.kind = 'experiment.x'\n",
@@ -140,14 +159,10 @@ const Case kCases[] = {
      "deck.toml:1:28  attention.implementation  \"flash1\" is not in this version; use flash2 or standard"},
     {"missing_bench_attention", "bench.implementations = ['flash2', 'flash1']\n",
      "deck.toml:1:25  bench.implementations  \"flash1\" is not in this version"},
-    {"missing_shard", "parallel.shard = 'optimizer'\n",
-     "deck.toml:1:18  parallel.shard  \"optimizer\" is not in this version"},
     {"missing_offload", "parallel.offload = 'parameters'\n",
      "deck.toml:1:20  parallel.offload  \"parameters\" is not in this"},
     {"missing_moments", "precision.moments = 'bf16'\n",
      "deck.toml:1:21  precision.moments  \"bf16\" is not in this version"},
-    {"missing_sync", "parallel.gradient_sync = 'flat'\n",
-     "deck.toml:1:26  parallel.gradient_sync  \"flat\" is not in this"},
     {"missing_tuned_fp32", "attention.tuned = true\n",
      "deck.toml:1:19  attention.tuned  true with a 32-bit precision.compute is not in this version"},
     {"missing_tuned_standard", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'standard'}\n",

@@ -25,7 +25,7 @@ TEST(Fuzz, bytes) {
   std::mt19937_64 random(20240520);
   for (int round = 0; round < 3000; ++round) {
     std::string text(random() % 64, '\0');
-    const unsigned range = round % 3 == 0 ? 256 : 128;  // all bytes, or those that pass the check for text more often
+    const unsigned range = round % 3 == 0 ? 256 : 128;  // all bytes, or ASCII, which passes the text check more often
     for (char& byte : text) byte = static_cast<char>(random() % range);
     read_or_refuse(text);
   }

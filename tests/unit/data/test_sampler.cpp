@@ -18,7 +18,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A corpus of `size` tokens of which token i is i, so that a row tells where it was read.
+/// A corpus of `size` tokens, token i being i, so that a row shows where it was read.
 class Counting {
  public:
   explicit Counting(std::int64_t size) : corpus_(open(folder_, size)) {}

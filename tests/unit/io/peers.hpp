@@ -1,4 +1,4 @@
-/// Several ranks in one process, for code that is given its communication from outside.
+/// Several ranks in one process, for code whose communication is passed in.
 #pragma once
 
 #include <condition_variable>
@@ -13,9 +13,9 @@
 
 namespace tessera::test {
 
-/// Runs `work` once per rank, each in a thread, of which only one runs at a time: a rank hands over where it waits in
-/// all_gather. So code that is not thread-safe (serial HDF5) behaves as in processes, and the order is by arrival.
-/// Returns what each rank threw as text; empty where it threw nothing.
+/// Runs `work` once per rank, each in a thread of its own, one at a time: a rank yields where it waits in all_gather.
+/// So code that is not thread-safe (serial HDF5) behaves as in processes, in the order of arrival.
+/// Returns the message that each rank threw; "" if none.
 inline std::vector<std::string> run_ranks(int ranks, const std::function<void(const io::Peers&)>& work) {
   std::mutex baton;
   std::condition_variable gathered;

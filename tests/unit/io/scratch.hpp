@@ -1,4 +1,4 @@
-/// What tests about files share: a folder of their own, failures by message, a full disk, a user without rights.
+/// Shared by tests of files: a fresh folder, failures by message, a full disk, a user without privileges.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class ScratchFolder {
   fs::path path_;
 };
 
-/// The message of the Failure(Exit::files) that `work` throws; the test fails where it throws none or another code.
+/// The message of the Failure(Exit::files) that `work` throws; the test fails if it throws none or another code.
 template <class Work>
 std::string failure_of(Work work) {
   try {
@@ -57,7 +57,7 @@ std::string failure_of(Work work) {
   return "";
 }
 
-/// While it lives no file can grow beyond `bytes`: writes fail as on a full disk.
+/// While it lives, no file can grow beyond `bytes`: writes fail as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -74,7 +74,7 @@ class FileSizeLimit {
   rlimit before_{};
 };
 
-/// While it lives the process has no rights of root (root would pass every permission check).
+/// While it lives, the process is not root (who would pass every permission check).
 class OrdinaryUser {
  public:
   OrdinaryUser() : before_(::geteuid()) {
@@ -90,8 +90,8 @@ class OrdinaryUser {
   uid_t before_;
 };
 
-/// Runs `work` in a child process and kills it (SIGKILL) in the middle of what it repeats: `work` calls its argument
-/// after each repeat; the child lives for `repeats` of them and `fraction` of the time that the last one took.
+/// Runs `work` in a child process and kills it (SIGKILL) in the middle of a repeat: `work` calls its argument after
+/// each repeat; the child lives for `repeats` of them and then for `fraction` of the time that the last one took.
 template <class Work>
 void kill_in_the_middle(int repeats, double fraction, Work work) {
   using Time = std::chrono::steady_clock;

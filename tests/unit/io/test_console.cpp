@@ -91,7 +91,7 @@ TEST(Console, numbers_that_are_none_show_as_such) {
   EXPECT_THAT(lines_of(text)[1], ContainsRegex("^ +1 +- +inf( +-)+$"));
 }
 
-// Its reader has left, or the disk is full: the job goes on.
+// The reader has left, or the disk is full: the job continues.
 TEST(Console, a_stream_that_takes_nothing_is_no_fault) {
   ASSERT_NE(std::signal(SIGPIPE, SIG_IGN), SIG_ERR);  // as the program does
   int ends[2];
@@ -123,7 +123,7 @@ TEST(Console, silent_says_nothing) {
               IsEmpty());
 }
 
-/// A terminal of `columns`, of which the far end is read; what `work` prints is returned.
+/// Runs `work` with a terminal of `columns` and returns what it prints, as read at the far end.
 template <class Work>
 std::string on_terminal(unsigned short columns, Work work) {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
@@ -247,7 +247,7 @@ TEST_F(ConsoleBar, follows_the_width_of_its_terminal) {
   EXPECT_LT(columns_of(frames[2]), 50u);
 }
 
-// Below mpirun the stream has no size; the terminal that the process was started from has, and COLUMNS is what it was.
+// Under mpirun the stream has no size; the controlling terminal has, and COLUMNS is its size at the start.
 TEST_F(ConsoleBar, follows_the_width_of_the_controlling_terminal_where_its_own_has_none) {
   ::setenv("COLUMNS", "100", 1);
   const auto frames = frames_of(on_terminal(0, [](std::FILE* file) {
@@ -298,7 +298,7 @@ TEST_F(ConsoleBar, no_color_and_other_locales_are_respected) {
   EXPECT_THAT(text, AllOf(Not(HasSubstr("\033[3")), Not(HasSubstr("█")), HasSubstr("##")));
 }
 
-// mpirun's terminals have no size; COLUMNS then says that somebody looks.
+// mpirun's terminals have no size; COLUMNS then says that somebody is watching.
 TEST_F(ConsoleBar, terminal_without_size_gets_lines_unless_columns_are_given) {
   const auto style = [](std::FILE* file) { return Console(Console::Style::automatic, 10, file).style(); };
   ::unsetenv("COLUMNS");

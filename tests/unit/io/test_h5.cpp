@@ -92,7 +92,7 @@ TEST(H5, text_and_attributes_come_back) {
   EXPECT_THAT(failure_of([&] { file.text("count"); }), HasSubstr("no text"));
 }
 
-// Input files come from h5py, which has its own ways of writing booleans, short strings and default types.
+// Input files come from h5py, which writes booleans, short strings and default types in its own way.
 TEST(H5, reads_what_h5py_writes) {
   const ScratchFolder folder;
   write_bytes(folder / "write.py", R"(
@@ -202,7 +202,7 @@ TEST(H5, what_is_no_file_is_refused_and_not_waited_for) {
   EXPECT_THAT(failure_of([&] { h5::File::open(folder / "loop.h5"); }), HasSubstr("symbolic links"));
 }
 
-// HDF5 itself reads zeros there.
+// HDF5 alone would read zeros there.
 TEST(H5, refuses_a_file_that_was_shortened_while_it_is_open) {
   const ScratchFolder folder;
   {

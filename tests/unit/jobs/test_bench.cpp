@@ -1,4 +1,4 @@
-/// The console's table of a benchmark, and how a timing goes.
+/// The console's table of a benchmark, and what a timing runs.
 #include "jobs/bench.hpp"
 
 #include <gmock/gmock.h>
@@ -69,7 +69,7 @@ TEST(TimeRepeats, rests_behind_the_first_run_of_the_warm_up) {
   ASSERT_EQ(called_s.size(), 5u);
   EXPECT_GE(called_s[1] - called_s[0], 100e-3);
   EXPECT_LT(called_s.back() - called_s[1], 100e-3);
-  EXPECT_LT(timing.median_s, 100e-3);  // the rest counts in no repeat
+  EXPECT_LT(timing.median_s, 100e-3);  // no repeat includes the rest
 }
 
 TEST(TimeRepeats, counts_every_run_but_those_of_the_warm_up) {

@@ -78,7 +78,7 @@ TEST(MemoryShare, is_what_nobody_has_taken_and_what_the_rank_holds) {
   TestWorld world;
   EXPECT_EQ(share_of_memory(world).held, 0) << "MPI has no buffers on a device";
   const double all = static_cast<double>(available_bytes());
-  EXPECT_NEAR(static_cast<double>(available_bytes({4, 0})), all / 4, 0.1 * all);  // others run meanwhile
+  EXPECT_NEAR(static_cast<double>(available_bytes({4, 0})), all / 4, 0.1 * all);  // other processes run too
   const std::int64_t held = std::int64_t{1} << 50;
   EXPECT_GE(available_bytes({1, held}), held);
 }

@@ -1,4 +1,4 @@
-/// Which steps and passes of bench.step run and count, on a trainer that writes down what it is asked.
+/// Which steps and passes of bench.step run and count, on a trainer that records its calls.
 #include "jobs/step_timing.hpp"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::Le;
 
-/// Step n takes n seconds, says its numbers.
+/// Reports that step n took n seconds.
 class CountingTrainer final : public train::Steps {
  public:
   int most_under_way = 0, passes = 0;

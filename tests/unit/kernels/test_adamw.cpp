@@ -24,7 +24,7 @@ constexpr reference::AdamwConfig kConfig{
     .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1};
 
 /// A span that begins at `first` of the weights, the gradients and the state alike.
-AdamwSpan at(std::int64_t first, std::int64_t count, bool decay) { return {first, first, first, count, decay}; }
+AdamwSpan at(std::int64_t first, std::int64_t count, bool decay) { return {first, first, first, count, decay, first}; }
 
 AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
   return {.learning_rate = kConfig.learning_rate,
@@ -125,7 +125,7 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
   for (int step = 1; step <= kSteps; ++step) run.step(scalars_at(step, kClip));
 
   auto p = before, m = std::vector<double>(n), v = m;
-  for (const auto& [first, grad_first, state_first, count, decay] : spans) {
+  for (const auto& [first, grad_first, state_first, count, decay, index] : spans) {
     auto config = kConfig;
     if (!decay) config.weight_decay = 0;
     for (std::int64_t i = first; i < first + count; ++i) {

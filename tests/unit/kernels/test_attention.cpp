@@ -123,9 +123,9 @@ struct Attention : ::testing::Test {
   using Scalar = typename C::Scalar;
   using Real = Accum<Scalar>;
 
-  /// Half an epsilon for the rounding of a result to Scalar; standard also rounds scores (up to about 5), and
-  /// probabilities, errors that average out over the keys. Exponents and sums in Real add a few epsilons of theirs:
-  /// no growth with Tk, since probabilities sum to one.
+  /// Half an epsilon for rounding a result to Scalar; standard also rounds scores (up to about 5) and probabilities,
+  /// errors that average out over the keys. Exponents and sums add a few epsilons of Real, without growth in Tk, since
+  /// probabilities sum to one.
   static Closeness closeness() {
     const double bound = (C::kind == AttentionKind::standard ? 2 : 1) * kEpsilon<Scalar> + 8 * kEpsilon<Real>;
     return {.of_max = bound, .absolute = bound};

@@ -64,19 +64,20 @@ struct Hopper {
   }
 };
 
-/// With a workspace that lacks `missing` bytes and begins `offset` bytes behind an aligned one.
+/// With a workspace that is `missing` bytes too short and begins `offset` bytes after an aligned address.
 template <class Kernel, class S>
 void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order, std::int64_t missing = 0,
                   std::int64_t offset = 0) {
   const auto bytes =
       Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
-  const auto workspace = Buffer<float>::unwritten((bytes + offset) / sizeof(float));  // what it forgets to clear is NaN
+  const auto workspace =
+      Buffer<float>::unwritten((bytes + offset) / sizeof(float));  // NaN wherever the kernel forgets to clear
   Kernel{.task = {f.q, f.k, f.v, f.out, f.lse, b.d_out, b.d_q, b.d_k, b.d_v, f.scale, f.causal},
          .order = order,
          .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
                                                          bytes - missing)}
       .launch(instance());
-  instance().fence();  // the workspace goes
+  instance().fence();  // the workspace is freed next
 }
 
 template <class S, DqOrder kOrder>
@@ -90,14 +91,14 @@ struct HopperBothWays : Hopper<S> {
   }
 };
 
-/// Every width that is compiled, the least above some of them, and the narrowest.
+/// Every compiled width, the next above some of them, and the narrowest.
 template <class S, DqOrder kOrder>
 struct Ampere {
   using Scalar = S;
   static constexpr bool kRepeats = kOrder == DqOrder::fixed;
   static constexpr const char* kName = kRepeats ? "ampere" : "ampere_any_order";
   static std::vector<int> widths() {
-    if (!kRepeats) return {128};  // where the two tiles of keys of the fused case add in either order
+    if (!kRepeats) return {128};  // the fused case, whose two tiles of keys add in either order
     return {8, 16, 24, 32, 40, 64, 72, 80, 88, 96, 104, 128, 136, 160, 168, 192, 200, 256};
   }
   static bool runs_here() { return true; }  // the build is for this device, and for sm_80 or later
@@ -211,7 +212,7 @@ struct AttentionTuned : ::testing::Test {
     if (!Path::runs_here()) GTEST_SKIP() << "this device or build cannot run the path " << Path::kName;
   }
   /// An output is an average of v, |v| <= 1: rounding the weights to Scalar changes it by at most half an epsilon, its
-  /// own rounding by another half, sums in float by a few of float's.
+  /// own rounding by another half, sums in float by a few epsilons of float.
   static Closeness of_out() { return {.absolute = kEpsilon<Scalar> + 8 * kEpsilon<float>}; }
   /// Sums of up to 256 products and of exponentials in float, of terms no larger than the largest lse.
   static Closeness of_lse() { return {.of_max = 32 * kEpsilon<float>, .absolute = 32 * kEpsilon<float>}; }
@@ -253,7 +254,7 @@ TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
   for (const auto& [width, shape] : cases) {
     const int D = width;  // which a lambda can capture
     const Shape one = shape;
-    const Shape many{3, 47, one.Tq, one.Tk, one.causal};  // of a multiprocessor's tiles: several
+    const Shape many{3, 47, one.Tq, one.Tk, one.causal};  // several tiles per multiprocessor
     const Inputs<Scalar> in(one, D);
     Inputs<Scalar> repeated(one, D);
     for (auto numbers : {&Inputs<Scalar>::q, &Inputs<Scalar>::k, &Inputs<Scalar>::v, &Inputs<Scalar>::d_out}) {

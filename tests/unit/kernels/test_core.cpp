@@ -180,8 +180,8 @@ TYPED_TEST(ResidualAdd, rounds_once_and_may_overwrite_what_it_adds) {
   }
 }
 
-/// Against the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts begin one
-/// element after a packet boundary.
+/// Compares with the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts
+/// begin one element after a packet boundary.
 template <class Scalar>
 void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   std::vector<Buffer<Scalar>> buffers;

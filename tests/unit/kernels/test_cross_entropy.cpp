@@ -22,7 +22,7 @@ struct Shape {
 };
 // one class, fewer than a packet, primes, a byte vocabulary, a tile less one, exactly one, plus one, several tiles and
 // a rest; on GPUs: rows that begin anywhere in a packet, the longest in registers (fp64, fp32, 16 bits) and one more,
-// rows in the pad, beyond it
+// rows in the pad, and beyond it
 const std::vector<Shape> kShapes = {{1, 1},     {9, 2},     {3, 7},     {5, 257},   {2, 1023},  {2, 1024},  {3, 1025},
                                     {9, 4099},  {3, 4096},  {2, 4097},  {2, 8192},  {2, 8193},  {2, 10000}, {2, 16384},
                                     {2, 16385}, {9, 20011}, {2, 50304}, {2, 50257}, {2, 60001}, {1, 151936}};

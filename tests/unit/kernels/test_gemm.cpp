@@ -42,7 +42,7 @@ struct TypeNames {
   }
 };
 
-/// What any product of a test needs; made once, because filling it takes longer than a product.
+/// Operands for every product; made once, because filling them takes longer than a product.
 template <class In, class Out>
 Buffer<float> workspace_of(const std::vector<Shape>& shapes, GemmMath math = GemmMath::full) {
   std::int64_t most = 0;
@@ -143,7 +143,7 @@ TYPED_TEST(Gemm, keeps_restores_and_repeats_algorithms_that_were_selected_by_tim
   };
   kernels::set_gemm_algorithms({});
   kernels::set_gemm_selection(GemmSelection::timed);
-  const auto selected = multiply();  // the trials must leave c as one product leaves it
+  const auto selected = multiply();  // the trials must leave c as a single product does
   const auto lines = kernels::gemm_algorithms();
   kernels::set_gemm_selection(GemmSelection::heuristic);
   const bool has_choice = !kernels::kIsHost<Device> && sizeof(In) == 2;
@@ -230,7 +230,7 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   EXPECT_TRUE(all_close<Out>(got, expected, {.absolute = 2 * 0x1p-10 * std::sqrt(s.k)}));
   double largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(got[i] - expected[i]));
-  EXPECT_GT(largest, 16 * kEpsilon<float>);  // so tf32 was in use
+  EXPECT_GT(largest, 16 * kEpsilon<float>);  // so tf32 was used
 }
 
 TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {

@@ -38,7 +38,7 @@ TEST(KernelTimer, counts_calls_by_label_and_keeps_minimum_and_maximum_within_the
   for (int i = 0; i < 3; ++i) launch_for("a");
   launch_reduce("b");
   timer.stop();
-  launch_for("a");  // after the stop: not seen
+  launch_for("a");  // after the stop: not counted
 
   auto rows = timer.rows();
   ASSERT_EQ(rows.size(), 2u);

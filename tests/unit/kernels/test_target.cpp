@@ -77,6 +77,22 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
   EXPECT_THROW(workspace(Engine::wgmma, 160), std::invalid_argument);
 }
 
+TEST(Target, scratch_of_attention_is_that_of_the_portable_flash2_alone) {
+  const kernels::Target gpu = gpu_target("90a");
+  const auto scratch = [&](const kernels::AttentionChoice& choice, Dtype dtype) {
+    return kernels::attention_scratch_bytes(choice, dtype, 2, 3, 5, 13, gpu);
+  };
+  kernels::AttentionChoice choice;
+  EXPECT_EQ(scratch(choice, Dtype::bf16), kernels::flash2_backward_scratch_bytes<float>(gpu, 2, 3, 5, 13));
+  EXPECT_EQ(scratch(choice, Dtype::fp64), kernels::flash2_backward_scratch_bytes<double>(gpu, 2, 3, 5, 13));
+  choice.backward = Engine::mma;
+  EXPECT_EQ(scratch(choice, Dtype::bf16), 0);
+  const kernels::AttentionChoice standard = kernels::AttentionKind::standard;
+  EXPECT_EQ(scratch(standard, Dtype::fp32), 0);
+  EXPECT_TRUE(kernels::stores_scores(standard.kind));
+  EXPECT_FALSE(kernels::stores_scores(choice.kind));
+}
+
 TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
   const kernels::Target gpu = gpu_target("90a");
   EXPECT_EQ(kernels::rmsnorm_partials(kHostTarget), 128);

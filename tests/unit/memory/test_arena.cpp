@@ -103,7 +103,7 @@ TEST(ExitCode, of_an_exception_is_its_own_or_what_its_words_mean) {
 TEST(HostMemory, available_is_plausible) {
   const std::int64_t bytes = available_host_bytes();
   EXPECT_GT(bytes, std::int64_t{1} << 20);  // this test runs
-  EXPECT_LT(bytes, std::int64_t{1} << 50);  // no machine has a pebibyte; "no limit" must not come out
+  EXPECT_LT(bytes, std::int64_t{1} << 50);  // no machine has a pebibyte: "no limit" was not taken for a number
 }
 
 /// A machine as its files describe it.
@@ -171,7 +171,7 @@ TEST(HostMemory, too_large_a_layout_fails_with_the_table_and_the_advice) {
 }
 
 TEST(HostMemory, counts_the_ranks_of_the_host) {
-  Layout layout;  // half of what there is fits once, not ten times
+  Layout layout;  // half of the available memory fits once, not ten times
   layout.add("params", {available_host_bytes() / 8}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
   layout.place();
   EXPECT_NO_THROW(require_host_memory(layout, 1, ""));

@@ -66,7 +66,7 @@ TEST(Layout, every_tensor_lies_at_the_lowest_offset_that_was_free_when_its_turn_
       return a->lifetime.is_whole_run() ? false : a->bytes > b->bytes;
     });
     for (std::size_t i = 0; i < order.size(); ++i) {
-      std::int64_t offset = 0;  // moved up past whatever is in the way, until nothing is
+      std::int64_t offset = 0;  // moved up past every conflict until there is none
       for (bool is_free = false; !is_free;) {
         is_free = true;
         for (std::size_t j = 0; j < i && is_free; ++j) {
@@ -175,7 +175,7 @@ TEST(Layout, peaks_are_those_of_a_sum_over_every_tick) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Layout layout = random_layout(seed);
     std::vector<std::int64_t> peaks(kCategories + 1, 0);
-    for (int tick = 0; tick < 64; ++tick) {  // no life that ends begins or ends later
+    for (int tick = 0; tick < 64; ++tick) {  // a lifetime that is over never begins or ends again
       std::int64_t all = 0;
       for (int category = 0; category < kCategories; ++category) {
         std::int64_t live = 0;

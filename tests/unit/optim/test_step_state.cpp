@@ -131,8 +131,8 @@ TEST(PrepareUpdate, an_overflow_skips_the_update_and_halves_the_scale) {
     EXPECT_NE(s.adamw.skip, 0);
     EXPECT_EQ(s.loss_scale, 512);
     EXPECT_EQ(s.good_steps, 0);
-    EXPECT_EQ(s.optimizer_steps, 5);  // AdamW's counter stands still
-    EXPECT_EQ(s.step, 8);             // the schedule goes on
+    EXPECT_EQ(s.optimizer_steps, 5);  // AdamW's counter does not advance
+    EXPECT_EQ(s.step, 8);             // the schedule does
   }
 }
 

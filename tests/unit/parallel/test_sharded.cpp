@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "kernels/core/events.hpp"
 #include "support/buffer.hpp"
 #include "unit/parallel/world.hpp"
 
@@ -302,6 +303,29 @@ TEST(Sharded, refuses_a_unit_that_is_opened_out_of_turn) {
   EXPECT_THROW(toy.strategy->close(1), std::logic_error);
   toy.strategy->begin_inference();
   for (int u = 0; u < toy.o.units(); ++u) toy.visit(u, 0);
+}
+
+struct Starts final : events::Listener {
+  Starts() { events::add_listener(*this); }
+  ~Starts() override { events::remove_listener(*this); }
+  using events::Listener::on;
+  void on(const events::CommunicationStart&) override { ++count; }
+  int count = 0;
+};
+
+TEST(Sharded, starts_nothing_before_a_unit_is_opened) {  // what nobody joins would outlive the memory that it writes
+  TestWorld world;
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    Toy toy(world, stage, 1, 1, world.size());
+    toy.set_own_weights(0);
+    Starts starts;
+    toy.strategy->begin_inference();
+    toy.strategy->begin_inference();
+    EXPECT_EQ(starts.count, 0);
+    for (int u = 0; u < toy.o.units(); ++u) toy.visit(u, 0);
+    EXPECT_EQ(starts.count, toy.o.units());
+  }
 }
 
 TEST(Sharded, wants_shards_that_divide_the_ranks) {

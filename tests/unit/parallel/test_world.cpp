@@ -104,7 +104,12 @@ class Abandoned final : public Collectives {
   std::string name() const override { return "abandoned"; }
   std::string description() const override { return name(); }
   bool is_asynchronous() const override { return true; }
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
   std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Transfer> make_all_gather(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Collectives> make_group(int) override { return nullptr; }
   void broadcast(const Span&) override {}
   std::string fault() override { return ""; }
   void abandon() override { ++times_; }

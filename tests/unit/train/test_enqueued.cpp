@@ -48,11 +48,20 @@ std::vector<Case> cases() {
   unfused.settings.train.fused = false;
   Case standard{"standard attention", small_settings(), Dtype::fp32};
   standard.settings.attention.implementation = config::AttentionImplementation::standard;
-  Case buckets{"a bucket per unit", small_settings(), Dtype::fp32};
+  Case buckets{"a bucket per parameter", small_settings(), Dtype::fp32};
   buckets.settings.parallel.bucket_mbyte = 0;
   Case narrow{"bf16 gradients", small_settings(), Dtype::bf16};
   narrow.settings.precision.gradients = config::GradientPrecision::bf16;
   for (const Case& more : {accumulation, recomputing, unfused, standard, buckets, narrow}) list.push_back(more);
+  for (const config::Shard shard : {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters}) {
+    Case sharded{"sharded", small_settings(), Dtype::bf16};
+    sharded.settings.parallel.shard = shard;
+    list.push_back(sharded);
+    sharded.settings.train.micro_batch_size = 1;
+    sharded.settings.train.batch_size = 7;
+    sharded.settings.train.checkpoint_activations = 2;
+    list.push_back(sharded);
+  }
   return list;
 }
 

@@ -90,6 +90,22 @@ TEST(StepWork, recomputation_adds_one_forward_pass_of_the_blocks_to_backward) {
   }
 }
 
+TEST(StepWork, attention_that_is_kept_is_not_repeated) {
+  config::Settings s = settings();
+  const StepWork kept = step_work(plan_of(s, 1));
+  s.train.checkpoint_activations = 1;
+  s.train.recompute = config::Recompute::all_but_attention;
+  const StepWork again = step_work(plan_of(s, 1));
+  EXPECT_DOUBLE_EQ(again.backward_gemm_flop - kept.backward_gemm_flop, kept.forward_gemm_flop);
+  EXPECT_DOUBLE_EQ(again.backward_attention_flop, kept.backward_attention_flop);
+}
+
+TEST(DescribeTime, has_none_where_the_optimizer_is_offloaded) {
+  config::Settings s = settings();
+  s.parallel.offload = config::Offload::optimizer;
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("no formula for parallel.offload"));
+}
+
 TEST(StepWork, is_that_of_the_rank_with_the_most_sequences) {
   config::Settings s = settings();
   s.train.batch_size = 5;

@@ -10,6 +10,7 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/scalars.hpp"
+#include "train/offload.hpp"
 #include "unit/train/training.hpp"
 
 namespace tessera::test {
@@ -25,6 +26,7 @@ struct Way {
   std::int64_t prefetch = 1;
   bool reshards = true;
   std::int64_t shard_ranks = 0;
+  config::Offload offload = config::Offload::none;
 };
 
 const Way kOrdersAndStages[] = {
@@ -44,6 +46,9 @@ const Way kVariants[] = {
     {.name = "gradients, in pairs", .shard = Shard::gradients, .shard_ranks = 2},
     {.name = "parameters, in pairs", .shard = Shard::parameters, .shard_ranks = 2},
     {.name = "parameters, alone", .shard = Shard::parameters, .shard_ranks = 1},
+    {.name = "bucket, offloaded", .offload = config::Offload::optimizer},
+    {.name = "optimizer, offloaded", .shard = Shard::optimizer, .offload = config::Offload::optimizer},
+    {.name = "parameters, offloaded", .shard = Shard::parameters, .offload = config::Offload::optimizer},
 };
 
 bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
@@ -59,6 +64,7 @@ config::Settings settings_of(const Way& way) {
   deck.parallel.prefetch_blocks = way.prefetch;
   deck.parallel.reshard_after_forward = way.reshards;
   deck.parallel.shard_ranks = way.shard_ranks;
+  deck.parallel.offload = way.offload;
   deck.precision.initial_loss_scale = 1024;
   return deck;
 }
@@ -191,7 +197,9 @@ TEST(Sharing, fp16_scales_its_loss_in_every_stage) {
 }
 
 TEST(Sharing, gradients_cross_the_network_in_16_bits_in_every_stage) {
-  for (const Way& way : kOrdersAndStages) {
+  std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
+  std::copy_if(std::begin(kVariants), std::end(kVariants), std::back_inserter(ways), fits);
+  for (const Way& way : ways) {
     for (const bool are_narrow : {false, true}) {
       config::Settings deck = settings_of(way);
       deck.precision.reduce = config::ReducePrecision::bf16;
@@ -224,10 +232,21 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome outcome_of(const Way& way) {
+/// All weights, gradients and moments in 16 bits.
+config::PrecisionSettings all_in_16_bits() {
+  return {.compute = config::Precision::bf16,
+          .master = config::MasterPrecision::none,
+          .moments = config::MomentPrecision::bf16,
+          .gradients = config::GradientPrecision::bf16,
+          .reduce = config::ReducePrecision::bf16};
+}
+
+Outcome outcome_of(const Way& way, bool graph = false, Dtype dtype = Dtype::fp32) {
   config::Settings deck = settings_of(way);
+  deck.train.graph = graph;
+  if (dtype == Dtype::bf16) deck.precision = all_in_16_bits();
   deck.optimizer.clip_norm = 0;
-  Training training(deck);
+  Training training(deck, dtype);
   Outcome outcome;
   for (int step = 0; step < 12; ++step) {
     outcome.losses.push_back(training.step().loss_sum);
@@ -249,18 +268,59 @@ Outcome outcome_of(const Way& way) {
 
 TEST(Sharing, on_two_ranks_every_order_and_stage_gives_the_same_bits) {
   if (kRanks->world().size() > 2) GTEST_SKIP() << "sums of more than two terms depend on their order";
-  const Outcome first = outcome_of(kOrdersAndStages[0]);
-  for (const Way& way : kOrdersAndStages) EXPECT_TRUE(outcome_of(way) == first) << way.name;
-  for (const Way& way : kVariants) {
-    if (!fits(way)) continue;
-    EXPECT_TRUE(outcome_of(way) == first) << way.name;
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    const Outcome first = outcome_of(kOrdersAndStages[0], false, dtype);
+    for (const Way& way : kOrdersAndStages) {
+      EXPECT_TRUE(outcome_of(way, false, dtype) == first) << way.name << ", " << name_of(dtype);
+    }
+    for (const Way& way : kVariants) {
+      if (!fits(way)) continue;
+      EXPECT_TRUE(outcome_of(way, false, dtype) == first) << way.name << ", " << name_of(dtype);
+    }
+  }
+}
+
+TEST(Sharing, everything_in_16_bits_learns_as_the_reference_does) {
+  for (const Way& way : kOrdersAndStages) {
+    config::Settings deck = settings_of(way);
+    deck.precision = all_in_16_bits();
+    Training training(deck, Dtype::bf16);
+    const Expected& reference = expected(12);
+    for (int step = 0; step < 12; ++step) {  // weights of about 1/6 lose half a unit in 2^8 in each step, at random
+      const double loss = training.step().loss;
+      EXPECT_NEAR(loss, reference.losses[step], 2 * kEpsilon<bfloat16> * reference.losses[step])
+          << way.name << ", step " << step;
+    }
+    std::int64_t bytes = 0;
+    for (const memory::Tensor& tensor : training.plan.layout.tensors()) {
+      if (tensor.category == memory::Category::optimizer) bytes += tensor.bytes;
+    }
+    EXPECT_EQ(bytes, 4 * training.plan.sharing.ownership.owned_count()) << way.name;  // two moments
+  }
+}
+
+TEST(Sharing, everything_in_16_bits_goes_on_bit_for_bit_in_every_stage) {
+  for (const Way& way : kOrdersAndStages) {
+    config::Settings deck = settings_of(way);
+    deck.precision = all_in_16_bits();
+    Training original(deck, Dtype::bf16), resumed(deck, Dtype::bf16);
+    for (int step = 0; step < 3; ++step) original.step();
+    const State state = joined_state(*original.trainer, original.world);
+    resumed.trainer->load_state([&](const train::StateTensor& tensor) {
+      const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+      std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
+    });
+    resumed.trainer->set_scalars(original.trainer->scalars());
+    resumed.next_sample = original.next_sample;
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(resumed.step().loss_sum, original.step().loss_sum) << way.name;
+    EXPECT_TRUE(joined_state(*original.trainer, original.world) == joined_state(*resumed.trainer, resumed.world));
   }
 }
 
 TEST(Sharing, repeats_bit_for_bit) {
   for (const Way& way : kOrdersAndStages) {
     const Outcome first = outcome_of(way);
-    EXPECT_TRUE(outcome_of(way) == first) << way.name;
+    EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == first) << way.name << ", as a graph on GPUs";
     EXPECT_EQ(first.text.size(), kRanks->world().rank() == 0 ? 5u : 0u);
   }
 }
@@ -319,6 +379,52 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   }
   EXPECT_LE(bytes(Shard::gradients, Category::gradients), padding * gradients / ranks);
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
+}
+
+TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
+  struct Case {
+    Dtype dtype;
+    bool is_all_narrow;
+  };
+  for (const Shard shard : {Shard::none, Shard::optimizer, Shard::parameters}) {
+    for (const auto& [dtype, is_all_narrow] :
+         {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
+      config::Settings deck = settings_of({.shard = shard});
+      if (is_all_narrow) deck.precision = all_in_16_bits();
+      Training here(deck, dtype);
+      deck.parallel.offload = config::Offload::optimizer;
+      Training offloaded(deck, dtype);
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)));
+      EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
+      const train::LinkRate rate = offloaded.trainer->measure_link();
+      EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
+      EXPECT_GT(rate.seconds, 0);
+      for (int step = 0; step < 4; ++step) {
+        const Training::Step a = here.step(), b = offloaded.step();
+        EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
+        EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
+      }
+      EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
+      for (const memory::Tensor& tensor : offloaded.plan.layout.tensors()) {
+        if (tensor.category != memory::Category::optimizer || tensor.label.find(".chunk.") != std::string::npos)
+          continue;
+        EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
+      }
+    }
+  }
+}
+
+TEST(Offload, chunks_cover_the_state_once) {
+  for (const std::int64_t count :
+       {std::int64_t{64}, std::int64_t{8192}, std::int64_t{8256}, std::int64_t{200000}, std::int64_t{123'456'768}}) {
+    std::int64_t next = 0;
+    for (const train::Chunk& chunk : train::chunks_of(count)) {
+      EXPECT_EQ(chunk.first, next);
+      EXPECT_LE(chunk.count, train::chunk_elements(count));
+      next += chunk.count;
+    }
+    EXPECT_EQ(next, count);
+  }
 }
 
 TEST(Sharing, refuses_shards_that_do_not_divide_the_ranks) {

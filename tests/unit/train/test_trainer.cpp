@@ -124,11 +124,32 @@ TEST(Training, checkpointing_changes_no_bit) {
   Training plain(deck);
   for (int step = 0; step < 3; ++step) plain.step();
   for (const int every : {1, 2}) {
-    deck.train.checkpoint_activations = every;
-    Training training(deck);
-    for (int step = 0; step < 3; ++step) training.step();
-    EXPECT_EQ(training.trainer->weights_fingerprint(), plain.trainer->weights_fingerprint()) << "every " << every;
+    for (const auto recompute : {config::Recompute::all, config::Recompute::all_but_attention}) {
+      deck.train.checkpoint_activations = every;
+      deck.train.recompute = recompute;
+      Training training(deck);
+      for (int step = 0; step < 3; ++step) training.step();
+      EXPECT_EQ(training.trainer->weights_fingerprint(), plain.trainer->weights_fingerprint()) << "every " << every;
+    }
   }
+}
+
+TEST(Training, attention_that_is_kept_is_not_computed_again) {
+  config::Settings deck = small_settings();
+  deck.train.checkpoint_activations = 1;
+  const auto launches = [&](config::Recompute recompute) {
+    deck.train.recompute = recompute;
+    Training training(deck);
+    const LaunchRecorder recorder;
+    training.step();
+    int forwards = 0;
+    for (const LaunchRecorder::Launch& launch : recorder.launches()) {
+      forwards +=
+          launch.label.starts_with("tessera::attention::") && launch.label.find("backward") == std::string::npos;
+    }
+    return forwards;
+  };
+  EXPECT_EQ(launches(config::Recompute::all), 2 * launches(config::Recompute::all_but_attention));
 }
 
 /// Closes units of the weights that a trainer has, once it has them.

@@ -42,7 +42,8 @@ struct AmpereBackward {
   /// must not run concurrently.
   Vector<std::byte, Exec> workspace;
 
-  /// Head widths: the multiples of 8 up to 256; up to 96 where a team has only 99 KiB of scratch (sm_86, sm_89, sm_12x).
+  /// Head widths: the multiples of 8 up to 256; up to 96 where a team has only 99 KiB of scratch (sm_86, sm_89,
+  /// sm_12x).
   static bool supports(int D);
   static std::int64_t workspace_bytes(int B, int H, int Tq, int D);
 

@@ -139,7 +139,7 @@ inline int heads_in_cache(std::int64_t T, std::int64_t D, int heads) {
   return static_cast<int>(std::clamp(kBytes / (4.0 * T * D + 1), 1.0, static_cast<double>(heads)));
 }
 
-/// The keys of [0, most) that lie below `end`.
+/// How many keys of [0, most) lie below `end`.
 TESSERA_DEVICE int keys_below(int end, int most) { return max(0, min(end, most)); }
 
 /// Accumulators of kRows x kColumns: 16-row tiles of 8-column tiles.

@@ -10,7 +10,7 @@
 ///
 /// Source    Milakov & Gimelshein 2018, arXiv:1805.02867. Departs in the shift, which may lag behind the maximum.
 /// Numerics  scores, sums and shifts in float. The relative error of a weight does not depend on the shift; bf16 and
-///           fp16 can represent kLargest. NaN scores give NaN weights and sums either way.
+///           fp16 can represent kMaxSum. NaN scores give NaN weights and sums either way.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@ TESSERA_DEVICE void hide_unseen(float (&scores)[kCount], int last_seen, int last
 }
 
 struct Rows {
-  static constexpr float kLargest = 1024;  // sum over a lane's part of a tile that need not move the shift
+  static constexpr float kMaxSum = 1024;  // over a lane's part of a tile; beyond it the shift moves
 
   float top[2] = {-INFINITY, -INFINITY};  // the score whose weight is 1
   float shift[2] = {0, 0};                // top * scale_log2; 0 where nothing was seen
@@ -78,7 +78,7 @@ struct Rows {
 
   /// Whether weights of any row of the warp are too large to use. No term of a sum exceeds the sum.
   TESSERA_DEVICE static bool has_outgrown(const float (&sums)[2]) {
-    return __any_sync(0xffffffffu, sums[0] > kLargest || sums[1] > kLargest);
+    return __any_sync(0xffffffffu, sums[0] > kMaxSum || sums[1] > kMaxSum);
   }
   TESSERA_DEVICE void add(const float (&sums)[2]) { sum[0] += sums[0], sum[1] += sums[1]; }
 };

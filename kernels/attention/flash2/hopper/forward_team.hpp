@@ -257,7 +257,7 @@ struct TileKernel {
       if (Rows::has_outgrown(sums)) [[unlikely]] {
         warpgroup_wait<0>(output);
         float shrink[2];
-        rows.raise(half_scores, scale_log2, shrink, {sums[0] > Rows::kLargest, sums[1] > Rows::kLargest});
+        rows.raise(half_scores, scale_log2, shrink, {sums[0] > Rows::kMaxSum, sums[1] > Rows::kMaxSum});
         rescale(output, shrink);
         rows.weigh<Scalar>(half_scores, scale_log2, weights, sums);
       }

@@ -1,5 +1,5 @@
-/// Sizes of the Hopper attention kernels: their head widths and the workspace of backward. Compiled in every build, since
-/// a plan for such a GPU asks for them.
+/// Sizes of the Hopper attention kernels: their head widths and the workspace of backward. Compiled in every build,
+/// since a plan for such a GPU asks for them.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 
-/// How each width of forward runs: consumers, key tile, stages of q, stages of k and v, in halves or not. The largest that
-/// registers and pad hold.
+/// How each width of forward runs: consumers, key tile, stages of q, stages of k and v, in halves or not; the largest
+/// that registers and pad hold.
 #define TESSERA_FOR_EACH_HOPPER_FORWARD(MACRO) \
   MACRO(16, 3, 128, 2, 4, true)                \
   MACRO(32, 3, 128, 2, 4, true)                \

@@ -1,0 +1,52 @@
+/// Execution instances beside the caller's, and the order between them.
+///
+///   SideStream<Exec> copies;
+///   StreamOrder<Exec> order(2);
+///   order.record(exec, 0);  order.wait(copies.instance(), 0);      // the copies follow what is enqueued on exec
+///   ...copies...
+///   order.record(copies.instance(), 1);  order.wait(exec, 1);      // and exec follows them
+///
+/// Nothing waits on the host, and all of it may be captured in a graph, as long as a wait and its record lie in the same
+/// capture. On host spaces, where a launch returns when its work is done, there is nothing to order.
+///
+/// Throws  std::runtime_error with the device's message when a call of it fails.
+#pragma once
+
+#include <memory>
+
+namespace tessera::kernels {
+
+/// An instance whose work runs beside that of others.
+template <class Exec>
+class SideStream {
+ public:
+  SideStream();
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  const Exec& instance() const;
+
+ private:
+  struct Stream;
+  std::unique_ptr<Stream> stream_;
+};
+
+/// Points of instances, by number.
+template <class Exec>
+class StreamOrder {
+ public:
+  explicit StreamOrder(int points);
+  ~StreamOrder();
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  void record(const Exec& exec, int point);
+  /// What is enqueued on `exec` from here on waits for what came before the latest record of `point`.
+  void wait(const Exec& exec, int point) const;
+
+ private:
+  struct Points;
+  std::unique_ptr<Points> points_;
+};
+
+}  // namespace tessera::kernels

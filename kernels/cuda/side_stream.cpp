@@ -1,0 +1,61 @@
+#include "kernels/core/side_stream.hpp"  // the contract is there; here is how on CUDA: streams and events
+
+#include <Kokkos_Core.hpp>
+
+#include <vector>
+
+#include "kernels/cuda/event.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+cudaStream_t new_stream() {
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+struct OrderEvent : cuda::Event {
+  OrderEvent() : cuda::Event(cudaEventDisableTiming) {}
+};
+
+}  // namespace
+
+template <>
+struct SideStream<Kokkos::Cuda>::Stream {
+  Stream() : stream(new_stream()), exec(stream) {}
+  ~Stream() { cudaStreamDestroy(stream); }
+  cudaStream_t stream;
+  Kokkos::Cuda exec;
+};
+template <>
+SideStream<Kokkos::Cuda>::SideStream() : stream_(std::make_unique<Stream>()) {}
+template <>
+SideStream<Kokkos::Cuda>::~SideStream() = default;
+template <>
+const Kokkos::Cuda& SideStream<Kokkos::Cuda>::instance() const {
+  return stream_->exec;
+}
+
+template <>
+struct StreamOrder<Kokkos::Cuda>::Points {
+  explicit Points(int count) : events(count) {}
+  std::vector<OrderEvent> events;
+};
+template <>
+StreamOrder<Kokkos::Cuda>::StreamOrder(int points) : points_(std::make_unique<Points>(points)) {}
+template <>
+StreamOrder<Kokkos::Cuda>::~StreamOrder() = default;
+template <>
+void StreamOrder<Kokkos::Cuda>::record(const Kokkos::Cuda& exec, int point) {
+  CUDA_CHECK(cudaEventRecord(points_->events.at(point), exec.cuda_stream()));
+}
+template <>
+void StreamOrder<Kokkos::Cuda>::wait(const Kokkos::Cuda& exec, int point) const {
+  CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), points_->events.at(point), 0));
+}
+
+template class SideStream<Kokkos::Cuda>;
+template class StreamOrder<Kokkos::Cuda>;
+
+}  // namespace tessera::kernels
