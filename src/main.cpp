@@ -25,6 +25,7 @@
 #include "errors.hpp"
 #include "io/answer.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/plan_compare.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -145,6 +146,7 @@ int answer_or_run(int argc, char** argv) {
   const config::CommandLine line = config::parse_command_line(argc, argv);
   if (line.is_question()) jobs::end_on_signals();
   if (answer_without_deck(line)) return 0;
+  if (line.compare) return answer(jobs::compare_text(line)), 0;
   const config::Deck deck = config::load_deck(line.deck, line.overrides);
   if (answer_about_deck(line, deck)) return 0;
   config::check_build(deck.settings, train::this_build());

@@ -52,6 +52,9 @@ struct Parser {
     app.add_option("overrides", line.overrides, "keys that win over the deck's")->option_text("section.key=value ...");
     app.add_flag("--check", line.check, "read the deck, report every fault, end; opens no data");
     app.add_flag("--plan", line.plan, "print what each rank of this run needs (parallel.ranks=N: of N), end");
+    app.add_option("--compare", line.compare,
+                   "with --plan: what it predicts beside what a run measured; no deck: the run's")
+        ->option_text("RUN.h5");
     app.add_flag("--print", line.print, "print the resolved deck (readable as a deck), end");
     app.add_option("--resume", line.resume, "go on from the newest checkpoint of job.directory, or from a named one")
         ->option_text("auto|PATH");
@@ -64,7 +67,7 @@ struct Parser {
   CLI::App app{"Trains transformer language models: one binary, one input deck, MPI ranks."};
 };
 
-constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--print",
+constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--compare", "--print",
                                          "--resume", "--version", "--show-config", "--explain"};
 
 /// word.word=...: what only an override looks like ("./a.b=c.toml" names such a file).
@@ -109,6 +112,18 @@ void require_overrides(const CommandLine& line) {
     refuse(fmt::format("'{}' is not section.key=value", text),
            near.empty() ? "`tessera --explain all` lists the keys" : fmt::format("the nearest key is {}", near));
   }
+}
+
+/// --compare stands beside --plan and names a file. Without a deck the first argument is an override of the run's.
+void require_comparison(CommandLine& line) {
+  if (!line.plan || line.check || line.print)
+    refuse("--compare belongs to --plan and to no other question", "type --plan --compare RUN.h5");
+  if (is_override(*line.compare) || line.compare->ends_with(".toml"))
+    refuse(fmt::format("--compare takes a run's file, not '{}'", *line.compare),
+           "for example --compare runs/tiny/run.h5");
+  if (!is_override(line.deck)) return;
+  line.overrides.insert(line.overrides.begin(), line.deck);
+  line.deck.clear();
 }
 
 /// `text` broken into lines of at most 100 characters, each behind the indent.
@@ -178,7 +193,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     refuse(error.what());
   }
   if (line.help || line.version || line.show_config || line.explain) return line;
-  if (line.deck.empty()) refuse("no deck is named", "try input/tiny.toml");
+  if (line.compare) require_comparison(line);
+  if (line.deck.empty() && !line.compare) refuse("no deck is named", "try input/tiny.toml");
   require_overrides(line);
   return line;
 }

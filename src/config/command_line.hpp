@@ -8,10 +8,10 @@
 
 namespace tessera::config {
 
-/// tessera DECK.toml [section.key=value ...] [--check] [--plan] [--print] [--resume auto|PATH] [--version]
-///         [--show-config] [--explain KEY] [--kokkos-...]
+/// tessera DECK.toml [section.key=value ...] [--check] [--plan [--compare RUN.h5]] [--print] [--resume auto|PATH]
+///         [--version] [--show-config] [--explain KEY] [--kokkos-...]
 struct CommandLine {
-  std::string deck;                    // empty only with help, version, show_config or explain
+  std::string deck;                    // empty only with help, version, show_config, explain or compare
   std::vector<std::string> overrides;  // "section.key=value", for load_deck
   bool check = false;                  // read the deck, say whether it is right, end
   bool plan = false;                   // print what each rank needs, end
@@ -20,6 +20,7 @@ struct CommandLine {
   bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build
   bool help = false;
   std::optional<std::string> explain;         // key, section or "all"
+  std::optional<std::string> compare;         // with `plan`: the run.h5 whose measurements stand beside it
   std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
 

@@ -145,6 +145,13 @@ struct PlanSettings {
   PlanDevice device = PlanDevice::here;
   std::int64_t ranks_per_node = 0;  // 0: all ranks
 
+  // Rates of one rank; 0: as measured on `device`
+  double gemm_tflops = 0;            // matrix products
+  double attention_tflops = 0;       // forward and backward together: train/plan_time.hpp says how flop are counted
+  double copy_gbyte_per_s = 0;       // bytes read plus bytes written
+  double link_gbyte_per_s = 0;       // sent to the ranks of its host, which send as much
+  double node_link_gbyte_per_s = 0;  // the same to other hosts
+
   bool operator==(const PlanSettings&) const = default;
 };
 

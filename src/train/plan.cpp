@@ -324,7 +324,7 @@ NetworkBytes network_bytes(const Plan& plan) {
   const auto share = [](int of) { return static_cast<double>(of - 1) / of; };  // of a span that a rank sends
   if (sharing.shard == config::Shard::none) {
     bytes.gradients = static_cast<double>(o.whole_count() * gradient);
-    bytes.sent = 2 * share(ranks) * bytes.gradients;
+    bytes.all_reduce = 2 * share(ranks) * bytes.gradients;
     return bytes;
   }
   const int shards = o.shards(), times = sharing.shards_gradients() ? plan.batch.micro_steps : 1;
@@ -338,8 +338,9 @@ NetworkBytes network_bytes(const Plan& plan) {
   } else {
     bytes.weights = static_cast<double>(o.whole_count() * weight);
   }
-  bytes.sent = share(shards) * (bytes.gradients + bytes.weights) +
-               2 * share(ranks / shards) * static_cast<double>(o.owned_count() * gradient);
+  bytes.reduce_scatter = share(shards) * bytes.gradients;
+  bytes.all_gather = share(shards) * bytes.weights;
+  bytes.all_reduce = 2 * share(ranks / shards) * static_cast<double>(o.owned_count() * gradient);
   return bytes;
 }
 
@@ -373,7 +374,14 @@ std::string describe_network(const Plan& plan) {
   }
   text += fmt::format("network    {} of gradients per step", readable(bytes.gradients));
   if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", readable(bytes.weights));
-  return text + fmt::format("; each rank sends and receives {}\n", readable(bytes.sent));
+  text += fmt::format("; each rank sends and receives {}\n", readable(bytes.sent()));
+  std::string parts;
+  for (const auto& [name, count] : {std::pair{"all-reduce", bytes.all_reduce},
+                                    {"reduce-scatter", bytes.reduce_scatter},
+                                    {"all-gather", bytes.all_gather}}) {
+    if (count > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, readable(count));
+  }
+  return text + fmt::format("           by {}\n", parts);
 }
 
 std::string describe(const Plan& plan, const config::Settings& settings) {

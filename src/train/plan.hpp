@@ -98,7 +98,11 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
 struct NetworkBytes {
   double gradients = 0;  // summed over the ranks
   double weights = 0;    // gathered on each rank
-  double sent = 0;       // by each rank, which receives as many
+
+  // Sent by each rank, which receives as many: among the ranks of a copy, reduce-scatters and all-gathers of what they
+  // share; all-reduces among those that hold the same.
+  double all_reduce = 0, reduce_scatter = 0, all_gather = 0;
+  double sent() const { return all_reduce + reduce_scatter + all_gather; }
 };
 NetworkBytes network_bytes(const Plan& plan);
 
@@ -109,10 +113,13 @@ std::string describe(const Plan& plan, const config::Settings& settings);
 /// What this build has of what decks ask for.
 config::BuildFeatures this_build();
 
+/// A build for plan.device, with the hosts that plan.ranks_per_node makes of `ranks`.
+Machine machine_of(const config::PlanSettings& keys, int ranks);
+
 /// What --plan prints: for which ranks on which device it plans, and the plan of what trains there (bench.step: one for
-/// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a host. Ranks are those of parallel.ranks, or else the
-/// `started` ones; the device is plan.device. A deck that a build for that device cannot run is refused as the run
-/// refuses it.
+/// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a
+/// host, and the time of a step (plan_time.hpp). Ranks are those of parallel.ranks, or else the `started` ones; the device
+/// is plan.device. A deck that a build for that device cannot run is refused as the run refuses it.
 /// Throws Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there,
 /// Exit::environment for such a deck.
 std::string plan_text(const config::Settings& settings, int started);

@@ -11,7 +11,7 @@
 #include "kernels/core/words.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
-#include "train/plan.hpp"
+#include "train/plan_time.hpp"
 
 namespace tessera::train {
 
@@ -34,16 +34,6 @@ const Gpu* gpu_of(config::PlanDevice device) {
   const auto* const found =
       std::find_if(std::begin(kGpus), std::end(kGpus), [&](const Gpu& gpu) { return gpu.device == device; });
   return found == std::end(kGpus) ? nullptr : found;
-}
-
-Machine machine_of(const config::PlanSettings& keys) {
-  if (const Gpu* gpu = gpu_of(keys.device)) {
-    return {.build = gpu->build, .target = kernels::gpu_target(gpu->capability), .has_nccl = true};
-  }
-  if (keys.device == config::PlanDevice::cpu) {
-    return {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
-  }
-  return {};
 }
 
 std::string device_text(config::PlanDevice device) {
@@ -72,13 +62,32 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
     text += fmt::format("per rank   {} ({} bytes)\nper host   {}", readable(on_device + on_host), on_device + on_host,
                         readable(together * (on_device + on_host)));
   }
-  return text + fmt::format(" ({}{})\n", counted(together, "rank"),
-                            together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
-                                                           ranks % together > 0 ? ", the last with fewer" : "")
-                                             : "");
+  text += fmt::format(" ({}{})\n", counted(together, "rank"),
+                      together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
+                                                     ranks % together > 0 ? ", the last with fewer" : "")
+                                       : "");
+  const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();
+  const auto peak = [&](memory::Category category) { return peaks[static_cast<std::size_t>(category)]; };
+  using memory::Category;
+  return text +
+         fmt::format("of it      {} bytes of weights, gradients and optimizer, {} of activations and workspaces\n",
+                     peak(Category::parameters) + peak(Category::gradients) + peak(Category::optimizer),
+                     peak(Category::activations) + peak(Category::workspace));
 }
 
 }  // namespace
+
+Machine machine_of(const config::PlanSettings& keys, int ranks) {
+  const bool is_one_host = keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node;
+  Machine machine;
+  if (const Gpu* gpu = gpu_of(keys.device)) {
+    machine = {.build = gpu->build, .target = kernels::gpu_target(gpu->capability), .has_nccl = true};
+  } else if (keys.device == config::PlanDevice::cpu) {
+    machine = {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
+  }
+  machine.is_one_host = is_one_host;
+  return machine;
+}
 
 std::string plan_text(const config::Settings& settings, int started) {
   const config::JobKind kind = settings.job.kind;
@@ -87,12 +96,11 @@ std::string plan_text(const config::Settings& settings, int started) {
                                            "\"bench.step\" and \"bench.strategies\"; run this one without it",
                                            config::value_text(*config::find_key("job.kind"), settings)));
   }
-  Machine machine = machine_of(settings.plan);
-  const bool is_on_gpu = !machine.target.is_host;
-  config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
   const bool is_named = settings.parallel.ranks > 0;
   const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
-  machine.is_one_host = settings.plan.ranks_per_node == 0 || ranks <= settings.plan.ranks_per_node;
+  const Machine machine = machine_of(settings.plan, ranks);
+  const bool is_on_gpu = !machine.target.is_host;
+  config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
   if (!machine.is_one_host && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
     throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" wants all ranks on one host, and "
                                            "plan.ranks_per_node = {} puts {} ranks on several: set parallel.all_reduce "
@@ -104,7 +112,7 @@ std::string plan_text(const config::Settings& settings, int started) {
                                  device_text(settings.plan.device));
   const auto add = [&](const config::Settings& row) {
     const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
-    text += describe(plan, row) + sums_text(plan, settings.plan, is_on_gpu);
+    text += describe(plan, row) + sums_text(plan, settings.plan, is_on_gpu) + describe_time(plan, row, machine);
   };
   if (kind == config::JobKind::train) {
     add(settings);

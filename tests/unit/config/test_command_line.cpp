@@ -47,6 +47,23 @@ TEST(CommandLine, resume_takes_auto_or_a_path) {
   EXPECT_THAT(refused({"a.toml", "--resume", "train.steps=5"}), HasSubstr("--resume takes 'auto' or the path"));
 }
 
+TEST(CommandLine, compare_stands_beside_plan_and_wants_no_deck) {
+  const CommandLine own = parse({"--plan", "--compare", "runs/a/run.h5", "plan.device=h200", "train.steps=5"});
+  EXPECT_EQ(own.compare, "runs/a/run.h5");
+  EXPECT_EQ(own.deck, "");
+  EXPECT_THAT(own.overrides, ElementsAre("plan.device=h200", "train.steps=5"));
+  EXPECT_TRUE(own.is_question());
+  const CommandLine other = parse({"a.toml", "train.steps=5", "--compare=run.h5", "--plan"});
+  EXPECT_EQ(other.deck, "a.toml");
+  EXPECT_THAT(other.overrides, ElementsAre("train.steps=5"));
+  EXPECT_THAT(refused({"a.toml", "--compare", "run.h5"}), HasSubstr("--compare belongs to --plan"));
+  EXPECT_THAT(refused({"a.toml", "--plan", "--check", "--compare", "run.h5"}), HasSubstr("no other question"));
+  EXPECT_THAT(refused({"--plan", "--compare", "a.toml"}), HasSubstr("takes a run's file, not 'a.toml'"));
+  EXPECT_THAT(refused({"--plan", "--compare", "train.steps=5", "a.toml"}), HasSubstr("takes a run's file"));
+  EXPECT_THAT(refused({"--plan", "--compare"}), HasSubstr("--compare"));
+  EXPECT_THAT(refused({"--plan"}), HasSubstr("no deck is named"));
+}
+
 TEST(CommandLine, kokkos_arguments_pass_through) {
   const CommandLine line = parse({"--kokkos-num-threads=2", "a.toml", "--kokkos-print-configuration"});
   EXPECT_THAT(line.kokkos_arguments, ElementsAre("--kokkos-num-threads=2", "--kokkos-print-configuration"));
@@ -98,9 +115,9 @@ TEST(CommandLine, faults_say_what_and_how) {
 
 TEST(CommandLine, help_lists_the_options_and_every_exit_code) {
   const std::string help = help_text();
-  for (const char* part :
-       {"--check", "--plan", "--print", "--resume", "--version", "--show-config", "--explain", "--kokkos-", "DECK.toml",
-        "section.key=value", "\n   0 ", "\n   2 ", "\n   3 ", "\n   4 ", "\n   5 ", "\n   6 ", "\n   7 ", "\n  75 "})
+  for (const char* part : {"--check", "--plan", "--compare", "--print", "--resume", "--version", "--show-config",
+                           "--explain", "--kokkos-", "DECK.toml", "section.key=value", "\n   0 ", "\n   2 ", "\n   3 ",
+                           "\n   4 ", "\n   5 ", "\n   6 ", "\n   7 ", "\n  75 "})
     EXPECT_THAT(help, HasSubstr(part));
 }
 

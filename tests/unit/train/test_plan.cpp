@@ -147,7 +147,10 @@ TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_networ
   EXPECT_THAT(text, HasSubstr("12 sequences x 32 tokens = 3 ranks x 1 micro-step x 4 sequences\n"));
   EXPECT_THAT(describe(one, deck), HasSubstr("12 sequences x 32 tokens = 1 rank x 1 micro-step x 12 sequences\n"));
   EXPECT_THAT(text, HasSubstr(three.layout.table()));
-  EXPECT_THAT(text, HasSubstr("each rank sends and receives 805.7 KiB"));  // 2 (R-1) / R
+  const NetworkBytes bytes = network_bytes(three);
+  EXPECT_DOUBLE_EQ(bytes.sent(), bytes.gradients * 4 / 3);  // 2 (R-1) / R
+  const std::string sent = memory::readable_bytes(static_cast<std::int64_t>(bytes.sent()));
+  EXPECT_THAT(text, HasSubstr("; each rank sends and receives " + sent + "\n           by all-reduce " + sent + "\n"));
   EXPECT_THAT(describe(one, deck), ::testing::Not(HasSubstr("network")));
 }
 

@@ -1,0 +1,228 @@
+#include "train/plan_time.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/core/words.hpp"
+
+namespace tessera::train {
+namespace {
+
+double real(std::int64_t count) { return static_cast<double>(count); }
+
+/// TFLOP/s of causal attention on one H200 in bf16, in a fixed order, where 16,384 tokens of 2,048 channels are in a
+/// batch: after a rest, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
+struct AttentionRow {
+  kernels::Engine engine;
+  std::int64_t head_width, length;
+  double forward, backward;
+};
+constexpr AttentionRow kAttentionH200[] = {
+    {kernels::Engine::wgmma, 64, 1024, 409, 306},  {kernels::Engine::wgmma, 64, 4096, 559, 447},
+    {kernels::Engine::wgmma, 64, 16384, 621, 499}, {kernels::Engine::wgmma, 128, 1024, 496, 340},
+    {kernels::Engine::wgmma, 128, 4096, 710, 529}, {kernels::Engine::wgmma, 128, 16384, 793, 615},
+    {kernels::Engine::wgmma, 256, 4096, 636, 384}, {kernels::Engine::mma, 64, 4096, 299, 252},
+    {kernels::Engine::mma, 80, 4096, 277, 257},    {kernels::Engine::mma, 128, 4096, 356, 284},
+    {kernels::Engine::mma, 256, 4096, 279, 222},
+};
+
+/// Of the widest heads that are no wider than the plan's, and the longest sequences that are no longer, or the shortest.
+double attention_h200(const Plan& plan) {
+  const kernels::AttentionChoice& choice = plan.options.attention;
+  if (plan.options.dtype != Dtype::bf16 || choice.forward != choice.backward) return 0;
+  const AttentionRow* best = nullptr;
+  for (const AttentionRow& row : kAttentionH200) {
+    if (row.engine != choice.backward || row.head_width > plan.shape.D()) continue;
+    const bool is_longer = row.length > plan.shape.T;
+    if (best == nullptr || row.head_width > best->head_width || !is_longer) best = &row;  // rows rise
+  }
+  return best == nullptr ? 0 : 1e12 * 3.5 / (1 / best->forward + 2.5 / best->backward);
+}
+
+/// Measured on H200s: a product of 8192^3 in bf16 on random data (770 to 800 TFLOP/s, 2026-11-20); a copy, and sums
+/// over 2 to 4 GPUs of one host by NCCL's ring and through copy engines (input/bench/README.md).
+constexpr double kGemmH200 = 785e12, kCopyH200 = 4.16e12, kRingH200 = 351e9, kCopyEnginesH200 = 250e9;
+
+/// Of an H100 there is one figure: attention, 1 x 16 heads x 16,384 x 64, causal, bf16, forward and backward in a fixed
+/// order in 3.74 ms (2026-11-21).
+double attention_h100(const Plan& plan) {
+  const kernels::AttentionChoice& choice = plan.options.attention;
+  const bool is_measured = plan.options.dtype == Dtype::bf16 && choice.forward == kernels::Engine::wgmma &&
+                           choice.backward == kernels::Engine::wgmma && plan.shape.D() == 64;
+  return is_measured ? 3.5 * 2 * 16 * 16384.0 * 16384.0 * 64 / 3.74e-3 : 0;
+}
+
+Rates shipped(const config::Settings& settings, const Plan& plan, const Machine& machine) {
+  const config::PlanDevice device = settings.plan.device;
+  Rates rates;
+  if (device == config::PlanDevice::h100) rates.attention.value = attention_h100(plan);
+  if (device != config::PlanDevice::h200) return rates;
+  if (plan.options.dtype == Dtype::bf16) rates.gemm.value = kGemmH200;
+  rates.attention.value = attention_h200(plan);
+  rates.copy.value = kCopyH200;
+  const int shards = plan.sharing.ownership.shards();  // groups of ranks go by the ring
+  const bool is_copied = machine.is_one_host && settings.parallel.all_reduce != config::AllReduceMethod::ring &&
+                         (shards == 1 || shards == plan.batch.ranks);
+  rates.link.value = is_copied ? kCopyEnginesH200 : kRingH200;
+  return rates;
+}
+
+Rate given_or(double given, Rate otherwise) { return given > 0 ? Rate{given, true} : otherwise; }
+
+/// Bytes per element of a tensor; 0 of one that is not there.
+double width_of(const Plan& plan, memory::TensorId id) {
+  return id == memory::kAbsent ? 0.0 : real(bytes_of(plan.layout[id].dtype));
+}
+
+double over(double work, const Rate& rate) { return work > 0 ? work / rate.value : 0; }
+
+}  // namespace
+
+StepWork step_work(const Plan& plan) {
+  const model::Shape& s = plan.shape;
+  const double V = real(s.V), T = real(s.T), C = real(s.C), L = real(s.L), F = real(s.F);
+  const double tokens = real(plan.batch.sequences_of(0)) * T;
+  const double multiplied = real(plan.table.parameter_count()) - V * C;  // the embedding multiplies nothing
+  const double blocks = L * (4 * C * C + 3 * C * F);
+  const double recomputed = plan.options.checkpoint_blocks > 0 ? 1 : 0;
+  const double attention_recomputed = plan.options.recomputes_attention ? recomputed : 0;
+  const double width = real(bytes_of(plan.options.dtype));
+  const double block_elements = 12 * C + 3 * F;  // two norms with residual 4C each, rope 4C, swiglu 3F
+  StepWork work;
+  work.forward_gemm_flop = tokens * 2 * blocks;
+  work.backward_gemm_flop = tokens * (6 * multiplied - 2 * blocks + recomputed * 2 * blocks);
+  work.forward_attention_flop = tokens * L * 2 * C * T;
+  work.backward_attention_flop = tokens * L * (5 + attention_recomputed * 2) * C * T;
+  work.forward_bytes = tokens * width * (L * block_elements + 2 * C);
+  work.backward_bytes = tokens * width * (L * (12 * C + 6 * F + recomputed * block_elements) + 10 * C + 2 * V);
+  const StateTensors& t = plan.state;
+  const double updated =
+      width_of(plan, t.params) + width_of(plan, t.master) + width_of(plan, t.m) + width_of(plan, t.v);
+  work.optimizer_bytes = real(plan.sharing.ownership.owned_count()) * (2 * updated + 2 * width_of(plan, t.grads));
+  return work;
+}
+
+Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine) {
+  const config::PlanSettings& keys = settings.plan;
+  const Rates measured = shipped(settings, plan, machine);
+  return {.gemm = given_or(1e12 * keys.gemm_tflops, measured.gemm),
+          .attention = given_or(1e12 * keys.attention_tflops, measured.attention),
+          .copy = given_or(1e9 * keys.copy_gbyte_per_s, measured.copy),
+          .link = given_or(1e9 * keys.link_gbyte_per_s, measured.link),
+          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, measured.node_link)};
+}
+
+Spread spread_of(const Plan& plan, const config::PlanSettings& keys) {
+  const std::int64_t here = keys.ranks_per_node;
+  if (here == 0 || plan.batch.ranks <= here) return {};
+  // Ranks of one copy are neighbours (Sharing::shard_of).
+  return {.shards = here % plan.sharing.ownership.shards() != 0, .replicas = true};
+}
+
+std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread) {
+  std::vector<std::string> keys;
+  const auto want = [&](const Rate& rate, const char* key) {
+    if (rate.value == 0) keys.emplace_back(key);
+  };
+  want(rates.gemm, "plan.gemm_tflops");
+  want(rates.attention, "plan.attention_tflops");
+  want(rates.copy, "plan.copy_gbyte_per_s");
+  const NetworkBytes bytes = network_bytes(plan);
+  const double shards = bytes.reduce_scatter + bytes.all_gather;
+  if ((shards > 0 && !spread.shards) || (bytes.all_reduce > 0 && !spread.replicas))
+    want(rates.link, "plan.link_gbyte_per_s");
+  if ((shards > 0 && spread.shards) || (bytes.all_reduce > 0 && spread.replicas)) {
+    want(rates.node_link, "plan.node_link_gbyte_per_s");
+  }
+  return keys;
+}
+
+StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread) {
+  const StepWork work = step_work(plan);
+  StepTime time;
+  time.forward_s = over(work.forward_gemm_flop, rates.gemm) + over(work.forward_attention_flop, rates.attention) +
+                   over(work.forward_bytes, rates.copy);
+  time.backward_s = over(work.backward_gemm_flop, rates.gemm) + over(work.backward_attention_flop, rates.attention) +
+                    over(work.backward_bytes, rates.copy);
+  time.optimizer_s = over(work.optimizer_bytes, rates.copy);
+
+  const Sharing& sharing = plan.sharing;
+  const parallel::Ownership& o = sharing.ownership;
+  const NetworkBytes bytes = network_bytes(plan);
+  const Rate& to_shards = spread.shards ? rates.node_link : rates.link;
+  const Rate& to_replicas = spread.replicas ? rates.node_link : rates.link;
+  const double scatters_s = over(bytes.reduce_scatter, to_shards);
+  const double sums_s = over(bytes.all_reduce, to_replicas), gradients_s = scatters_s + sums_s;
+  const double weights_s = over(bytes.all_gather, to_shards);
+  time.communication_s = gradients_s + weights_s;
+  if (time.communication_s == 0) return time;
+
+  // The embedding's gradient is the last to be ready, its weights are the first to be read: nothing runs beside them.
+  const double embedding = real(o.padded(0)) / real(o.whole_count()), micro_steps = plan.batch.micro_steps;
+  const double last_s = embedding * (scatters_s / (sharing.shards_gradients() ? micro_steps : 1) + sums_s);
+  const double first_s =
+      bytes.weights == 0 ? 0 : weights_s * real(o.padded(0)) * real(bytes_of(plan.options.dtype)) / bytes.weights;
+  const double last_backward_s = time.backward_s / micro_steps, first_forward_s = time.forward_s / micro_steps;
+  switch (sharing.shard) {
+    case config::Shard::none: {
+      const bool waits = parallel.gradient_sync == config::GradientSync::flat ||
+                         parallel.gradient_sync == config::GradientSync::per_parameter;
+      time.exposed_s = waits ? gradients_s : std::max(last_s, gradients_s - last_backward_s);
+      break;
+    }
+    case config::Shard::optimizer:
+      time.exposed_s = std::max(last_s, gradients_s - last_backward_s) + std::max(first_s, weights_s - first_forward_s);
+      break;
+    case config::Shard::gradients:
+      time.exposed_s = std::max(last_s, gradients_s - time.backward_s) + std::max(first_s, weights_s - first_forward_s);
+      break;
+    case config::Shard::parameters:
+      time.exposed_s = std::max(first_s + last_s, time.communication_s - time.forward_s - time.backward_s);
+      break;
+  }
+  return time;
+}
+
+std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine) {
+  if (offloaded_bytes(plan) > 0) {
+    return "time       not predicted: there is no formula for parallel.offload, which streams the optimizer's state\n";
+  }
+  const Rates rates = rates_of(settings, plan, machine);
+  const Spread spread = spread_of(plan, settings.plan);
+  if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {
+    return fmt::format(
+        "time       not predicted: no figure for {} ships with this device, dtype and attention; set {} "
+        "to what was measured there\n",
+        fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them");
+  }
+  const StepTime time = predict_step(plan, settings.parallel, rates, spread);
+  const double tokens = real(plan.batch.global_sequences * plan.shape.T);
+  const auto ms = [](double seconds) {
+    return seconds < 1 ? fmt::format("{:.4g}", 1e3 * seconds) : fmt::format("{:.0f}", 1e3 * seconds);
+  };
+  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(time.step_s()),
+                                 ms(time.forward_s), ms(time.backward_s));
+  if (plan.batch.ranks > 1) {
+    text += fmt::format("exposed communication {} of {}, ", ms(time.exposed_s), ms(time.communication_s));
+  }
+  text += fmt::format("optimizer {}; {:.0f} tokens/s\n", ms(time.optimizer_s), tokens / time.step_s());
+  text += "rates     ";
+  const auto add = [&](const char* name, const Rate& rate, double unit, const char* unit_name) {
+    if (rate.value == 0) return;
+    text +=
+        fmt::format(" {} {:.4g} {} ({}),", name, rate.value / unit, unit_name, rate.is_given ? "given" : "measured");
+  };
+  add("products", rates.gemm, 1e12, "TFLOP/s");
+  add("attention", rates.attention, 1e12, "TFLOP/s");
+  add("copy", rates.copy, 1e9, "GB/s");
+  if (plan.batch.ranks > 1) {
+    if (!spread.shards || !spread.replicas) add("link", rates.link, 1e9, "GB/s");
+    if (spread.shards || spread.replicas) add("link between hosts", rates.node_link, 1e9, "GB/s");
+  }
+  text.back() = '\n';
+  return text;
+}
+
+}  // namespace tessera::train

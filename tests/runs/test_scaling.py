@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""A plan beside the run that it was for, and scripts/scaling: measured rows, predicted rows, refusals."""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import FILES, PROGRAM, SOURCE, TINY, USAGE, RunTest, column, gpus
+
+DECK = SOURCE / "input/scaling/tiny.toml"
+RATES = ("plan.gemm_tflops=0.05", "plan.attention_tflops=0.01", "plan.copy_gbyte_per_s=10", "plan.link_gbyte_per_s=1")
+ROW = re.compile(r"^ +(arena of a rank|step|forward|backward|exposed communication|optimizer) {2,}(\S+)(?: B| ms)? +(\S+)(?: B| ms)? +(\S+)", re.M)
+
+
+class Compare(RunTest):
+    def compare(self, *arguments, **more):
+        result = self.run_deck("--plan", "--compare", *arguments, **more)
+        return result, {name: (predicted, measured, difference) for name, predicted, measured, difference in ROW.findall(result.out)}
+
+    def test_memory_agrees_to_the_byte_and_times_are_the_medians_of_the_run(self):
+        for ranks, keys in ((1, ()), (2, ()), (2, ("parallel.shard=parameters",)), (2, ("train.checkpoint_activations=1",))):
+            with self.subTest(ranks=ranks, keys=keys):
+                run = self.train(f"run {ranks} {len(keys)} {'-'.join(keys)[:20]}", *keys, ranks=ranks)
+                _, rows = self.compare(run / "run.h5", *RATES)
+                planned, measured, difference = rows["arena of a rank"]
+                self.assertEqual(planned, measured)
+                self.assertEqual(int(measured), int(column(run, "peak_bytes").max()))
+                self.assertEqual(difference, "+0.0")
+                for name, quantity in (("step", "step_time"), ("forward", "forward"), ("optimizer", "optimizer")):
+                    median = 1e3 * np.nanmedian(column(run, quantity)[5:])
+                    predicted, shown, percent = rows[name]
+                    self.assertAlmostEqual(float(shown) / median, 1, 3, name)
+                    self.assertAlmostEqual(float(percent), 100 * (median / float(predicted) - 1), delta=0.2 + 0.002 * abs(float(percent)))
+                exposed = 1e3 * np.nanmedian(column(run, "exposed_comm")[5:])
+                self.assertAlmostEqual(float(rows["exposed communication"][1]), exposed, delta=1e-3 * max(exposed, 1e-3))
+
+    def test_without_rates_times_are_only_measured_and_the_keys_are_named(self):
+        run = self.train("run")
+        result, rows = self.compare(run / "run.h5")
+        self.assertEqual(rows["step"][0], "-")
+        self.assertGreater(float(rows["step"][1]), 0)
+        self.assertEqual(rows["step"][2], "-")
+        if gpus() is None:
+            self.assertIn("plan.gemm_tflops, plan.attention_tflops, plan.copy_gbyte_per_s", result.out)
+
+    def test_another_deck_shows_what_it_would_have_taken(self):
+        run = self.train("run")
+        result = self.run_deck(TINY, "model.num_layers=3", "--plan", "--compare", run / "run.h5")
+        planned, measured, difference = ROW.search(result.out).groups()[1:]
+        self.assertGreater(int(planned), int(measured))
+        self.assertTrue(difference.startswith("-"), difference)
+
+    def test_hosts_and_gpus_are_those_that_the_run_names(self):
+        run = self.train("run", ranks=2)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["hosts"] = "a: 1 rank, b: 1 rank"
+        result, _ = self.compare(run / "run.h5", *RATES)
+        self.assertIn("no figure for plan.node_link_gbyte_per_s ships", result.out)
+        result, _ = self.compare(run / "run.h5", *RATES, "plan.node_link_gbyte_per_s=3")
+        self.assertIn("link between hosts 3 GB/s (given)", result.out)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["devices"] = "0 and 1: NVIDIA H200"
+        result, _ = self.compare(run / "run.h5", "plan.ranks_per_node=2", "plan.gemm_tflops=1", "plan.attention_tflops=1")
+        self.assertIn("copy 4160 GB/s (measured), link 250 GB/s (measured)", result.out)
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["devices"] = "0 and 1: a GPU of another make"
+            file["info"].attrs["hosts"] = "nowhere"
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says='hosts = "nowhere" names no ranks')
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["hosts"] = "a: 2 ranks"
+        if gpus() is None:
+            self.run_deck("--plan", "--compare", run / "run.h5", code=USAGE, says=["another make", "plan.device"])
+
+    def test_files_that_are_no_run_say_what_is_missing(self):
+        self.run_deck("--plan", "--compare", self.folder / "absent.h5", code=FILES, says="absent.h5")
+        text = self.deck("no HDF5 at all", "text.h5")
+        self.run_deck("--plan", "--compare", text, code=FILES, says="text.h5")
+        with h5py.File(self.folder / "other.h5", "w") as file:
+            file["rows"] = [1.0]
+        self.run_deck("--plan", "--compare", self.folder / "other.h5", code=FILES, says=["other.h5", 'format "tessera run"'])
+        run = self.train("short", "train.steps=5")
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says=["no step that counts", "longer run"])
+        run = self.train("whole")
+        with h5py.File(run / "run.h5", "a") as file:
+            del file["steps/exposed_comm"]
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says="steps/exposed_comm")
+
+    def test_command_lines_that_ask_for_something_else_are_refused(self):
+        run = self.train("run")
+        self.run_deck(TINY, "--compare", run / "run.h5", code=USAGE, says="belongs to --plan")
+        self.run_deck("--plan", "--compare", TINY, code=USAGE, says="takes a run's file")
+        self.run_deck("--plan", "--compare", run / "run.h5", "parallel.ranks=4", code=USAGE, says=["parallel.ranks = 4", "1 rank"])
+        self.run_deck(SOURCE / "input/bench/step.toml", "--plan", "--compare", run / "run.h5", code=USAGE, says="job.kind")
+
+
+class Scaling(RunTest):
+    def scale(self, *arguments, code=0, says=()):
+        result = subprocess.run([sys.executable, SOURCE / "scripts/scaling", *map(str, arguments)], text=True, capture_output=True,
+                                cwd=self.folder, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)}, timeout=300)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        for words in [says] if isinstance(says, str) else says:
+            self.assertIn(words, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        return result
+
+    def rows(self, output):
+        return json.loads((output / "scaling.json").read_text())["rows"]
+
+    def setUp(self):
+        super().setUp()
+        self.room = len(os.sched_getaffinity(0)) if gpus() is None else gpus()
+
+    def test_ranks_that_fit_are_measured_and_the_others_predicted(self):
+        if self.room < 2:
+            self.skipTest(f"needs room for 2 ranks, found {self.room}")
+        absent = 8 * self.room
+        for way, key in (("--strong", 1), ("--weak", 0)):
+            output = self.folder / f"out {way}"
+            keys = (f"train.batch_size={absent if key else 4}", "bench.repeats=3", "bench.warmup=1")
+            answer = self.scale(DECK, "--ranks", f"1,2,{absent}", way, "--output", output, *keys).stdout
+            one, two, many = self.rows(output)
+            self.assertEqual([row["is_predicted"] for row in (one, two, many)], [False, False, True])
+            self.assertEqual([row["batch"] for row in (one, two, many)], [absent] * 3 if key else [4, 8, 4 * absent])
+            with h5py.File(output / "ranks_0002/bench.h5") as file:
+                self.assertAlmostEqual(two["time_s"], 1e-3 * file["step_ms"][0])
+            growth = two["batch"] / one["batch"]
+            self.assertAlmostEqual(two["speedup"], one["measured_s"] / two["measured_s"] * growth)
+            self.assertAlmostEqual(two["efficiency"], two["speedup"] / 2)
+            self.assertAlmostEqual(many["speedup"], one["predicted_s"] / many["predicted_s"] * many["batch"] / one["batch"])
+            self.assertLess(many["efficiency"], 1)
+            self.assertRegex(answer, rf"\| {absent} \| \d+ \| [\d.e+]+ \| predicted \|")
+            self.assertRegex(answer, r"\| 2 \| \d+ \| [\d.e+]+ \| measured \|")
+            self.assertTrue((output / "scaling.png").read_bytes().startswith(b"\x89PNG"))
+
+    def test_a_training_deck_gives_the_median_of_its_steps(self):
+        output = self.folder / "out"
+        self.scale(TINY, "--ranks", "1", "--output", output)
+        with h5py.File(output / "ranks_0001/run.h5") as file:
+            times = file["steps/step_time"][5:]
+        self.assertAlmostEqual(self.rows(output)[0]["time_s"], float(np.median(times[np.isfinite(times)])))
+
+    def test_what_cannot_be_is_refused(self):
+        self.scale(DECK, "--ranks", "2,1", code=USAGE, says="rise")
+        self.scale(DECK, "--ranks", "one", code=USAGE, says="whole numbers")
+        self.scale(DECK, "--strong", "--weak", code=USAGE)
+        self.scale(DECK, "parallel.ranks=2", code=USAGE, says="leave it out")
+        self.scale(SOURCE / "input/bench/attention.toml", code=USAGE, says="bench.attention")
+        self.scale(self.folder / "absent.toml", code=USAGE, says="absent.toml")
+        absent = 8 * self.room
+        self.scale(DECK, "--ranks", f"{absent}", f"train.batch_size={absent}", "plan.gemm_tflops=0", code=USAGE,
+                   says=["--plan has no time", "plan.gemm_tflops"])
+        full = self.folder / "full"
+        full.mkdir()
+        (full / "file").write_text("mine")
+        self.scale(DECK, "--output", full, code=FILES, says="not empty")
+        self.assertEqual((full / "file").read_text(), "mine")
+
+
+class Sharding(RunTest):
+    def test_the_table_is_what_the_plan_says(self):
+        answer = subprocess.run([sys.executable, SOURCE / "scripts/plan_sharding", SOURCE / "input/sizes/1b.toml", "--ranks", "8"],
+                                text=True, capture_output=True, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        names, _, cells = (re.split(r" *\| *", line)[4:8] for line in answer.stdout.splitlines())
+        rows = {name: float(cell.split(" ")[0].rstrip(",")) for name, cell in zip(names, cells)}
+        self.assertTrue(all(cell.endswith(", 80 GB") for cell in cells), cells)
+        P = 2 * 32000 * 2048 + 16 * (4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048) + 2048
+        self.assertAlmostEqual(rows["DDP"], 14 * P / 2**30, delta=0.1)  # 2 + 2 + 2 + 4 + 4 bytes
+        self.assertAlmostEqual(rows["ZeRO-1"], (4 + 10 / 8) * P / 2**30, delta=0.1)
+        self.assertGreater(rows["ZeRO-1"], rows["ZeRO-2"])
+        self.assertGreater(rows["ZeRO-2"], rows["ZeRO-3"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
