@@ -137,9 +137,10 @@ int World::max(int mine) const {
 }
 
 std::vector<double> World::max(std::vector<double> mine) const {
-  tell("max[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)));
-  MPI_CHECK(
-      MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+  exchange("max[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)), [&] {
+    MPI_CHECK(
+        MPI_Allreduce(MPI_IN_PLACE, mine.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+  });
   return mine;
 }
 

@@ -255,7 +255,7 @@ Exit bench_comm(const Context& context) {
       }
     }
   }
-  on_root(world, [&] { write_and_say(table, path, context); });
+  on_root(world, [&] { write_and_report(table, path, context); });
   return Exit::finished;
 }
 

@@ -152,7 +152,7 @@ Exit bench_strategies(const Context& context) {
       add_and_print(table, cells_of(row, settings, world.size()), context);
     }
   }
-  on_root(world, [&] { write_and_say(table, path, context); });
+  on_root(world, [&] { write_and_report(table, path, context); });
   return Exit::finished;
 }
 

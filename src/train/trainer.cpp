@@ -56,11 +56,12 @@ void Trainer::disconnect() {
 }
 
 void Trainer::initialize(std::uint64_t seed) {
-  const bool is_sharded = plan_.sharing.shard != config::Shard::none;
+  // Every part is a pure function of the seed; a broadcast makes sure where all is whole and on the device.
+  const bool is_broadcast = plan_.sharing.shard == config::Shard::none && offloaded_bytes(plan_) == 0;
   state_->clear(exec_);
-  if (is_sharded || world_.rank() == 0) state_->initialize(exec_, seed);
+  if (!is_broadcast || world_.rank() == 0) state_->initialize(exec_, seed);
   exec_.fence();
-  if (is_sharded) return;  // every part is a pure function of the seed
+  if (!is_broadcast) return;
   for (const parallel::Span& weights : state_->weights()) world_.collectives().broadcast(weights);
 }
 

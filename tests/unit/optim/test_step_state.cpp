@@ -27,7 +27,7 @@ struct State {
 };
 
 PrepareUpdate<Device> prepare_of(const State& state, double clip_norm, bool scales_dynamically) {
-  return {state.view(), Schedule{1e-3, 1e-4, 10, 100}, 0.9, 0.95, clip_norm, scales_dynamically};
+  return {state.view(), Schedule{1e-3, 1e-4, 10, 100}, 0.9, 0.95, clip_norm, scales_dynamically, 1};
 }
 
 StepState after(StepState before, double clip_norm = 1, bool scales_dynamically = false) {
