@@ -105,7 +105,7 @@ class Decks(RunTest):
         self.run_deck(self.deck(printed, "printed.toml"), "--check")
 
     def test_words_of_later_versions(self):
-        self.refuse(TINY, "parallel.offload=optimizer", says="parallel.offload")
+        self.refuse(TINY, "parallel.offload=parameters", says="parallel.offload")
         self.refuse(TINY, "attention.implementation=flash1", says="flash2")
 
     def test_questions_are_answered_without_training(self):

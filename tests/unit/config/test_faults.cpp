@@ -175,14 +175,19 @@ const Case kCases[] = {
      "deck.toml:1:25  bench.implementations  \"flash1\" is not in this version"},
     {"missing_offload", "parallel.offload = 'parameters'\n",
      "deck.toml:1:20  parallel.offload  \"parameters\" is not in this"},
-    {"missing_moments", "precision.moments = 'bf16'\n",
-     "deck.toml:1:21  precision.moments  \"bf16\" is not in this version"},
+    {"missing_offload", "parallel.offload = 'parameters'\n",
+     "deck.toml:1:20  parallel.offload  \"parameters\" is not in this version; use optimizer"},
     {"missing_tuned_fp32", "attention.tuned = true\n",
      "deck.toml:1:19  attention.tuned  true with a 32-bit precision.compute is not in this version"},
     {"missing_tuned_standard", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'standard'}\n",
      "deck.toml:2:22  attention.tuned  true with attention.implementation = \"standard\" is not in this version"},
-    {"missing_master", "precision.compute = 'bf16'\nprecision.master = 'none'\n",
-     "deck.toml:2:20  precision.master  \"none\" with a 16-bit precision.compute is not in this version"},
+    {"no_master_in_fp16", "precision.compute = 'fp16'\nprecision.master = 'none'\n",
+     "deck.toml:2:20  precision.master  \"none\" is not for precision.compute = \"fp16\""},
+    {"recomputation_of_nothing", "train.recompute = 'all_but_attention'\n",
+     "deck.toml:1:19  train.recompute  would be ignored: train.checkpoint_activations is 0"},
+    {"kept_results_of_standard_attention",
+     "train = {checkpoint_activations = 1, recompute = 'all_but_attention'}\nattention.implementation = 'standard'\n",
+     "deck.toml:1:50  train.recompute  standard attention's backward pass needs its probabilities"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Deck, Fault, testing::ValuesIn(kCases), [](const auto& info) { return info.param.title; });

@@ -180,6 +180,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
+    if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
