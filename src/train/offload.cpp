@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr std::int64_t kMinChunk = 8192, kMaxChunk = std::int64_t{1} << 22;  // elements
+constexpr std::int64_t kMinChunk = 1024, kMaxChunk = std::int64_t{1} << 22;  // elements
 constexpr std::int64_t kLeastChunks = 16;                                    // of a model that is large enough
 
 // Points of order: per slot when it is filled, updated, and empty again; and the begin.

@@ -174,8 +174,6 @@ const Case kCases[] = {
     {"missing_bench_attention", "bench.implementations = ['flash2', 'flash1']\n",
      "deck.toml:1:25  bench.implementations  \"flash1\" is not in this version"},
     {"missing_offload", "parallel.offload = 'parameters'\n",
-     "deck.toml:1:20  parallel.offload  \"parameters\" is not in this"},
-    {"missing_offload", "parallel.offload = 'parameters'\n",
      "deck.toml:1:20  parallel.offload  \"parameters\" is not in this version; use optimizer"},
     {"missing_tuned_fp32", "attention.tuned = true\n",
      "deck.toml:1:19  attention.tuned  true with a 32-bit precision.compute is not in this version"},
