@@ -49,7 +49,9 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
   together(world, [&] {
     std::vector<std::string> other;
     if (deck.resolved != first) {  // comments apart
-      other = config::differences(config::parse_deck(first, "the deck of rank 0").settings, deck.settings);
+      config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
+      theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
+      other = config::differences(theirs, deck.settings);
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));

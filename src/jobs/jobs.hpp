@@ -23,7 +23,7 @@ struct Context {
 };
 
 /// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0: each
-/// would share steps in a way of its own, and no transfer would notice.
+/// would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
 /// Runs the job of job.kind.
