@@ -112,9 +112,10 @@ class CheckpointReader {
   std::unique_ptr<Opened> opened_;
 };
 
-/// Collective. Verifies the files (shared out over the ranks), version and completeness; throws the same
-/// Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used instead, after
-/// `option`: what a person types before the path of one ("--resume ", "job.input=").
+/// Collective. Verifies the files (shared out over the ranks), version and completeness, and that it is the same
+/// checkpoint on every rank's host; throws the same Failure(Exit::files) on every rank, naming the damaged file and the
+/// older checkpoint that can be used instead, after `option`: what a person types before the path of one ("--resume ",
+/// "job.input=").
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
 /// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`

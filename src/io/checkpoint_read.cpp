@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -137,7 +138,7 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
   fs::path folder = fs::absolute(step_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::unique_ptr<CheckpointReader::Opened> opened;
-  together(peers, [&] {
+  const std::vector<std::string> sums = together(peers, [&] {
     h5::File index = open_index(folder, option);
     const CheckpointState state = read_state(index);
     const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
@@ -147,8 +148,14 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
       verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
     }
     opened.reset(new CheckpointReader::Opened{folder, std::move(index), state, names, bytes});
-    return std::string();
+    return read_text(folder / "index.xxh3").substr(0, 16);  // that of the index, which holds those of all files
   });
+  const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
+  if (other != sums.end()) {
+    throw Failure(Exit::files, fmt::format("rank {}: {} is another checkpoint there than on rank 0's host: copy one of "
+                                           "them to all hosts",
+                                           other - sums.begin(), folder.string()));
+  }
   return CheckpointReader(std::move(opened));
 }
 

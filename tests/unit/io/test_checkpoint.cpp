@@ -273,6 +273,21 @@ TEST(Checkpoint, what_a_killed_run_left_is_removed) {
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
 }
 
+TEST(CheckpointReading, hosts_that_hold_different_checkpoints_under_one_name_are_told) {
+  ScratchFolder here, there;
+  write_steps(here.path(), {10}, 5, 2);
+  fs::copy(here.path(), there.path(), fs::copy_options::recursive);
+  const fs::path step = "checkpoints/step_00000010";
+  std::vector<std::string> thrown = run_ranks(
+      2, [&](const Peers& peers) { io::open_checkpoint((peers.rank == 0 ? here : there) / step, peers, "--resume "); });
+  EXPECT_THAT(thrown, Each(IsEmpty())) << "copies are the same checkpoint";
+  write_steps(there.path(), {20}, 5, 2);
+  thrown = run_ranks(2, [&](const Peers& peers) {
+    io::open_checkpoint(peers.rank == 0 ? here / step : there / "checkpoints/step_00000020", peers, "--resume ");
+  });
+  EXPECT_THAT(thrown, Each(HasSubstr("another checkpoint there than on rank 0's host")));
+}
+
 // Any damage is found and named before anything is used, on one rank or several, and the previous one is offered.
 class DamagedCheckpoint : public testing::Test {
  protected:

@@ -361,6 +361,58 @@ TEST(Sharing, a_state_goes_from_every_stage_to_every_other) {
   }
 }
 
+TEST(Sharing, a_state_goes_from_every_precision_and_place_to_every_other) {
+  struct Form {
+    std::string name;
+    config::PrecisionSettings precision;
+    Dtype dtype;
+    config::Offload offload = config::Offload::none;
+    bool is_wide = true;  // weights and moments in float
+  };
+  config::PrecisionSettings bf16 = all_in_16_bits(), narrow_moments = all_in_16_bits();
+  bf16.master = narrow_moments.master = config::MasterPrecision::fp32;
+  bf16.moments = config::MomentPrecision::fp32;
+  const Form forms[] = {{"fp32", {}, Dtype::fp32},
+                        {"fp32, offloaded", {}, Dtype::fp32, config::Offload::optimizer},
+                        {"bf16", bf16, Dtype::bf16},
+                        {"bf16, offloaded", bf16, Dtype::bf16, config::Offload::optimizer},
+                        {"bf16 moments", narrow_moments, Dtype::bf16, config::Offload::none, false},
+                        {"16 bits", all_in_16_bits(), Dtype::bf16, config::Offload::none, false},
+                        {"16 bits, offloaded", all_in_16_bits(), Dtype::bf16, config::Offload::optimizer, false}};
+  const auto make = [](const Form& form) {
+    config::Settings deck = settings_of({.shard = Shard::gradients, .offload = form.offload});
+    deck.precision = form.precision;
+    return std::make_unique<Training>(deck, form.dtype);
+  };
+  for (const Form& from : forms) {
+    const auto original = make(from);
+    for (int step = 0; step < 2; ++step) original->step();
+    const State state = joined_state(*original->trainer, original->world);
+    for (const Form& to : forms) {
+      const auto resumed = make(to);
+      resumed->trainer->load_state([&](const train::StateTensor& tensor) {
+        const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+        std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
+      });
+      const State after = joined_state(*resumed->trainer, resumed->world);
+      SCOPED_TRACE(from.name + " to " + to.name);
+      if (to.is_wide || &from == &to) {
+        EXPECT_TRUE(after == state);
+      } else {  // rounded to nearest where the new form is narrower
+        for (const auto& [label, values] : state) {
+          const std::vector<float>& rounded = after.at(label);
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            ASSERT_LE(std::abs(rounded[i] - values[i]), kEpsilon<bfloat16> / 2 * std::abs(values[i])) << label;
+          }
+        }
+      }
+      resumed->trainer->set_scalars(original->trainer->scalars());
+      resumed->next_sample = original->next_sample;
+      EXPECT_TRUE(std::isfinite(resumed->step().loss));
+    }
+  }
+}
+
 TEST(Sharing, ranks_keep_their_parts_only) {
   const int ranks = kRanks->world().size();
   const auto bytes = [&](Shard shard, memory::Category category) {
