@@ -281,6 +281,10 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
+  if (machine.target.is_host && plan.sharing.shard != config::Shard::none) {  // reduce-scatters keep their results
+    plan.layout.add_outside("MPI's sums",
+                            plan.sharing.ownership.owned_count() * bytes_of(has_wire ? Dtype::bf16 : gradients));
+  }
   if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The text's products are not timed, so the two are never there at once and the larger counts.
   const std::int64_t timing =
