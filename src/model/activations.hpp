@@ -32,16 +32,16 @@ struct Timeline {
 };
 
 struct ActivationOptions {
-  std::int64_t sequences;            // B, the largest micro-batch
-  Dtype dtype;                       // of activations
-  bool for_training;                 // false: forward only, nothing is kept
-  std::int64_t checkpoint_blocks;    // 0: keep everything
+  std::int64_t sequences;          // B, the largest micro-batch
+  Dtype dtype;                     // of activations
+  bool for_training;               // false: forward only, nothing is kept
+  std::int64_t checkpoint_blocks;  // 0: keep everything
   kernels::AttentionChoice attention;
   kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
   bool has_narrow_gradients = false;                 // parameter gradients in 16 bits
   bool is_fused = true;                              // false: one launch per element-wise operation
   kernels::Target target = kernels::kHere;           // whose workspaces are declared
-  bool recomputes_attention = true;  // with checkpointing; false: its output and log-sum-exp are kept
+  bool recomputes_attention = true;                  // with checkpointing; false: its output and log-sum-exp are kept
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.

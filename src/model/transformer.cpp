@@ -64,7 +64,8 @@ bool is_added_to(const Param& param) {
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks& hooks) {
-  TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference, "transformer: forward() takes Pass::forward or Pass::inference");
+  TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference,
+                  "transformer: forward() takes Pass::forward or Pass::inference");
   run_blocks(exec, pass, nullptr, hooks);
 }
 
