@@ -2,7 +2,8 @@
 ///
 /// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
 /// so that the next step is already enqueued when it ends. kMaxStarted slots, each with its own time marks and graph,
-/// are used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then on.
+/// are used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then
+/// on.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,8 @@ class Pipeline {
   /// Throws  std::logic_error if kMaxStarted steps are started and not collected.
   int next_slot() const;
 
-  /// Makes the launches of a step, in order. It must not wait, query the device or allocate, so that it can be recorded.
+  /// Makes the launches of a step, in order. It must not wait, query the device or allocate, so that it can be
+  /// recorded.
   using Enqueue = std::function<void(StepMarks&)>;
 
   /// Times the next step from here, if no other is in progress.

@@ -119,8 +119,8 @@ Machine machine_of(const config::PlanSettings& keys, int ranks);
 
 /// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (bench.step: one for
 /// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a
-/// host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device is
-/// plan.device.
+/// host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device
+/// is plan.device.
 ///
 /// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;
 ///         Exit::environment for a deck that a build for that device cannot run, with the message of such a run.

@@ -61,8 +61,8 @@ std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing
 /// The units in the order in which a training micro-step opens them to read their weights.
 std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
 
-/// The units that are gathered in a step of `micro_steps`, in order, if parameters are sharded: those that no longer lie
-/// in their place when they are opened.
+/// The units that are gathered in a step of `micro_steps`, in order, if parameters are sharded: those that no longer
+/// lie in their place when they are opened.
 std::vector<int> gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments,
                             int micro_steps);
 

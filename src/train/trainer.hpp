@@ -92,8 +92,8 @@ class Trainer final : public Steps {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Connects the ranks. Collective, once, before anything else. If a rank has no trainer for lack of memory, the others
-  /// must learn of it before they wait here.
+  /// Connects the ranks. Collective, once, before anything else. If a rank has no trainer for lack of memory, the
+  /// others must learn of it before they wait here.
   void connect() { strategy_->connect(); }
   /// Waits for what is in progress and ends the connection; nothing that runs the model may follow. The other ranks may
   /// have this one's memory mapped until they have called it, too: a barrier must separate it from the destructor.

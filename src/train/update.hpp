@@ -24,7 +24,8 @@ class Update {
   /// finite leaves weights and moments unchanged.
   virtual void apply(const kernels::Device& exec) = 0;
 
-  /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is offloaded.
+  /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is
+  /// offloaded.
   /// Async  waits for the end.
   virtual LinkRate measure_link(const kernels::Device& exec) = 0;
 };
