@@ -152,7 +152,7 @@ TEST(Training, attention_that_is_kept_is_not_computed_again) {
   EXPECT_EQ(launches(config::Recompute::all), 2 * launches(config::Recompute::all_but_attention));
 }
 
-/// Closes units of the weights that a trainer has, once it has them.
+/// Closes units of the weights of a trainer, once it exists.
 class ClosesUnits final : public model::Hooks {
  public:
   void begin(const Training& training) {
