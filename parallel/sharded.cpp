@@ -76,8 +76,8 @@ void Sharded::connect() {
   } else {
     for (int unit = 0; unit < units; ++unit) gathers_.push_back(make_gather(unit));
   }
-  // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own. Over MPI a
-  // transfer has memory of its own, so each unit has only one.
+  // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own. Over MPI
+  // a transfer has memory of its own, so each unit has only one.
   const int times = options_.shards_gradients && all_.is_asynchronous() ? options_.micro_steps : 1;
   for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units));
   for (int unit = 0; replicas_ && unit < units; ++unit) {

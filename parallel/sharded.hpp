@@ -1,5 +1,5 @@
-/// Ranks that keep parts of the optimizer's state (ZeRO-1), also of the gradients (ZeRO-2), also of the weights (ZeRO-3,
-/// fully sharded data parallel).
+/// Ranks that keep parts of the optimizer's state (ZeRO-1), also of the gradients (ZeRO-2), also of the weights
+/// (ZeRO-3, fully sharded data parallel).
 ///
 ///               weights                              gradients                        cross the network
 ///   ZeRO-1      all; the updated parts are           all                              last micro-step

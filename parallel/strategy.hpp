@@ -35,8 +35,8 @@ class Strategy {
   /// A micro-step; `completes`: the last of its step, after which the gradients are complete.
   virtual void begin(bool completes) = 0;
 
-  /// The weights of a unit are about to be read by what is enqueued next; after close() they are no longer read. Several
-  /// passes may have a unit open at once; the last close counts.
+  /// The weights of a unit are about to be read by what is enqueued next; after close() they are no longer read.
+  /// Several passes may have a unit open at once; the last close counts.
   virtual void open(int unit) = 0;
   virtual void close(int unit) = 0;
 

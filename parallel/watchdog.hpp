@@ -36,9 +36,9 @@ namespace tessera::parallel {
 class Watchdog final : public events::Listener {
  public:
   /// `rank` is named in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.
-  /// A non-empty result of `fault` ends the rank. `abandon` is called kLettingGo_s before the process ends: it stops all
-  /// waits on the GPU for other ranks, which would delay the end. `recorder`, of this rank, must outlive the watchdog;
-  /// null: the messages omit transfers.
+  /// A non-empty result of `fault` ends the rank. `abandon` is called kLettingGo_s before the process ends: it stops
+  /// all waits on the GPU for other ranks, which would delay the end. `recorder`, of this rank, must outlive the
+  /// watchdog; null: the messages omit transfers.
   Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
            std::function<void()> abandon = {}, FlightRecorder* recorder = nullptr);
   ~Watchdog() override;

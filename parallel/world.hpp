@@ -1,7 +1,7 @@
 /// The ranks of this launch: number, host and device of each, and exchanges of small host values.
 ///
-/// Owns MPI: constructed once in main, it finalises MPI when destroyed; if MPI already runs (a test, a host program), it
-/// only borrows it. The thread level is MPI_THREAD_FUNNELED: only the main thread calls MPI.
+/// Owns MPI: constructed once in main, it finalises MPI when destroyed; if MPI already runs (a test, a host program),
+/// it only borrows it. The thread level is MPI_THREAD_FUNNELED: only the main thread calls MPI.
 #pragma once
 
 #include <atomic>

@@ -493,8 +493,8 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   const std::vector<double>& starts_s = listener.bucket_starts_s;
   ASSERT_EQ(starts_s.size(), params);
 
-  // kernels run between the starts: the head's buckets start before the blocks' attention backward, the blocks' last one
-  // before the embedding's
+  // kernels run between the starts: the head's buckets start before the blocks' attention backward, the blocks' last
+  // one before the embedding's
   std::vector<double> attention_s, embedding_s, cross_entropy_s;
   for (const LaunchRecorder::Launch& launch : recorder.launches()) {
     if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos)
