@@ -15,7 +15,7 @@ namespace tessera::kernels {
 
 namespace {
 
-/// Refuses spans that overlap where `first` says that they begin; afterwards they are in that order.
+/// Sorts spans by their begin `first`, and rejects spans that overlap there.
 void require_disjoint(std::vector<AdamwSpan>& spans, std::int64_t AdamwSpan::*first) {
   std::sort(spans.begin(), spans.end(), [&](const auto& a, const auto& b) { return a.*first < b.*first; });
   std::int64_t end = 0;
@@ -80,15 +80,15 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>::operat
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, packets * kWidth, block.count),
                          [&](int i) { update<1>(by, block, i); });
   }
-  if constexpr (kRoundsAfterwards) {  // a loop with four outputs would not vectorise; an element keeps its thread
+  if constexpr (kRoundsAfterwards) {  // a loop with four outputs does not vectorise; elements keep their threads
     if (!param.data()) return;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, block.count),
                          [&](int i) { param(block.param + i) = static_cast<Scalar>(master(block.state + i)); });
   }
 }
 
-/// Updates elements i .. i + kWidth - 1 of a block. Every fused multiply-add is written out: a compiler's own
-/// contractions differ between widths, and the result must not depend bitwise on how a span was cut. With
+/// Updates elements i .. i + kWidth - 1 of a block. Every fused multiply-add is explicit: the compiler's own
+/// contractions differ between widths, and no bit of the result may depend on how a span was cut. With
 /// kRoundsAfterwards the working copy is left to the caller.
 template <class Exec, class Scalar, class Grad, class Moment, bool kHasMaster>
 template <int kWidth>

@@ -18,9 +18,9 @@
 /// Error      E<Real>(1) per step: absolute for weights of about 1, relative for the moments (kernels/core/scalar.hpp).
 /// Order      element-wise: bitwise repeatable, however the spans are cut.
 /// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients);
-///            memory-bound. With moments in bf16 8 fewer, without a master 4 fewer.
+///            memory-bound. Moments in bf16 save 8 bytes per element, no master saves 4.
 /// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when extents of the state disagree.
+/// Throws     std::invalid_argument if extents of the state disagree.
 /// Limits     blocks lie inside the arrays and do not overlap (make_adamw_blocks checks the latter).
 #pragma once
 
@@ -38,7 +38,7 @@ struct AdamwSpan {                  // a tensor, or the part of it that this ran
   std::int64_t param, grad, state;  // first element: of the weights; of the gradients; of m, v and a separate master
   std::int64_t count;
   bool decay;
-  std::int64_t index = 0;  // of its first element among all parameters: counts the random numbers
+  std::int64_t index = 0;  // of its first element among all parameters: the counter of the random numbers
 };
 
 struct AdamwBlock {  // the work of one team
@@ -57,12 +57,12 @@ struct AdamwScalars {  // in device memory
 };
 
 /// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
-/// Throws std::invalid_argument for a negative span, or spans whose weights or states overlap.
+/// Throws  std::invalid_argument for a negative span, or spans whose weights or states overlap.
 std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans);
 
 inline constexpr int kAdamwBlock = 8192;  // elements per team
 
-/// Moment: Accum<Scalar> or bfloat16. kHasMaster false: bfloat16 weights are all there is, and `master` is empty.
+/// Moment: Accum<Scalar> or bfloat16. kHasMaster false: bfloat16 weights without a master; `master` is empty.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>, class Moment = Accum<Scalar>, bool kHasMaster = true>
 struct AdamwUpdate {
   using Real = Accum<Scalar>;
@@ -93,7 +93,7 @@ struct AdamwUpdate {
   };
   template <int kWidth>
   KOKKOS_FUNCTION void update(const Factors& by, const AdamwBlock& block, std::int64_t i) const;
-  /// Where the master of a block begins: beside the moments, unless it is the working copy.
+  /// Where the master of a block begins: at the index of the moments, unless it is the working copy.
   KOKKOS_FUNCTION std::int64_t master_of(const AdamwBlock& block) const {
     return param.data() ? block.state : block.param;
   }

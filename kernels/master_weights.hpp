@@ -49,7 +49,7 @@ struct MasterWeights {
   static constexpr bool kAreHalves = std::is_same_v<Scalar, bfloat16>;
 
   Vector<Scalar, Exec> working;             // [n]
-  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the same array as `working` if kIsOneArray; bf16: empty, or halves
+  Vector<MasterWord<Scalar>, Exec> master;  // [n]  the array `working` if kIsOneArray; bf16: empty, or lower halves
 
   KOKKOS_INLINE_FUNCTION Real operator()(std::int64_t i) const {
     if constexpr (kAreHalves) {

@@ -30,7 +30,7 @@ KOKKOS_FUNCTION void SquareNorm<Exec, Scalar>::operator()(InPackets<kWidth>, con
   const std::size_t first = team.league_rank() * kBlock, n = x.extent(0);
   const int count = static_cast<int>(n - first < kBlock ? n - first : kBlock), packets = count / kWidth;
   const Scalar* block = &x(first);
-  double in_packets = 0, behind = 0;  // behind the last whole packet
+  double in_packets = 0, behind = 0;  // `behind`: after the last whole packet
   Kokkos::parallel_reduce(
       Kokkos::TeamVectorRange(team, packets),
       [&](int p, double& sum) {

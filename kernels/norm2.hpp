@@ -2,8 +2,8 @@
 ///
 ///   total = sum_i x[i]^2
 ///
-/// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device. A vector
-/// in several pieces: launch_blocks() of each, with partial sums behind one another, then SquareNormTotal of them all.
+/// One team per block of kBlock elements, then one team over the partial sums. The result stays on the device. For a
+/// vector in several pieces, call launch_blocks() for each, with contiguous partial sums, then SquareNormTotal for all.
 ///
 /// Source     clipping by the norm of all gradients: Pascanu et al. 2013, arXiv:1211.5063, Alg. 1.
 /// Numerics   squares and sums in double; a NaN or an infinity in x makes the total NaN or infinite, which is how the
@@ -11,7 +11,7 @@
 /// Error      E<double>(n) relative (kernels/core/scalar.hpp).
 /// Order      fixed for a given length: bitwise repeatable. No atomics.
 /// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when `partial` is too short.
+/// Throws     std::invalid_argument if `partial` is too short.
 #pragma once
 
 #include "kernels/core/packet.hpp"

@@ -13,7 +13,7 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
   if (options.library == Library::nccl && !can) {
     throw EnvironmentError(
-        std::string("parallel.collectives = \"nccl\" wants ") +
+        std::string("parallel.collectives = \"nccl\" needs ") +
         (kHasNccl ? "a GPU for each rank and ranks share one" : "a build with NCCL and this one has none") +
         ": set parallel.collectives = \"mpi\"");
   }

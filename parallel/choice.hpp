@@ -1,4 +1,4 @@
-/// Which library sums over the ranks: what a deck asks for, as far as the machine has it.
+/// Which library performs the collectives: as the deck requests and the machine allows.
 #pragma once
 
 #include "parallel/collective.hpp"
@@ -14,11 +14,13 @@ struct CollectivesOptions {
   TransferMethod all_reduce = TransferMethod::automatic;
 };
 
-/// The collectives that are asked for, in use while this lives: from Kokkos' start on the rank's device to before its
-/// end. automatic: NCCL where the build has it and each of several ranks has a GPU of its own, else MPI.
+/// The requested collectives, in use while this exists. Create it after Kokkos has started on the rank's device, and
+/// destroy it before Kokkos ends. automatic: NCCL if the build has it and each of several ranks has its own GPU, else
+/// MPI.
 class CollectivesChoice {
  public:
-  /// Collective. Throws EnvironmentError where NCCL, or a way of summing, is asked for and cannot be.
+  /// Collective.
+  /// Throws  EnvironmentError if NCCL, or a transfer method, is requested and not available.
   CollectivesChoice(World& world, const CollectivesOptions& options, const DeviceChoice& device);
   ~CollectivesChoice();
   CollectivesChoice(const CollectivesChoice&) = delete;

@@ -23,7 +23,7 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-/// The address of an array for another process: its allocation and the offset in it.
+/// An array's address for another process: its allocation and the offset in it.
 struct Address {
   cudaIpcMemHandle_t allocation;
   std::int64_t offset;
@@ -57,13 +57,13 @@ __global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
   __threadfence_system();
   *static_cast<volatile std::uint32_t*>(flags.there[peer]) = 1;
   for (unsigned polls = 1; *here == 0; ++polls) {
-    if (polls % 64 == 0 && *is_abandoned) break;  // in host memory: slow to read
+    if (polls % 64 == 0 && *is_abandoned) break;  // host memory: slow to read
   }
   *here = 0;
   __threadfence_system();
 }
 
-/// Enqueues nothing where the bytes are in their place already.
+/// Enqueues nothing if the bytes are already in place.
 void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
   CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
@@ -94,7 +94,7 @@ PeerArray::PeerArray(const World& world, void* mine) : arrays_(world.size()) {
     void* begin = nullptr;
     const cudaError_t status = cudaIpcOpenMemHandle(&begin, address.allocation, cudaIpcMemLazyEnablePeerAccess);
     if (status != cudaSuccess) {
-      cudaGetLastError();  // forgets it
+      cudaGetLastError();  // clears it
       fault = "rank " + std::to_string(world.rank()) + " cannot reach the memory of rank " + std::to_string(rank) +
               ": " + cudaGetErrorString(status);
       break;
@@ -127,7 +127,7 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   *is_abandoned_ = 0;
   CUDA_CHECK(cudaMemset(buffer_ + kReceiveBytes, 0, flag_bytes));
   CUDA_CHECK(cudaDeviceSynchronize());
-  buffers_ = std::make_unique<PeerArray>(world, buffer_);  // nobody has its address before its flags are zero
+  buffers_ = std::make_unique<PeerArray>(world, buffer_);  // publishes its address only after its flags are zero
   fault_ = buffers_->fault();
 }
 
@@ -152,7 +152,7 @@ void CopyEngines::abandon() {
   if (is_abandoned_) *static_cast<volatile int*>(is_abandoned_) = 1;
 }
 
-/// Work enqueued after it sees the effects of all work that any rank enqueued before it.
+/// A barrier: work enqueued after it sees the effects of all work that any rank enqueued before it.
 void CopyEngines::meet(int set, cudaStream_t stream) const {
   if (ranks_ == 1) return;
   Flags flags{};
@@ -231,7 +231,7 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// Sums this rank's part: its own numbers and, from the receive buffer, those of the others, in the order of the ranks.
+/// Sums this rank's part: its own values and, from the receive buffer, those of the others, in rank order.
 void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t bytes) const {
   if (bytes == 0) return;
   switch (span_.dtype) {
@@ -241,7 +241,7 @@ void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t bytes) 
     case Dtype::fp16: return add_as<float16>(exec, own, bytes);
     case Dtype::int32: break;
   }
-  throw std::invalid_argument("copy engines: " + span_.label + " is not summed here");
+  throw std::invalid_argument("copy engines: cannot sum the dtype of " + span_.label);
 }
 
 template <class Number>

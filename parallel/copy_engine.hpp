@@ -1,33 +1,35 @@
 /// Transfers between the GPUs of one host by copy engines: apart from short kernels that add or wait, they take no
 /// multiprocessors from the products that run concurrently.
 ///
-/// Each rank owns one part in R of a span: equal parts, but that those of an all-reduce are rounded up to 256 bytes, so
+/// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
 /// that the last ones may be shorter.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
-///   add        the owner adds the R parts, in the order of the ranks, in fp32 (fp64 in fp64), and rounds once
+///   add        the owner adds the R contributions, in rank order, in fp32 (fp64 in fp64), and rounds once
 ///   gather     the owner copies its part to its place in every rank's span
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces as large as the receive buffer holds: the
 /// first piece of every part, then the second, with a barrier of all ranks after scatter and at the end of each piece.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
 /// is addressed through CUDA's interprocess handles; the barriers are flags in each other's memory, on which one warp
-/// waits. All of it is enqueued on one stream and may be captured in a graph. Nobody reads another rank's memory.
+/// waits. Everything is enqueued on one stream and may be captured in a graph. No rank reads another rank's memory.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Safety  a rank arrives at a barrier when all that it enqueued before has been done, its copies into the others'
-///         memory among it. So:
-///         - in a sum, the barrier after scatter says that what the others contribute is in the receive buffer, and
-///           that every span has been sent: gather overwrites, of a span, only the piece that was sent just before.
-///           Later scatters read other pieces.
-///         - the barrier at the end of a piece says that it has been added, and gathered: its receive buffer may be
-///           overwritten, by the next piece or the next transfer, and what follows sees the sums.
-///         - in an all-gather, the barrier before the copies says that no rank still uses what its whole held: the
-///           stream of each waits, before, for the work behind which the transfer was started. The one after says that
-///           all parts have come. The copy to a rank's own place concerns no other rank and needs neither.
+/// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including its copies into the
+///         others' memory. Hence:
+///         - in a sum, the barrier after scatter guarantees that the others' contributions are in the receive buffer,
+///           and that every rank's piece has been sent: gather overwrites only that piece of a span. Later scatters
+///           read other pieces.
+///         - the barrier at the end of a piece guarantees that it has been added and gathered: the receive buffer may
+///           be overwritten by the next piece or transfer, and what follows sees the sums.
+///         - in an all-gather, the barrier before the copies guarantees that no rank still uses the previous content of
+///           its whole: each stream first waits for the work after which the transfer was started. The one after them
+///           guarantees that all parts have arrived. The copy to a rank's own place concerns no other rank and needs
+///           neither.
 ///         Barriers alternate between two sets of flags, within and across transfers, each of which has an even number
-///         of them: who sets a flag again has passed the barrier between, and its reader, which arrived there,
-///         had reset it by then. All ranks therefore enqueue the same transfers in the same order, on one stream each.
+///         of barriers: a rank that sets a flag again has passed the barrier in between, and the flag's reader, which
+///         arrived there, had reset it by then. All ranks therefore enqueue the same transfers in the same order, each
+///         on one stream.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -46,11 +48,11 @@ namespace tessera::parallel {
 
 class World;
 
-/// The same array of every rank of the host, mapped into this process. A rank may free its own array only after the
-/// PeerArray of every rank has been destroyed; otherwise behaviour is undefined (CUDA, cudaIpcOpenMemHandle).
+/// The corresponding array of every rank of the host, mapped into this process. A rank may free its own array only
+/// after the PeerArray of every rank has been destroyed; otherwise behaviour is undefined (CUDA, cudaIpcOpenMemHandle).
 class PeerArray {
  public:
-  /// Collective. On failure fault() gives the reason of the first rank that has one; empty: success.
+  /// Collective. On failure fault() gives the reason of the first rank that failed; empty: success.
   PeerArray(const World& world, void* mine);
   ~PeerArray();
   PeerArray(const PeerArray&) = delete;
@@ -79,7 +81,7 @@ constexpr const char* name_of(Operation operation) {
 
 class CopyEngineTransfer;
 
-/// Common to all transfers: the receive buffer and the flags.
+/// The receive buffer and the flags, which all transfers share.
 class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
@@ -91,18 +93,19 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Collective. A transfer over `span`, in the device's memory: of a sum, what is summed in place; of an all-gather,
-  /// what the parts come together in, `part` being where this rank's lies: at its own place there, or outside of it.
-  /// But for an all-reduce, R divides the count.
-  /// Throws if the other ranks cannot access it: MemoryError if CUDA reports that memory has run out, else
-  /// EnvironmentError.
+  /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
+  /// whole, where `part` is this rank's, either outside it or at its own place in it. Collective.
+  ///
+  /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
+  ///         EnvironmentError.
+  /// Limits  R divides the count, except for an all-reduce.
   std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, const void* part = nullptr);
 
   /// Unmaps the other ranks' receive buffers; no transfer may follow. Before the first CopyEngines is destroyed, every
   /// rank must have closed its own and destroyed its transfers.
   void close() { buffers_.reset(); }
 
-  /// From here on nothing waits for other ranks: enqueued work runs to its end, with wrong results.
+  /// After this, nothing waits for other ranks: enqueued work runs to its end, with wrong results.
   void abandon();
 
  private:
@@ -137,7 +140,7 @@ class CopyEngineTransfer {
   const CopyEngines& engines_;
   Operation operation_;
   Span span_;
-  std::int64_t part_bytes_;  // that a rank owns; the last ranks may own less
+  std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
   const char* part_;         // of an all-gather
   PeerArray arrays_;
 };

@@ -120,9 +120,9 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   try {
     index_ = choose_device(world.local_rank(), visible_devices());
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, index_), "asking for GPU " + std::to_string(index_));
+    check(cudaGetDeviceProperties(&properties, index_), "querying GPU " + std::to_string(index_));
     char bus[32] = "";
-    check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "asking for the place of GPU " + std::to_string(index_));
+    check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "querying the PCI address of GPU " + std::to_string(index_));
     id = std::string(properties.name) + " at " + bus;
     fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
     if (fault.empty()) {
@@ -134,7 +134,7 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
   } catch (const EnvironmentError& refusal) {
     fault = refusal.what();
   }
-  // All ranks fail with the first faulty rank, so that none waits for one that left.
+  // All ranks fail if one does, so that none waits for one that left.
   const std::vector<std::string> faults = world.all_gather(fault);
   for (std::size_t rank = 0; rank < faults.size(); ++rank) {
     if (faults[rank].empty()) continue;

@@ -17,7 +17,8 @@ bool has_gpu_backend();
 /// The architecture of the GPU code in this build: "sm_90a"; empty without a GPU backend.
 std::string compiled_architecture();
 
-/// GPUs that this process sees; 0 without a GPU backend. Throws if the build needs a GPU and the driver reports none.
+/// GPUs that this process sees; 0 without a GPU backend.
+/// Throws  EnvironmentError if the build needs a GPU and the driver reports none.
 int visible_devices();
 
 /// The device of a rank: its local rank modulo the number of devices. -1 if there are none.
@@ -26,17 +27,18 @@ int choose_device(int local_rank, int devices);
 /// Number of distinct devices among `ids`, one per rank ("node7: NVIDIA H200 at 0000:1b:00.0").
 int count_devices(const std::vector<std::string>& ids);
 
-/// Whether any of `ids` are the same device; throws if so, unless `allow_shared`.
+/// Whether any of `ids` are the same device.
+/// Throws  EnvironmentError if so, unless `allow_shared`.
 bool check_sharing(const std::vector<std::string>& ids, bool allow_shared);
 
-/// Chooses this rank's device, checks that this build's code runs there, makes it current and tells the world.
-/// Collective, before Kokkos starts; if one rank fails, all do. Without a GPU backend: no device.
+/// Chooses this rank's device, checks that this build's code runs there, makes it current and registers it with the
+/// world. Collective, before Kokkos starts; if one rank fails, all do. Without a GPU backend: no device.
 class DeviceChoice {
  public:
   DeviceChoice(World& world, bool allow_shared);
 
   int index() const { return index_; }
-  bool is_shared() const { return is_shared_; }  // some rank shares its device with another
+  bool is_shared() const { return is_shared_; }  // any two ranks share a device
 
   /// Arguments for Kokkos::initialize: one, or none.
   std::vector<std::string> kokkos_arguments() const;

@@ -81,7 +81,7 @@ std::uint64_t FlightRecorder::begin(std::uint32_t name, std::int64_t bytes) {
   Lane& lane = mine().lanes[0];
   const std::uint64_t number = load(lane.started) + 1;
   Entry& entry = lane.ring[number % kKept];
-  std::atomic_thread_fence(std::memory_order_release);  // who sees the new entry sees the number before it
+  std::atomic_thread_fence(std::memory_order_release);  // a reader of the new entry also sees the number before it
   store(entry.start_ns, now_ns());
   store(entry.end_ns, std::int64_t{0});
   store(entry.bytes, bytes);
@@ -115,7 +115,7 @@ void FlightRecorder::explain(std::string why) {
 void FlightRecorder::beat() { store(mine().head.beat_ns, now_ns()); }
 void FlightRecorder::rest() { store(mine().head.beat_ns, std::int64_t{0}); }
 
-/// This rank's transfers whose entries are whole, oldest first.
+/// This rank's transfers whose entries are complete, oldest first.
 std::vector<FlightRecorder::Kept> FlightRecorder::kept_in(int number) const {
   const Lane& lane = mine().lanes[number];
   const std::uint64_t last = load(lane.started, std::memory_order_acquire);
@@ -125,7 +125,7 @@ std::vector<FlightRecorder::Kept> FlightRecorder::kept_in(int number) const {
     kept.push_back({n, {load(entry.start_ns), load(entry.end_ns), load(entry.bytes), load(entry.name)}});
   }
   std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t latest = load(lane.started);  // the one after it may be being written
+  const std::uint64_t latest = load(lane.started);  // the one after it may be in the middle of being written
   std::erase_if(kept, [&](const Kept& k) { return k.number + kKept <= latest + 1; });
   return kept;
 }
@@ -149,7 +149,8 @@ std::string FlightRecorder::words_for(const Entry& entry) {
   return operation + " of " + label + " (" + size_of(entry.bytes) + ")";
 }
 
-/// ", waiting ..." for what this rank has had under way for longest in a lane, from number `first` on; empty: nothing.
+/// "; waiting ..." for the transfer that this rank has had under way for longest in a lane, from number `first` on;
+/// empty: none.
 std::string FlightRecorder::awaited_in(int lane, std::uint64_t first) {
   for (const Kept& kept : kept_in(lane)) {
     if (kept.number < first || kept.entry.end_ns != 0) continue;
@@ -158,7 +159,7 @@ std::string FlightRecorder::awaited_in(int lane, std::uint64_t first) {
   return "";
 }
 
-/// Whether, by that measure, a rank is behind in that lane.
+/// Whether any rank is behind in that lane, by that measure.
 bool FlightRecorder::report_behind(int lane, std::uint64_t Progress::*measure, std::vector<std::string>& lines) {
   std::vector<Progress> all = progress_in(lane);
   std::uint64_t most = 0;
@@ -193,14 +194,14 @@ bool FlightRecorder::report_silent(double silent_s, std::vector<std::string>& li
 void FlightRecorder::report_unseen(std::vector<std::string>& lines) const {
   const auto seen = static_cast<int>(progress_in(0).size());
   if (!memory_->fault().empty()) {
-    lines.push_back("how far the other ranks are is not seen from here: " + memory_->fault());
+    lines.push_back("the progress of the other ranks is not visible here: " + memory_->fault());
   } else if (seen < ranks_) {
-    lines.push_back(line_of("%d of %d ranks, those of other hosts, are not seen from here: see their own messages",
+    lines.push_back(line_of("%d of %d ranks, those of other hosts, are not visible here: see their own messages",
                             ranks_ - seen, ranks_));
   }
 }
 
-/// Those under way, then the latest that are over, each from the oldest on.
+/// Those under way, then the latest completed ones, each oldest first.
 void FlightRecorder::report_latest(int lane, std::vector<std::string>& lines) {
   const std::vector<Kept> kept = kept_in(lane);
   if (kept.empty()) return;
@@ -229,7 +230,7 @@ std::vector<std::string> FlightRecorder::report(double silent_s) {
   std::vector<std::string> lines;
   bool is_anyone_late = report_silent(silent_s, lines);  // first: most likely the cause of all the rest
   for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::started, lines);
-  if (!is_anyone_late) {  // what has arrived at some of them only tells less of who is late
+  if (!is_anyone_late) {  // completions say less about who is late
     for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::completed, lines);
   }
   if (!is_anyone_late && memory_->fault().empty()) {

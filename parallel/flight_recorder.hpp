@@ -1,21 +1,20 @@
-/// What a rank has transferred of late, and how far the other ranks of its host are: for the report on a hang.
+/// A rank's latest transfers, and the progress of the other ranks of its host: for the report on a hang.
 ///
-/// A rank numbers its transfers in the order in which they start, from 1, in lanes: one of what the host waits for (MPI),
-/// and one for each stream whose GPU writes its own record (parallel/stream_log.hpp). All ranks start the same transfers
-/// in the same order, so the same number is the same transfer on each, and a rank that has started fewer than the others
-/// is behind. Records lie in memory that the ranks of a host share (parallel/shared_memory.hpp): the watchdog's thread of
-/// one rank reads how far the others are, even of a rank that is stopped or dead, and calls no MPI. Nothing is known of
-/// ranks on other hosts, and the report says so.
+/// A rank numbers its transfers in the order in which they start, from 1, in lanes: one for those that the host waits
+/// for (MPI), and one for each stream whose GPU writes its own record (parallel/stream_log.hpp). All ranks start the
+/// same transfers in the same order, so a number denotes the same transfer on each, and a rank that has started fewer
+/// than the others is behind. Records lie in memory that the ranks of a host share (parallel/shared_memory.hpp): the
+/// watchdog's thread of one rank reads the progress of the others, even of a rank that is stopped or dead, without
+/// calling MPI. Nothing is known of ranks on other hosts, and the report says so.
 ///
 ///   const auto name = recorder.name("all_reduce[mpi]", "grad.bucket.2");   once
 ///   const auto number = recorder.begin(name, bytes);                       a few stores to memory
 ///   recorder.end(number);
 ///
-/// Async   begin() and end() are called by one thread; report(), beat() and rest() by any other. A lane has one writer.
-/// Memory  a page for the rank and one for each lane; name() allocates where the name is new, nothing else does.
-/// Limits  a lane keeps kKept transfers: of those that were started earlier only the numbers are known. Where more than
-///         kLanes - 1 streams have a lane at a time, take_lane() has none left and the transfers of that stream are not
-///         recorded.
+/// Async   one thread calls begin() and end(), any other report(), beat() and rest(). A lane has one writer.
+/// Memory  a page for the rank and one for each lane; only name() allocates, if the name is new.
+/// Limits  a lane keeps kKept transfers: of earlier ones only the numbers are known. At most kLanes - 1 streams have a
+///         lane at a time; the transfers of further ones are not recorded.
 #pragma once
 
 #include <array>
@@ -34,11 +33,11 @@ namespace tessera::parallel {
 
 class FlightRecorder {
  public:
-  static constexpr int kLanes = 4;  // the host's, and those of streams: all ranks, two groups of them
+  static constexpr int kLanes = 4;  // the host's, and those of streams: of all ranks and of two groups
   static constexpr int kKept = 120;
   static constexpr std::size_t kPage = 4096;  // bytes; what a GPU maps
 
-  /// Written by a thread of the host or by a kernel, read at any time by other processes: entries before their number.
+  /// Written by a host thread or a kernel, read at any time by other processes; an entry is written before its number.
   struct Entry {
     std::int64_t start_ns, end_ns;  // on the host's steady clock; end: 0 while it is under way
     std::int64_t bytes;
@@ -46,42 +45,43 @@ class FlightRecorder {
   };
   struct alignas(kPage) Lane {
     std::uint64_t started;    // the number of the latest
-    std::uint64_t completed;  // how many; of a stream the number of the latest
+    std::uint64_t completed;  // how many; for a stream, the number of the latest
     Entry ring[kKept];        // number n at n % kKept
   };
 
-  /// Of rank `rank` of `ranks`, the `slot`-th of this host. The memory takes bytes_for(ranks of this host) bytes.
+  /// For rank `rank` of `ranks`, the `slot`-th on this host. The memory has bytes_for(slots) bytes.
   FlightRecorder(std::unique_ptr<SharedMemory> memory, int slot, int slots, int rank, int ranks);
-  /// Of a rank alone, whose memory nobody shares.
+  /// For a single rank, with memory of its own.
   FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   static std::size_t bytes_for(int slots) { return static_cast<std::size_t>(slots) * sizeof(Page); }
 
-  /// The number by which records name a transfer: the same for the same words.
+  /// The number by which records name a transfer: the same for the same arguments.
   std::uint32_t name(std::string_view operation, std::string_view label);
-  /// Of "all_reduce[mpi]", where the library, "mpi", calls the operation "all-reduce" in its messages.
+  /// For "all_reduce[mpi]", given the operation's name in messages, "all-reduce", and the library, "mpi".
   std::uint32_t name(std::string operation, const std::string& library, std::string_view label);
 
-  /// A transfer that the host waits for starts: its number. Ends it; one that never ends has hung or failed.
+  /// Records the start of a transfer that the host waits for, and returns its number for end(). One that never ends has
+  /// hung or failed.
   std::uint64_t begin(std::uint32_t name, std::int64_t bytes);
   void end(std::uint64_t number);
 
   int ranks() const { return ranks_; }
 
-  /// A lane that nobody has, for a stream; null: all are taken. Takes and gives back in the same order on every rank, so
+  /// A free lane, for a stream; null: all are taken. Take lanes and give them back in the same order on every rank, so
   /// that the lanes of all ranks correspond.
   Lane* take_lane();
   void give_back(Lane* lane);
-  /// Why a stream's transfers are not recorded; stands in the report.
+  /// Why a stream's transfers are not recorded, for the report.
   void explain(std::string why);
 
-  /// A sign of life, until rest().
+  /// beat() gives a sign of life; rest() says that none will follow.
   void beat();
   void rest();
 
-  /// Lines for a person: which rank is behind and what the others wait for, which one has given no sign of life for
+  /// Human-readable lines: which rank is behind and what the others wait for, which ones have given no sign of life for
   /// `silent_s` seconds or more, and this rank's latest transfers, those under way first.
   std::vector<std::string> report(double silent_s);
 
@@ -90,8 +90,8 @@ class FlightRecorder {
 
  private:
   struct alignas(kPage) Head {
-    std::int64_t rank_and_1;  // 0: nobody has opened this slot
-    std::int64_t beat_ns;     // 0: gives no signs
+    std::int64_t rank_and_1;  // rank + 1; 0: nobody has opened this slot
+    std::int64_t beat_ns;     // of the latest sign of life; 0: gives none
   };
   struct Page {
     Head head;

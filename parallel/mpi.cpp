@@ -118,7 +118,7 @@ struct Group {
 
 std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
 
-/// What the three transfers have in common: requests under way, and when they began and ended.
+/// What the three transfers have in common: requests in progress, and when they began and ended.
 class MpiTransfer : public Transfer {
  public:
   void start(const Device& exec) override {
@@ -165,9 +165,9 @@ class MpiTransfer : public Transfer {
     MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
     MPI_CHECK(MPI_Comm_size(comm_, &size_));
   }
-  virtual void prepare(const Device& exec) = 0;   // what MPI reads is in its place on the host
+  virtual void prepare(const Device& exec) = 0;   // puts what MPI reads in place on the host
   virtual void post() = 0;                        // pushes to requests_
-  virtual void complete(const Device& exec) = 0;  // what has arrived goes to its place, behind the work on `exec`
+  virtual void complete(const Device& exec) = 0;  // moves what has arrived into place, after the work on `exec`
 
   /// Calls `one(first element, count)` for pieces whose counts MPI can express.
   template <class One>
@@ -261,7 +261,7 @@ class MpiReduceScatter final : public MpiTransfer {
   Reachable message_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
   std::int64_t part_;      // elements
-  std::vector<char> own_;  // the sums: MPI wants them beside what it reads
+  std::vector<char> own_;  // the sums: MPI must not write them over what it reads
 };
 
 class MpiAllGather final : public MpiTransfer {

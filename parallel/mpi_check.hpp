@@ -1,5 +1,5 @@
-/// MPI_CHECK(call): throws LossError with the call and MPI's message: an MPI call that fails in mid-run means a lost
-/// rank or a broken network. Only for the files of parallel/ that call MPI.
+/// MPI_CHECK(call): throws LossError with the call and MPI's message, since an MPI call that fails in mid-run means a
+/// lost rank or a broken network. Only for the files of parallel/ that call MPI.
 #pragma once
 
 #include <mpi.h>

@@ -83,8 +83,8 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
 
 class Communicator;
 
-/// Communicators that leave as one: that of all ranks, and those split off it. The watchdog asks from its own thread
-/// while the main thread makes and destroys them.
+/// Communicators that are abandoned together: that of all ranks, and those split off it. The watchdog queries them from
+/// its own thread while the main thread makes and destroys them.
 class Family {
  public:
   void add(Communicator& member);
@@ -98,7 +98,7 @@ class Family {
   bool was_abandoned() const { return was_abandoned_; }
 
  private:
-  // A thread that holds it may hang in NCCL: neither fault() nor abandon() waits for long.
+  // A thread that holds it may hang in NCCL, so neither fault() nor abandon() waits for long.
   using Lock = std::unique_lock<std::timed_mutex>;
   static constexpr std::chrono::seconds kPatience{1};
 
@@ -140,7 +140,7 @@ class Communicator {
   Family& family() const { return *family_; }
   const StreamLog& log() const { return log_; }
 
-  /// For calls between connected ranks: a failure there means a lost rank or network.
+  /// For calls between connected ranks, where a failure means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
     parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
   }
@@ -282,7 +282,7 @@ struct Message {
   Operation operation;
   Span span;       // an all-gather's whole
   Span wire = {};  // of a sum
-  Span part = {};  // of an all-gather: this rank's
+  Span part = {};  // this rank's, of an all-gather
 };
 
 class NcclTransfer final : public Transfer {
@@ -371,7 +371,7 @@ class NcclTransfer final : public Transfer {
                place = reinterpret_cast<std::uintptr_t>(whole.data);
     const bool is_outside = begin + part_.bytes() <= place || place + whole.bytes() <= begin;
     if (!is_outside && part_.data != place_in(whole).data) {
-      throw std::invalid_argument(what_ + ": its part lies inside of the whole, but not at its own place");
+      throw std::invalid_argument(what_ + ": its part lies inside the whole, but not at its own place");
     }
   }
 
@@ -399,7 +399,7 @@ class NcclTransfer final : public Transfer {
   Operation operation_;
   std::string what_;    // "nccl all-reduce of grad.bucket.2"
   std::uint32_t name_;  // in the recorder
-  Wire wire_;           // an all-gather's whole crosses the network as it is
+  Wire wire_;           // not narrow in an all-gather
   Span part_;           // what this rank gives to an all-gather, or owns of what crosses the network
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines

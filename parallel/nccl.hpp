@@ -1,24 +1,25 @@
 /// Transfers between NVIDIA GPUs through NCCL, one rank per GPU.
 ///
-/// One communicator, whose unique id is broadcast over MPI, and one communication stream, of high priority, so that its
-/// few blocks are scheduled beside the backward pass. A transfer forks off the compute stream by an event and joins it
-/// by another; the host only enqueues, and a capture of the compute stream includes the communication stream. Elements
+/// One communicator, whose unique id is broadcast over MPI, and one high-priority communication stream, so that its few
+/// blocks are scheduled beside the backward pass. A transfer forks off the compute stream by one event and joins it by
+/// another; the host only enqueues, and a capture of the compute stream includes the communication stream. Elements
 /// that cross the network in bf16 are rounded and widened on the communication stream, too; a reduce-scatter widens
-/// this rank's part alone.
+/// only this rank's part.
 ///
 /// If the ranks share a host and can access each other's memory, copy engines do the transfers
 /// (parallel/copy_engine.hpp), and NCCL only broadcasts and detects lost ranks; otherwise NCCL's ring does them.
 ///
-/// Groups  make_group(group), with a group of 0 or above, waits for what this rank's collectives have under way and
-///         splits their communicator. A group has a communicator and a stream of its own, for which NCCL takes device
-///         memory of its own, and always goes by the ring: copy engines serve all ranks together.
-///         The collectives of all ranks and every group made from them, or from a group, are one family: fault() and
-///         abandon() of each speak for all, so that whoever watches one need not know the others. They may be destroyed
-///         in any order that is the same on every rank; a group may outlive what it was made from.
-/// Order   the ring: NCCL_ALGO=Ring is set unless the user set it, so that sums repeat bit for bit.
-/// Limits  NCCL_NVLS_ENABLE and all other variables of NCCL are left to the user. A transfer occupies the GPU while it
-///         waits for the other ranks, so transfers of different groups are started in an order in which they could also
-///         run one after the other on all ranks; one started from the instance() of another group's collectives does.
+/// Groups  make_group(group), with group >= 0, waits for the transfers in progress of this rank's collectives and
+///         splits their communicator. A group has its own communicator and stream, for which NCCL takes its own device
+///         memory, and always uses the ring: copy engines serve only all ranks together.
+///         The collectives of all ranks and every group made from them, or from a group, form a family: fault() and
+///         abandon() of any member apply to all, so that a watcher of one need not know the others. They may be
+///         destroyed in any order that is the same on every rank; a group may outlive what it was made from.
+/// Order   the ring: NCCL_ALGO=Ring is set unless the user set NCCL_ALGO, so that sums repeat bit for bit.
+/// Limits  NCCL_NVLS_ENABLE and all other NCCL variables are left to the user. A transfer occupies the GPU while it
+///         waits for the other ranks, so transfers of different groups must be started in an order in which they could
+///         also run one after the other on all ranks; starting one from the instance() of another group's collectives
+///         ensures that.
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator" and
 ///         "Using multiple NCCL communicators concurrently".
 #pragma once
@@ -40,8 +41,9 @@ inline constexpr bool kHasNccl = false;
 
 /// Collective. Create it after Kokkos has started on the rank's device; destroy it on every rank before Kokkos ends and
 /// while `world` exists. The destructor waits for the other ranks, as MPI_Finalize does: forever for a lost one, unless
-/// NCCL reports it, the family was abandoned, or an exception is unwinding the stack; the same holds for groups. Throws
-/// EnvironmentError when the ranks cannot be connected, or not by the requested method.
+/// NCCL reports it, the family was abandoned, or an exception is unwinding the stack; the same holds for groups.
+///
+/// Throws  EnvironmentError if the ranks cannot be connected, or not by the requested method.
 std::unique_ptr<Collectives> make_nccl_collectives(const World& world, TransferMethod method);
 
 }  // namespace tessera::parallel

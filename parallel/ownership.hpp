@@ -1,8 +1,8 @@
-/// Which elements a rank keeps and updates. Arithmetic only: plan, strategy, training state and checkpoint ask it.
+/// Which elements a rank keeps and updates. Arithmetic only; used by plan, strategy, training state and checkpoint.
 ///
-/// All parameters lie behind one another in a flat index space, cut into units (embedding, each block, head). For S
-/// ranks each unit is cut into S parts of the same length, so that any S will do: the last parts may lie partly or
-/// wholly in padding, which exists in memory and never in files.
+/// All parameters are contiguous in a flat index space, divided into units (embedding, each block, head). For S ranks
+/// each unit is divided into S parts of equal length. S is arbitrary: the last parts may lie partly or wholly in
+/// padding, which exists in memory but never in files.
 ///
 ///   flat       | unit 0     | unit 1        | ...            what files and random numbers count
 ///   whole      | unit 0 . . | unit 1 . . .  | ...            every unit padded to S parts
@@ -29,7 +29,7 @@ class Ownership {
  public:
   static constexpr std::int64_t kAlignment = 64;  // elements; every part is a multiple
 
-  /// Throws std::invalid_argument for fewer than one shard, or units that do not follow one another.
+  /// Throws  std::invalid_argument for fewer than one shard, or units that are not contiguous.
   Ownership(std::vector<Unit> units, int shards);
 
   int shards() const { return shards_; }
@@ -44,7 +44,7 @@ class Ownership {
   std::int64_t owned_first(int unit) const { return owned_first_[unit]; }  // where its part begins in `owned`
   std::int64_t owned_count() const { return owned_first_.back(); }
 
-  /// The elements of a unit that shard `shard` owns; none where its part is all padding.
+  /// The elements of a unit that shard `shard` owns; none if its part is all padding.
   Range owned(int unit, int shard) const;
 
  private:
@@ -53,8 +53,8 @@ class Ownership {
   std::vector<std::int64_t> parts_, owned_first_;  // [units], [units + 1]
 };
 
-/// For units that are opened in this order, `times` times over, and lie in `places[unit]`, empty at first: whether each
-/// opening finds its unit in its place, where the place has been no other's since.
+/// For units that are opened in this order, `times` times over, and use `places[unit]`, empty at first: whether each
+/// opening finds its unit still in its place, because no other unit has used it since.
 std::vector<bool> stays_in_place(const std::vector<int>& openings, int times, const std::vector<int>& places);
 
 }  // namespace tessera::parallel

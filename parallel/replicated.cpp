@@ -129,7 +129,7 @@ void Replicated::finish() {
 double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
-  const double joined_s = last_started_->times().joined_s;  // from there on exec had nothing to do but wait
+  const double joined_s = last_started_->times().joined_s;  // after this, exec only waited
   double exposed_s = 0;
   for (const Bucket& bucket : buckets_) {
     const Transfer::Times times = bucket.sum->times();

@@ -1,5 +1,5 @@
-/// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others: a grouping and
-/// a time to start, the four orders of CS336.
+/// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others. A grouping and
+/// a time to start give the four orders of CS336.
 ///
 ///                     when ready                          after backward
 ///   each parameter    overlap                             per_parameter
@@ -7,12 +7,12 @@
 ///   all at once       -                                   flat
 ///
 /// Buckets: backward completes the parameters from the last to the first, and neighbours in memory are joined until a
-/// bucket has `bucket_bytes`, or as much as is left. Large messages travel faster, but nothing is computed under the
-/// last one, so buckets become smaller towards the end.
+/// bucket has `bucket_bytes`, or as much as is left. Large messages have higher bandwidth, but no computation overlaps
+/// the last one, so buckets become smaller towards the end.
 ///
-/// Over MPI, progress() moves what is under way, because a library without a progress thread moves nothing by itself,
-/// and finish() waits on the host. Over NCCL the sums run on the communication stream and finish() only orders the
-/// streams; collect() reads the times afterwards.
+/// Over MPI, transfers progress in progress(), since the library need not have a progress thread, and finish() waits on
+/// the host. Over NCCL the sums run on the communication stream and finish() only orders the streams; collect() reads
+/// the times afterwards.
 ///
 /// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
 #pragma once
@@ -36,9 +36,9 @@ struct GradientOrder {
 
 class Replicated final : public Strategy {
  public:
-  /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins. None: there is nothing
-  /// to sum. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
-  /// kind: the format in which the gradients cross the network. Not collective.
+  /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
+  /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
+  /// kind, in which the gradients cross the network. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
              const GradientOrder& order, const Span& wire = {});
   ~Replicated() override;
@@ -64,7 +64,7 @@ class Replicated final : public Strategy {
     Span span;                // of the gradients
     Span wire;                // what crosses the network: the span itself, or its place in the narrower copy
     std::size_t members = 0;  // parameters that belong to it
-    std::size_t missing = 0;  // of these, not ready yet
+    std::size_t missing = 0;  // of these, not yet ready
     bool is_under_way = false;
     std::unique_ptr<Transfer> sum;
   };

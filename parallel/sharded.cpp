@@ -34,13 +34,13 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
                  ShardedOptions options)
     : all_(all), exec_(exec), ownership_(ownership), memory_(std::move(memory)), options_(std::move(options)) {
   const auto units = static_cast<std::size_t>(ownership_.units());
-  if (memory_.size() != units) throw std::invalid_argument("sharded: one place for each unit is wanted");
+  if (memory_.size() != units) throw std::invalid_argument("sharded: each unit needs a place");
   if (all.size() % ownership_.shards() != 0) {
     throw std::invalid_argument("sharded: " + std::to_string(ownership_.shards()) + " shards do not divide " +
                                 std::to_string(all.size()) + " ranks");
   }
   if (options_.shards_weights && !options_.shards_gradients) {
-    throw std::invalid_argument("sharded: weights in parts want gradients in parts");
+    throw std::invalid_argument("sharded: sharded weights require sharded gradients");
   }
   params_.resize(units);
   for (const int unit : options_.unit_of_param) ++params_.at(static_cast<std::size_t>(unit));
@@ -76,8 +76,8 @@ void Sharded::connect() {
   } else {
     for (int unit = 0; unit < units; ++unit) gathers_.push_back(make_gather(unit));
   }
-  // The times of asynchronous transfers are read after the step, so each has a transfer of its own. Over MPI a transfer
-  // has memory of its own: one for each unit.
+  // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own. Over MPI
+  // a transfer has memory of its own, so each unit has only one.
   const int times = options_.shards_gradients && all_.is_asynchronous() ? options_.micro_steps : 1;
   for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units));
   for (int unit = 0; replicas_ && unit < units; ++unit) {
@@ -174,7 +174,7 @@ void Sharded::begin(bool completes) {
 void Sharded::open(int unit) {
   if (open_[unit]++ > 0) return;
   if (!options_.shards_weights) {
-    if (!std::exchange(has_started_gathers_, true)) {  // not before: passes that never come would leave them under way
+    if (!std::exchange(has_started_gathers_, true)) {  // not earlier: without a pass they would never be joined
       for (Move& gather : gathers_) start(gather);
     }
     if (!std::exchange(is_gathered_[unit], 1)) join(gathers_[unit]);
@@ -196,7 +196,7 @@ void Sharded::open(int unit) {
   ++s.next;
 }
 
-/// Whether no other unit that is open, or is opened before it, lies where a visit gathers its unit.
+/// Whether the place into which a visit gathers its unit is free of units that are open or opened before it.
 bool Sharded::has_place(const Schedule& schedule, std::size_t visit) const {
   const int unit = schedule.visits[visit].unit, place = memory_[unit].weights_place;
   const auto is_in_its_way = [&](int other) { return other != unit && memory_[other].weights_place == place; };
@@ -244,7 +244,7 @@ void Sharded::finish() {
   is_in_step_ = false;
 }
 
-/// Sums over the replicas cross the network in the wire of their unit's place, too.
+/// Sums over the replicas also cross the network in the wire of their unit's place.
 void Sharded::free_wire(int unit) {
   if (memory_[unit].wire.count == 0) return;
   for (int other = 0; other < ownership_.units(); ++other) {
@@ -256,7 +256,7 @@ void Sharded::join_replica_sum(int unit) {
   if (std::exchange(is_summing_replicas_[unit], 0)) join(replica_sums_[unit]);
 }
 
-/// The sums of a unit's gradient reach the part that is kept.
+/// Adds the sums of a unit's gradient to the part that is kept.
 void Sharded::complete(const Pending& pending) {
   join(*pending.move);
   add_to_part(pending.unit, pending.is_first);
@@ -326,7 +326,7 @@ void Sharded::poison(const Span& weights) const {
   if (weights.count > 0) Kokkos::deep_copy(exec_, bytes_of_span(weights), static_cast<unsigned char>(0xFF));
 }
 
-/// What other ranks have updated, and this one has not gathered yet.
+/// Poisons what other ranks have updated and this one has not yet gathered.
 void Sharded::poison_other_parts(int unit) const {
   const Span& whole = memory_[unit].weights;
   const std::int64_t before = shards_->rank() * ownership_.part(unit), part = ownership_.part(unit);

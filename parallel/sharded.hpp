@@ -1,20 +1,20 @@
-/// Ranks that keep parts: of the optimizer's state (ZeRO-1), of the gradients, too (ZeRO-2), of the weights, too
+/// Ranks that keep parts of the optimizer's state (ZeRO-1), also of the gradients (ZeRO-2), also of the weights
 /// (ZeRO-3, fully sharded data parallel).
 ///
 ///               weights                              gradients                        cross the network
 ///   ZeRO-1      all; the updated parts are           all                              last micro-step
 ///               gathered under the next forward
-///   ZeRO-2      the same                             parts, and whole units that      every micro-step, added to
-///                                                    are on their way                 the part
+///   ZeRO-2      the same                             parts, and whole units in        every micro-step, added to
+///                                                    transit                          the part
 ///   ZeRO-3      parts, and units that are gathered   the same                         the same
 ///               before they are read
 ///
-/// Units share places in memory: what is gathered, or on its way, takes the place of a unit that is closed. Which unit
-/// lies where depends on nothing but the order of the openings, so addresses are fixed and a step can be captured. A
-/// unit that still lies in its place is not gathered again before the next update.
+/// Units share places in memory: what is gathered, or in transit, takes the place of a closed unit. Which unit lies
+/// where depends only on the order of the openings, so addresses are fixed and a step can be captured. A unit that
+/// still lies in its place is not gathered again before the next update.
 ///
-/// Hybrid  the S ranks of a group cut the units among themselves; ranks of other groups with the same part sum its
-///         gradients afterwards, when the last micro-step has added to it.
+/// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
+///         its gradients after the last micro-step has added to it.
 /// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
 #pragma once
 
@@ -30,16 +30,16 @@ namespace tessera::parallel {
 /// Where a unit lies. Spans of the whole unit have Ownership::padded elements, this rank's parts Ownership::part.
 struct UnitMemory {
   Span weights;       // gathered, as the model reads them
-  Span own_weights;   // this rank's part, kept from step to step: inside `weights`, or outside of every place
+  Span own_weights;   // this rank's part, kept from step to step: inside `weights`, or outside all places
   Span gradient;      // as backward writes it
-  Span own_gradient;  // the sum of this rank's part: inside `gradient`, or outside of every place
+  Span own_gradient;  // the sum of this rank's part: inside `gradient`, or outside all places
   Span wire;          // empty, or what crosses the network for `gradient`, in a narrower dtype
-  int weights_place = 0, gradient_place = 0;  // units of the same place take turns there
+  int weights_place = 0, gradient_place = 0;  // units with the same place use it in turn
 };
 
 struct ShardedOptions {
   bool shards_gradients = false;
-  bool shards_weights = false;          // wants shards_gradients
+  bool shards_weights = false;          // requires shards_gradients
   int prefetch = 1;                     // units that are gathered ahead of the one that is open
   int micro_steps = 1;                  // of a step
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
@@ -50,7 +50,7 @@ struct ShardedOptions {
 
 class Sharded final : public Strategy {
  public:
-  /// `ownership.shards()` ranks that follow one another cut the units among themselves; they must divide the ranks of
+  /// Each ownership.shards() consecutive ranks divide the units among themselves; that number must divide the ranks of
   /// `all`. Gradients are computed on `exec`. Not collective.
   Sharded(Collectives& all, const kernels::Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
           ShardedOptions options);
@@ -87,7 +87,7 @@ class Sharded final : public Strategy {
     std::vector<Visit> visits;
     std::size_t next = 0, started = 0;
   };
-  struct Pending {  // a unit's gradient on its way to its owners
+  struct Pending {  // a unit's gradient in transit to its owners
     int unit;
     Move* move;
     bool is_first, completes;  // of the micro-steps whose gradients are summed
@@ -113,9 +113,9 @@ class Sharded final : public Strategy {
   Ownership ownership_;
   std::vector<UnitMemory> memory_;
   ShardedOptions options_;
-  std::unique_ptr<Collectives> own_shards_, own_replicas_;  // where the ranks are cut into several groups
-  Collectives* shards_ = nullptr;                           // the ranks that cut the units
-  Collectives* replicas_ = nullptr;                         // those of the same part; null: no others
+  std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
+  Collectives* shards_ = nullptr;                           // the ranks that divide the units
+  Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
   std::string gather_, scatter_, sum_;                      // operations
   std::vector<std::string> weight_labels_, gradient_labels_;
 
@@ -133,8 +133,8 @@ class Sharded final : public Strategy {
   std::vector<int> missing_, params_;  // [units] gradients that are not ready; how many there are
   std::vector<Pending> pending_;
   std::vector<Move*> under_way_;  // for progress()
-  std::vector<Move*> moved_;      // in the step, in the order of their start, where the host does not wait
-  double exposed_s_ = 0;          // of the last step, where the host waits
+  std::vector<Move*> moved_;      // in the step, in the order of their start, if the host does not wait
+  double exposed_s_ = 0;          // of the last step, if the host waits
   int micro_ = -1;
   bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
 };

@@ -16,7 +16,7 @@ namespace {
 
 std::string failure_of(const char* call) { return std::string(call) + ": " + std::strerror(errno); }
 
-/// What /proc shows as the target of the link to a descriptor of the memory with that name.
+/// The link target that /proc shows for a descriptor of the memory with that name.
 std::string target_of(const std::string& name) { return "/memfd:" + name + " (deleted)"; }
 
 }  // namespace
@@ -42,12 +42,12 @@ SharedMemory::SharedMemory(std::size_t bytes, const Address& address) : bytes_(b
   if (file >= 0) ::close(file);
 }
 
-/// The descriptor of what lies at the address; sets the fault otherwise.
+/// A descriptor of the memory at the address; sets the fault on failure.
 int SharedMemory::open_of_other() {
   const std::string text(address_.data(), ::strnlen(address_.data(), address_.size()));
   const std::size_t space = text.find(' ');
   if (space == std::string::npos) {
-    fault_ = "the process that should make the memory could not";
+    fault_ = "the process that creates the memory could not";
     return -1;
   }
   // Another container may know the process by another number, and by this one a process with files of its own.

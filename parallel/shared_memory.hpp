@@ -1,7 +1,8 @@
-/// Memory that processes of one host share, and of which nothing is left when they end, however they end: it has no name
-/// in any file system. One process makes it; the others open it while the maker lets them, by its address.
+/// Memory that processes of one host share, and that vanishes when they end, however they end: it has no name in any
+/// file system. One process creates it; the others open it by its address until the creator calls close_to_others().
 ///
-/// Source  memfd_create(2), proc(5) on /proc/PID/fd. Others open it if they see the maker's process and run as its user.
+/// Limits  only processes that see the creator's process and run as the same user can open it.
+/// Source  memfd_create(2), proc(5) on /proc/PID/fd.
 #pragma once
 
 #include <array>
@@ -14,21 +15,21 @@ class SharedMemory {
  public:
   using Address = std::array<char, 64>;  // text, for another process
 
-  /// `bytes` of zeros.
+  /// Creates `bytes` of zeros.
   explicit SharedMemory(std::size_t bytes);
-  /// What another process has made, as long.
+  /// Opens what another process has created with the same number of bytes.
   SharedMemory(std::size_t bytes, const Address& address);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  /// Why it is this process's own memory, zeros that nobody shares; empty: it is shared.
+  /// Why it is private memory of this process, zeros that nobody shares; empty: it is shared.
   const std::string& fault() const { return fault_; }
 
   void* data() const { return data_; }
   const Address& address() const { return address_; }
 
-  /// From here on no process can open it.
+  /// After this no process can open it.
   void close_to_others();
 
  private:

@@ -1,17 +1,17 @@
 /// How ranks share a training step: what crosses the network, and when. A strategy moves labelled spans; it knows
-/// neither a model nor an optimizer. The model's hooks drive it, and whoever updates asks Ownership for its part.
+/// neither model nor optimizer. The model's hooks drive it; Ownership says which part a rank updates.
 ///
 ///   begin_step
 ///     begin                                       per micro-step
 ///       open, close                               per unit and pass: its weights may be read in between
 ///       begin_gradients, gradient_ready           per unit, per parameter
-///       progress                                  now and then
+///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
 ///   sum                                           scalars over the ranks that hold the parts of the whole
 ///
-/// Every rank makes the same calls in the same order. Nothing allocates after connect(); where the collectives are
-/// asynchronous nothing waits on the host, and begin_step() to sum() may be captured in a graph.
-/// Sums, not means: a caller that weights by tokens scales first.
+/// Every rank makes the same calls in the same order. Nothing allocates after connect(); if the collectives are
+/// asynchronous, nothing waits on the host, and begin_step() to sum() may be captured in a graph.
+/// Gradients are summed, not averaged: a caller that weights by tokens scales first.
 #pragma once
 
 #include <memory>
@@ -35,8 +35,8 @@ class Strategy {
   /// A micro-step; `completes`: the last of its step, after which the gradients are complete.
   virtual void begin(bool completes) = 0;
 
-  /// The weights of a unit are about to be read by what is enqueued next; close(): by nothing more. Passes may have a
-  /// unit open at once; the last close counts.
+  /// The weights of a unit are about to be read by what is enqueued next; after close() they are no longer read.
+  /// Several passes may have a unit open at once; the last close counts.
   virtual void open(int unit) = 0;
   virtual void close(int unit) = 0;
 
@@ -45,7 +45,7 @@ class Strategy {
   /// This micro-step's gradient of one parameter is complete. Parameters come in descending order.
   virtual void gradient_ready(int param) = 0;
 
-  /// A chance to move what is under way: MPI moves nothing by itself.
+  /// Progresses transfers: MPI does nothing by itself.
   virtual void progress() = 0;
 
   virtual void finish() = 0;
@@ -53,11 +53,12 @@ class Strategy {
   /// Sums the scalars that the strategy was made with, in place, over the ranks whose parts make up the whole.
   virtual void sum() = 0;
 
-  /// Passes outside of steps follow, which open each unit once, in order, and write no gradients.
+  /// Passes outside of steps follow; they open each unit once, in order, and write no gradients.
   virtual void begin_inference() = 0;
 
-  /// Once the work behind the last step, launched one by one, has been done, and before the next one: reports its
-  /// transfers as events (over MPI already done) and returns the seconds in which the rank only waited for them.
+  /// Call after the work of the last step has completed and before the next one: if it was launched kernel by kernel,
+  /// reports its transfers as events (over MPI already done) and returns the seconds in which the rank only waited for
+  /// them.
   virtual double collect() = 0;
 };
 

@@ -29,7 +29,7 @@ __global__ void write_start(Lane* lane, std::uint64_t* number, std::uint64_t nam
   entry.end_ns = 0;
   entry.bytes = bytes;
   entry.name = name;
-  __threadfence_system();  // who sees the number sees the entry
+  __threadfence_system();  // a reader of the number also sees the entry
   *static_cast<volatile std::uint64_t*>(&lane->started) = n;
 }
 
@@ -51,7 +51,7 @@ StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(
   }
   const cudaError_t status = cudaHostRegister(lane_, sizeof *lane_, cudaHostRegisterMapped);
   if (status != cudaSuccess) {
-    cudaGetLastError();  // forgets it
+    cudaGetLastError();  // clears it
     recorder.explain(std::string("cudaHostRegister: ") + cudaGetErrorString(status));
     return;
   }
@@ -64,7 +64,7 @@ StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, write_start));
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, write_end));
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, read_clock));
-  // An entry that is not the latest one's serves as a place for the GPU's clock.
+  // Any entry but the latest serves as a place for the GPU's clock.
   const auto place = (lane_->started + 1) % FlightRecorder::kKept;
   read_clock<<<1, 1, 0, stream>>>(&mapped_->ring[place].start_ns);
   CUDA_CHECK(cudaGetLastError());

@@ -1,13 +1,14 @@
-/// The transfers of a stream, recorded by the stream itself: each replay of a graph is seen as well as each launch.
+/// The transfers of a stream, recorded by the stream itself, in each launch and in each replay of a graph.
 ///
-/// Kernels of one thread before and behind a transfer write into a lane of the flight recorder
-/// (parallel/flight_recorder.hpp), whose memory CUDA pins and maps: other ranks of the host read it, too. The number of
+/// Single-thread kernels before and after a transfer write into a lane of the flight recorder
+/// (parallel/flight_recorder.hpp), whose memory CUDA pins and maps and the other ranks of the host read. The number of
 /// the latest transfer lies in the device's memory, so that the kernels read nothing across the bus.
 ///
-/// Cost    two kernels on the stream, which write seven numbers across the bus, for each transfer; the host has nothing to do in a
+/// Cost    two kernels on the stream for each transfer, which write seven numbers across the bus; none on the host in a
 ///         replay.
 /// Async   start() and end() enqueue, and may be captured.
-/// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister; PTX ISA, %globaltimer.
+/// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister; PTX ISA,
+///         %globaltimer.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,9 +21,9 @@ namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// The stream's transfers run one after the other. Waits for the stream, to compare the clocks. Records nothing where
-  /// the recorder is of one rank, has no lane left or has memory that CUDA cannot map; the latter two stand in the
-  /// recorder's report.
+  /// The stream's transfers must run one after the other. Waits for the stream, to compare the clocks. Records nothing
+  /// if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's
+  /// report mentions the latter two.
   StreamLog(FlightRecorder& recorder, cudaStream_t stream);
   ~StreamLog();
   StreamLog(const StreamLog&) = delete;
@@ -39,7 +40,7 @@ class StreamLog {
   FlightRecorder::Lane* lane_ = nullptr;    // the host's address
   FlightRecorder::Lane* mapped_ = nullptr;  // the GPU's; null: nothing is recorded
   std::uint64_t* number_ = nullptr;         // of the latest transfer, on the device
-  std::int64_t ahead_ns_ = 0;               // the host's clock, of the GPU's
+  std::int64_t ahead_ns_ = 0;               // host's clock minus GPU's
 };
 
 }  // namespace tessera::parallel

@@ -5,16 +5,16 @@
 /// under way, which rank of this host is behind and what the others wait for, this rank's latest transfers
 /// (parallel/flight_recorder.hpp) and the latest reports, and ends the process with the caller's exit code, which ends
 /// the launch. It also polls the communication library several times a second, and does the same on a fault. As long as
-/// it lives, it gives the other ranks signs that this process does. It also ends a rank that an
-/// exception makes leave but whose destructors hang, since they, too, wait for the GPU and the libraries: with the
-/// exception's message and exit code if the cause is known.
+/// it exists, it gives the other ranks signs of life of this process. It also ends a rank that leaves by an exception
+/// but whose destructors hang, since they, too, wait for the GPU and the libraries: with the exception's message and
+/// exit code if the cause is known.
 ///
 /// Steps differ: the first few watches (in which libraries load and kernels are chosen) have twice the limit, and none
 /// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
-/// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may ask for patience,
+/// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may request patience,
 /// a multiple of the limit; its duration does not affect other watches.
 ///
-/// Limits  a process that waits outside of a Watch is not watched: generation, jobs in which only rank 0 works.
+/// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
 
 #include <array>
@@ -35,10 +35,10 @@ namespace tessera::parallel {
 
 class Watchdog final : public events::Listener {
  public:
-  /// `rank` stands in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.
-  /// `fault` ends the rank unless it returns an empty text. `abandon` is called before the process ends, kLettingGo_s
-  /// earlier: it stops all waits on the GPU for other ranks, which would delay the end. `recorder`, of this rank,
-  /// outlives the watchdog; null: the messages say nothing of transfers.
+  /// `rank` is named in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.
+  /// A non-empty result of `fault` ends the rank. `abandon` is called kLettingGo_s before the process ends: it stops
+  /// all waits on the GPU for other ranks, which would delay the end. `recorder`, of this rank, must outlive the
+  /// watchdog; null: the messages omit transfers.
   Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
            std::function<void()> abandon = {}, FlightRecorder* recorder = nullptr);
   ~Watchdog() override;
@@ -74,7 +74,7 @@ class Watchdog final : public events::Listener {
   static constexpr double kLeaving_s = 3;
   /// A rank that gives no sign of life for longer than this, or half the limit, is reported.
   static constexpr double kSilence_s = 1;
-  static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it must not wait any more
+  static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it must no longer wait
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump

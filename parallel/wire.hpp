@@ -11,9 +11,8 @@ namespace tessera::parallel {
 /// A span of gradients and its form on the network: the span itself, or a copy of it, fp32 as bf16.
 class Wire {
  public:
-  /// `wire`: empty, or with as many elements as the span. Throws std::invalid_argument for other dtypes or lengths;
-  /// `who` names the library and the
-  /// operation.
+  /// `wire`: empty, or as many elements as the span. `who` names the library and the operation in messages.
+  /// Throws  std::invalid_argument for other dtypes or lengths.
   Wire(const char* who, const Span& span, const Span& wire) : span_(span), wire_(wire) {
     if (!is_narrow()) return;
     if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {

@@ -85,7 +85,7 @@ void World::use(std::unique_ptr<Collectives> collectives) {
 void World::start_watchdog(double limit_s, int exit_code) {
   watchdog_.reset();
   if (limit_s <= 0 || size_ == 1) return;
-  // Whoever holds the lock may hang: the watchdog never waits for it.
+  // The thread that holds the lock may hang: the watchdog never waits for it.
   const auto fault = [this] {
     const std::unique_lock lock(asking_, std::try_to_lock);
     return lock && in_use_ && !is_leaving_ ? in_use_->fault() : std::string();
@@ -118,7 +118,7 @@ void World::leave_together() {
   barrier();
 }
 
-/// Only the start is reported, since exchanges are short: one that has no successor is what a rank hangs in.
+/// Only the start is reported, since exchanges are short: a rank hangs in one that has no successor.
 template <class Action>
 void World::exchange(std::string_view name, std::int64_t bytes, const Action& action) const {
   constexpr std::string_view kLabel = "host values";

@@ -1,7 +1,7 @@
 /// The ranks of this launch: number, host and device of each, and exchanges of small host values.
 ///
-/// Owns MPI: constructed once in main, finalised when it goes; where MPI runs already (a test, a host program) it only
-/// borrows it. MPI runs FUNNELED: only the main thread calls in.
+/// Owns MPI: constructed once in main, it finalises MPI when destroyed; if MPI already runs (a test, a host program),
+/// it only borrows it. The thread level is MPI_THREAD_FUNNELED: only the main thread calls MPI.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class World {
   const std::string& hosts() const { return hosts_; }  // "node1: 4 ranks, node2: 4 ranks"
 
   const std::string& devices() const { return devices_; }   // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
-  int device_count() const { return device_count_; }        // of all ranks, one that several share once; 0 on CPUs
+  int device_count() const { return device_count_; }        // distinct devices of all ranks; 0 on CPUs
   int ranks_on_device() const { return ranks_on_device_; }  // this one and those that share its GPU
   void set_devices(std::string description, int count, int ranks_on_this) {
     devices_ = std::move(description);
@@ -41,15 +41,15 @@ class World {
     ranks_on_device_ = ranks_on_this;
   }
 
-  /// MPI's, or those in use.
+  /// Those in use; by default MPI's.
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
-  /// What this rank's transfers and exchanges are recorded in.
+  /// Records this rank's transfers and exchanges.
   FlightRecorder& recorder() const { return *recorder_; }
 
-  /// Progress with the others is expected while it lives (parallel/watchdog.hpp). Where an exception passes, this rank
-  /// leaves the others, unless all leave together: it abandons the collectives, and leave() is called.
+  /// Progress with the others is expected while it exists (parallel/watchdog.hpp). If an exception destroys it, this
+  /// rank leaves the others: the collectives are abandoned and leave() is called, unless all ranks leave together.
   class Watch {
    public:
     Watch(World& world, std::string_view what, double patience);
@@ -64,22 +64,22 @@ class World {
   };
   [[nodiscard]] Watch watch(std::string_view what, double patience = 1) { return Watch(*this, what, patience); }
 
-  /// From here on watches are heeded: a rank that waits for longer than that ends with `exit_code`. 0: they are not.
-  /// One rank alone is never watched.
+  /// Enables watches: from here on, a rank that waits for longer than `limit_s` ends with `exit_code`. 0: disabled. A
+  /// single rank is never watched.
   void start_watchdog(double limit_s, int exit_code);
 
-  /// This rank is on its way out, by an exception: a watchdog ends it where that takes too long. `departure`:
-  /// the cause, where the caller knows it, for the watchdog to report; main may never get there.
+  /// This rank is leaving by an exception: a watchdog ends it if that takes too long. `departure`: the cause, if the
+  /// caller knows it, for the watchdog to report, since main may never get there.
   void leave(const std::optional<Departure>& departure = {});
 
-  /// Collective: all ranks are about to throw the same exception. Until the next watch begins, none takes the exit of
-  /// another for a loss.
+  /// All ranks are about to throw the same exception: until the next watch begins, none takes the exit of another for a
+  /// loss. Collective.
   void leave_together();
 
   // Small values, collective, blocking.
   bool any(bool mine) const;
   int max(int mine) const;
-  std::vector<double> sum(std::vector<double> mine) const;  // element by element, as the next
+  std::vector<double> sum(std::vector<double> mine) const;  // element by element, like the next
   std::vector<double> max(std::vector<double> mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
   std::string broadcast(std::string from_root) const;
@@ -98,15 +98,15 @@ class World {
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<Collectives> mpi_, in_use_;
   std::atomic<bool> is_leaving_ = false;
-  std::mutex asking_;  // the watchdog asks the collectives from its own thread
+  std::mutex asking_;  // the watchdog queries the collectives from its own thread
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// Throws EnvironmentError when MPI has `ranks` ranks and `slurm_ntasks` (null: not under Slurm) says
-/// otherwise.
+/// Checks that the `ranks` of MPI agree with `slurm_ntasks` (null: not under Slurm).
+/// Throws  EnvironmentError if they do not.
 void check_launcher(int ranks, const char* slurm_ntasks);
 
-/// Their transfers are recorded in `recorder`, which outlives them.
+/// Transfers are recorded in `recorder`, which must outlive the result.
 std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder);
 
 }  // namespace tessera::parallel

@@ -34,12 +34,12 @@ class Failure : public std::runtime_error {
   Exit code_;
 };
 
-/// A failure as one rank tells the others, "4 its message", and back. What was not told as one (where ranks lost their
-/// step, another exchange's bytes) is a fault of the environment, with the text as it is.
-inline std::string told(const Failure& failure) {
+/// Encodes a failure for the other ranks, as "4 its message", and decodes it. Text that does not encode a failure (the
+/// bytes of another exchange, if ranks are out of step) decodes to Exit::environment with that text.
+inline std::string encoded(const Failure& failure) {
   return std::to_string(static_cast<int>(failure.code())) + " " + failure.what();
 }
-inline Failure failure_told(const std::string& text) {
+inline Failure decoded_failure(const std::string& text) {
   int code = 0;
   const char* const end = text.data() + text.size();
   const auto [space, error] = std::from_chars(text.data(), end, code);

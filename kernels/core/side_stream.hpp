@@ -1,4 +1,4 @@
-/// Execution instances beside the caller's, and the order between them.
+/// Execution instances besides the caller's, and the order between them.
 ///
 ///   SideStream<Exec> copies;
 ///   StreamOrder<Exec> order(2);
@@ -6,17 +6,17 @@
 ///   ...copies...
 ///   order.record(copies.instance(), 1);  order.wait(exec, 1);      // and exec follows them
 ///
-/// Nothing waits on the host, and all of it may be captured in a graph, as long as a wait and its record lie in the same
-/// capture. On host spaces, where a launch returns when its work is done, there is nothing to order.
+/// On host spaces, where a launch returns when its work is done, there is nothing to order.
 ///
-/// Throws  std::runtime_error with the device's message when a call of it fails.
+/// Async   never waits on the host; may be captured in a graph if a wait and its record lie in the same capture.
+/// Throws  std::runtime_error with the device's message if one of its calls fails.
 #pragma once
 
 #include <memory>
 
 namespace tessera::kernels {
 
-/// An instance whose work runs beside that of others.
+/// An instance whose work runs concurrently with that of others.
 template <class Exec>
 class SideStream {
  public:
@@ -31,7 +31,7 @@ class SideStream {
   std::unique_ptr<Stream> stream_;
 };
 
-/// Points of instances, by number.
+/// Numbered points in the work of instances.
 template <class Exec>
 class StreamOrder {
  public:
@@ -41,7 +41,7 @@ class StreamOrder {
   StreamOrder& operator=(const StreamOrder&) = delete;
 
   void record(const Exec& exec, int point);
-  /// What is enqueued on `exec` from here on waits for what came before the latest record of `point`.
+  /// What is enqueued on `exec` after this waits for the work before the latest record of `point`.
   void wait(const Exec& exec, int point) const;
 
  private:

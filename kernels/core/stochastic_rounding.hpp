@@ -1,5 +1,5 @@
-/// Rounding to bfloat16 up or down at random, so that on average nothing is lost: a sum that grows by less than half a
-/// unit in the last place would stand still if it were rounded to nearest.
+/// Random rounding to bfloat16, up or down, unbiased on average: a sum that grows by less than half a unit in the last
+/// place would stand still if it were rounded to nearest.
 ///
 ///   P(up) = (x - down) / (up - down)
 ///
@@ -13,7 +13,7 @@
 
 namespace tessera::kernels {
 
-/// `random`: its lower 16 bits decide. Infinities and NaNs stay; a finite number does not become infinite.
+/// The lower 16 bits of `random` decide. Infinities and NaNs are preserved; finite numbers stay finite.
 KOKKOS_INLINE_FUNCTION bfloat16 round_stochastically(float x, std::uint64_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;

@@ -17,9 +17,9 @@ namespace {
 
 using Sources = std::vector<std::unique_ptr<Source>>;
 
-constexpr std::int64_t kSamples = 1 << 10;  // blocks in the fingerprint of a corpus that has more
+constexpr std::int64_t kSamples = 1 << 10;  // most blocks that a fingerprint covers
 
-/// Refuses the first file whose format is not that of most.
+/// Rejects the first file whose format is not that of the majority.
 void require_one_format(const Sources& files) {
   std::map<std::string, int> counts;
   for (const auto& file : files) ++counts[file->format()];
@@ -37,7 +37,7 @@ void require_one_format(const Sources& files) {
 
 }  // namespace
 
-/// The sources one behind the other; the kOpenFiles that were read last may be open.
+/// The sources, concatenated; the kOpenFiles most recently read may be open.
 struct Corpus::Stream {
   Stream(std::string name, std::int64_t vocab_size) : name(std::move(name)), vocab_size(vocab_size) {}
 
@@ -48,7 +48,7 @@ struct Corpus::Stream {
   }
   std::int64_t size() const { return ends.empty() ? 0 : ends.back(); }
 
-  /// Notes that source `index` is about to be read; where one too many would be open, closes the one read longest ago.
+  /// Records that source `index` is about to be read; closes the least recently read one if too many would be open.
   void use(std::size_t index) {
     if (!recent.empty() && recent.back() == index) return;
     if (const auto at = std::ranges::find(recent, index); at != recent.end()) recent.erase(at);
@@ -67,7 +67,7 @@ struct Corpus::Stream {
       const auto part = out.first(static_cast<std::size_t>(count));
       use(index);
       source.copy(first - before, part);
-      // Scanned at open, but the file may have been written to since, and a token beyond the vocabulary corrupts memory.
+      // Scanned at open, but the file may have changed since, and a token outside the vocabulary corrupts memory.
       require_in_vocabulary(part, first - before, vocab_size, source);
       out = out.subspan(part.size());
       first += count;
@@ -96,8 +96,8 @@ struct Corpus::Stream {
   std::string name;
   std::int64_t vocab_size;
   Sources sources;
-  std::vector<std::int64_t> ends;   // of each source: the tokens up to and with its last
-  std::vector<std::size_t> recent;  // indices of the sources that may be open, the one read last at the end
+  std::vector<std::int64_t> ends;   // [sources] position after the last token of each
+  std::vector<std::size_t> recent;  // indices of the sources that may be open, most recently read last
 };
 
 Corpus::Corpus(std::unique_ptr<Stream> stream) : stream_(std::move(stream)), fingerprint_(stream_->fingerprint()) {}

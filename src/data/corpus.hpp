@@ -1,25 +1,27 @@
 /// One stream of tokens with random access, however it is stored and in however many files.
 ///
-///   text       any file; a token is a byte, 0..255, and token 256 ends the stream. Nothing is decoded.
+///   text       any file; a token is a byte, 0..255, and token 256 ends the stream. No encoding is assumed.
 ///   tokens     NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens
 ///              any other file that starts with llm.c's header of 256 int32 (magic, version, count): uint16 tokens
 ///              (magic 20240520, version 1) or uint32 tokens (magic 20240801, version 7); else nanoGPT's raw uint16
-///   synthetic  made from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is a
-///              loss to learn and a floor below which it cannot fall
+///   synthetic  generated from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is
+///              something to learn and a floor below which the loss cannot fall
 ///
-/// A path with *, ? or [...] is a pattern (paths.hpp), unless a file has that very name. The files that match are one
-/// stream, as if concatenated in the order of their names; they must agree in format and in the width of their tokens.
+/// A path with *, ? or [...] is a pattern (paths.hpp), unless a file has exactly that name. The files that match form
+/// one stream, concatenated in the order of their names; they must agree in format and in the width of their tokens.
 ///
 /// Checks   every token against the vocabulary, at open (unless its type cannot exceed it) and at every read.
-/// Reading  on demand, through the page cache that the ranks of a host share. Nothing is mapped into memory: where a
-///          mapped file is shortened, or its network file system fails, a signal ends the process.
+/// Reading  on demand, through the page cache that the ranks of a host share. Nothing is mapped into memory: if a
+///          mapped file were truncated or its network file system failed, a signal would end the process.
 /// Throws   Failure(Exit::files), naming the file:
-///          open  missing, not a regular file, unreadable, empty; odd byte count; truncated or overlong header; raw
-///                tokens that look wider than uint16; a token above the vocabulary (with its position in the file); not
-///                an array of integers; another format than most files; a pattern that matches nothing
-///          copy  shortened since it was opened; opened again, gone or of another size; a token above the vocabulary
-/// Limits   at most kOpenFiles files are open, those read last. Tokens overwritten during a run are read as they are
-///          then; the next start notices by the fingerprint. One thread at a time.
+///          open  missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
+///                header; raw tokens that look wider than uint16; a token outside the vocabulary (with its position in
+///                the file); not an array of integers; a format other than that of most files; a pattern that matches
+///                nothing
+///          copy  truncated since it was opened; when reopened, missing or of another size; a token outside the
+///                vocabulary
+/// Limits   at most kOpenFiles files are open, the most recently read. Tokens overwritten during a run are read as they
+///          are then; the next start detects it by the fingerprint. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,8 @@
 
 namespace tessera::data {
 
-inline constexpr int kEndOfText = 256;  // of tokenisation "bytes"; other tokens have no end of text
-inline constexpr int kOpenFiles = 64;   // descriptors that a corpus holds at most
+inline constexpr int kEndOfText = 256;  // of tokenisation "bytes"; others have no end of text
+inline constexpr int kOpenFiles = 64;   // most descriptors that a corpus holds
 
 class Corpus {
  public:
@@ -40,9 +42,9 @@ class Corpus {
 
   std::int64_t size() const;                                         // tokens
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
-  /// "bytes", "uint16", "uint32", "synthetic": what a checkpoint must agree on.
+  /// "bytes", "uint16", "uint32" or "synthetic"; a checkpoint must agree.
   std::string tokenisation() const;
-  /// Must agree between ranks, and between a run and its resumes: XXH3 (64 bit, seeded with size()) of the tokens as
+  /// Must agree between ranks; a resume warns if it differs. XXH3 (64 bit, seeded with size()) of the tokens as
   /// int32, as 16 hex digits. Depends neither on how they are stored nor on how they are divided into files.
   /// Covers  up to 2^26 tokens: all. More: 1024 blocks of 2^16 tokens at even distances, the first and the last
   ///         included. Synthetic data: the first block.

@@ -27,11 +27,11 @@ struct BinFormat {
 };
 constexpr BinFormat kLlmc16{20240520, 1, 2}, kLlmc32{20240801, 7, 4};
 
-/// Refuses the first token outside 0..vocab_size-1; `first` is the position of tokens[0] in the file.
+/// Rejects the first token outside 0..vocab_size-1; `first` is the position of tokens[0] in the file.
 template <class Token>
 void require_tokens_in_vocabulary(std::span<const Token> tokens, std::int64_t first, std::int64_t vocab_size,
                                   const std::string& name, const std::string& other_cause = "") {
-  Token low = tokens[0], high = tokens[0];  // the extremes alone first: that loop is vectorised
+  Token low = tokens[0], high = tokens[0];  // extremes first: that loop is vectorised
   for (const Token token : tokens) low = std::min(low, token), high = std::max(high, token);
   if (std::cmp_greater_equal(low, 0) && std::cmp_less(high, vocab_size)) return;
   const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](Token token) {
@@ -53,7 +53,7 @@ class TokenFile {
     }
   }
   const std::string& path() const { return path_; }
-  std::int64_t bytes() const { return bytes_; }  // when it was opened first
+  std::int64_t bytes() const { return bytes_; }  // when it was first opened
   void close() { file_.reset(); }
 
   void read(std::int64_t first, std::span<std::byte> out) {
@@ -67,7 +67,7 @@ class TokenFile {
     read(skip + first * static_cast<std::int64_t>(sizeof(Token)), std::as_writable_bytes(std::span(tokens)));
     return tokens;
   }
-  /// Throws  Failure(Exit::files): gone, or of another size than when it was opened first.
+  /// Throws  Failure(Exit::files): missing, or of another size than when it was first opened.
   void open() {
     if (file_) return;
     if (const std::int64_t now = file_.emplace(path_, kOpening).bytes(); now != bytes_) {
@@ -114,9 +114,9 @@ struct BinFile final : Source {
   std::string other_cause;  // of a token outside the vocabulary, for messages
 };
 
-/// Whether these look like wider tokens read as uint16: every second one, the upper half of a token, is 3 or less (as it
-/// is below 2^18), and of the others at least a quarter is more. Tokens to which position means nothing look so with
-/// a probability below (3/4)^256.
+/// Whether these look like wider tokens read as uint16: every second one, the upper half of a token, is 3 or less (as
+/// for tokens below 2^18), and at least a quarter of the others is greater. Tokens whose distribution does not depend
+/// on their position look like that with a probability below (3/4)^256.
 bool are_halves(std::span<const std::uint16_t> tokens) {
   std::size_t pairs = tokens.size() / 2, above = 0;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
@@ -126,7 +126,7 @@ bool are_halves(std::span<const std::uint16_t> tokens) {
   return pairs >= 256 && above >= pairs / 4;
 }
 
-/// nanoGPT's raw uint16, of which nothing in the file tells.
+/// nanoGPT's raw uint16, which nothing in the file identifies.
 std::unique_ptr<Source> open_raw(TokenFile file) {
   if (file.bytes() % 2 != 0) {
     throw unusable(file.path(), fmt::format("{} bytes are not a whole number of uint16 tokens", file.bytes()),
@@ -150,7 +150,7 @@ std::unique_ptr<Source> open_raw(TokenFile file) {
                                                   "; where its tokens are not uint16, " + wider);
 }
 
-/// Looks at the header: llm.c's two formats or, without their magic, raw tokens.
+/// Chooses by the header: llm.c's two formats or, without their magic, raw tokens.
 std::unique_ptr<Source> open_bin(const std::string& path) {
   TokenFile file(path);
   std::int32_t header[3] = {};
@@ -217,7 +217,7 @@ class Hdf5File final : public Source {
 
   const io::h5::Dataset& open() {
     if (opened_) return opened_->tokens;
-    file_.open();  // refuses another size
+    file_.open();  // rejects another size
     file_.close();
     auto file = io::h5::File::open(file_.path());
     auto tokens = file.dataset(dataset_);
@@ -255,7 +255,7 @@ struct Synthetic final : Source {
   void copy(std::int64_t first, std::span<std::int32_t> out) override {
     std::uint64_t token = 0;
     const std::int64_t last = first + static_cast<std::int64_t>(out.size());
-    for (std::int64_t i = first / kRun * kRun; i < last; ++i) {  // a run is made from its start
+    for (std::int64_t i = first / kRun * kRun; i < last; ++i) {  // a run is generated from its start
       const std::uint64_t dice = mix(seed, 3 + static_cast<std::uint64_t>(i));
       const bool is_free = i % kRun == 0 || dice % kNoise == 0;
       token = is_free ? mix(dice) % vocabulary : (factor * token + shift) % vocabulary;

@@ -1,4 +1,4 @@
-/// The ways to store tokens, one file each: text, nanoGPT's and llm.c's .bin, HDF5; and tokens that need no file.
+/// The formats of token files: text, nanoGPT's and llm.c's .bin, HDF5; and tokens that need no file.
 #pragma once
 
 #include <algorithm>
@@ -24,27 +24,27 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;                         // tokens, 1 or more
-  virtual std::int64_t fingerprinted() const { return size(); }  // how many of its first tokens tell it from others
+  virtual std::int64_t fingerprinted() const { return size(); }  // how many of its first tokens identify it
   virtual std::string tokenisation() const = 0;                  // as in Corpus
-  virtual std::string format() const { return tokenisation(); }  // what the files of a corpus agree in, for messages
+  virtual std::string format() const { return tokenisation(); }  // the same for all files of a corpus; for messages
   virtual std::string name() const = 0;                          // for messages
 
-  /// Tokens first .. first + out.size() - 1 < size(); opens the file where it is closed.
-  /// Throws  Failure(Exit::files): shortened since it was opened; opened again, gone or of another size.
+  /// Copies tokens first .. first + out.size() - 1 < size(); opens the file if it is closed.
+  /// Throws  Failure(Exit::files): truncated since it was opened; when reopened, missing or of another size.
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) = 0;
-  virtual void close() {}  // gives back the descriptor
-  /// Reads every token, unless the type of tokens cannot exceed the vocabulary.
+  virtual void close() {}  // releases the descriptor
+  /// Checks every token, unless the type of tokens cannot exceed the vocabulary.
   /// Throws  Failure(Exit::files) with the position of the first outside 0 .. vocab_size-1.
   virtual void scan(std::int64_t /*vocab_size*/) {}
 };
 
-/// These open a file and refuse what its size or header rules out; the tokens themselves are left to scan().
+/// These open a file and reject it if its size or header is invalid; scan() checks the tokens themselves.
 std::unique_ptr<Source> open_bytes(const std::string& path);   // without the end of text
 std::unique_ptr<Source> open_tokens(const std::string& path);  // .bin or NAME.h5[:/dataset]
 std::unique_ptr<Source> single_token(std::int32_t token);
 std::unique_ptr<Source> make_synthetic(std::int64_t vocab_size, std::uint64_t seed);
 
-/// Refuses the first token outside 0 .. vocab_size-1; `first` is the position of tokens[0] in `source`.
+/// Rejects the first token outside 0 .. vocab_size-1; `first` is the position of tokens[0] in `source`.
 void require_in_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab_size,
                            const Source& source);
 

@@ -15,11 +15,11 @@ namespace tessera::data {
 namespace {
 
 bool exists(const std::string& path) {
-  std::error_code ignored;  // what cannot be looked at is left to glob(3), which says so
+  std::error_code ignored;  // glob(3) reports what cannot be examined
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
-/// The pattern with a backslash before what would be special in the leading folders that exist as they are written.
+/// The pattern with special characters escaped in those leading folders that exist under their literal names.
 std::string with_literal_folders(const std::string& pattern) {
   std::size_t end = 0;
   for (auto at = pattern.find('/', 1); at != std::string::npos && exists(pattern.substr(0, at));
@@ -37,10 +37,10 @@ struct UnreadFolder {
   std::string path;
   int error = 0;
 };
-thread_local UnreadFolder unread;  // glob(3) hands its callback no pointer of ours
+thread_local UnreadFolder unread;  // glob(3) passes its callback no user pointer
 
 int stop_at_unread(const char* folder, int error) {
-  if (error == ENOENT || error == ENOTDIR) return 0;  // nothing to match there
+  if (error == ENOENT || error == ENOTDIR) return 0;  // nothing can match there
   unread = {folder, error};
   return 1;
 }

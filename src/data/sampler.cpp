@@ -12,7 +12,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr int kRounds = 6;  // of the Feistel network; four would do for a permutation that nobody attacks
+constexpr int kRounds = 6;  // of the Feistel network; four suffice without an adversary
 
 /// Keys of the two choices an epoch makes; the second argument keeps them apart.
 std::uint64_t order_key(std::uint64_t seed, std::int64_t epoch) {
@@ -42,7 +42,7 @@ Permutation::Permutation(std::int64_t size, std::uint64_t key) : size_(static_ca
 std::int64_t Permutation::operator()(std::int64_t index) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   auto x = static_cast<std::uint64_t>(index);
-  do {  // the network permutes a power of four; values outside go round again until they land inside
+  do {  // the network permutes a power of four; values outside the range are mapped again until they lie inside
     std::uint64_t left = x >> half_bits_, right = x & mask;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::uint64_t next = left ^ (mix(key_ + round, right) & mask);

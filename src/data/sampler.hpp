@@ -1,10 +1,11 @@
-/// Which tokens a global sample index trains on: a pure function of the index, so that batches depend neither on ranks
-/// and micro-batches nor on how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
+/// Maps a global sample index to tokens: a pure function of the index, so that batches depend neither on ranks and
+/// micro-batches nor on how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
 ///
-/// Split   the first (1 - validation_fraction) of the corpus is trained on, the rest validates; no window touches both.
-/// Epoch   W windows of T tokens (and the target after the last), side by side, each visited once, in the order of a
-///         permutation keyed by seed and epoch. All windows of an epoch are shifted by an offset of its own, so that
-///         boundaries move. At most 2T-2 tokens at the ends sit out an epoch, never the same ones for good.
+/// Split   the first (1 - validation_fraction) of the corpus is for training, the rest for validation; no window spans
+///         both.
+/// Epoch   W adjacent windows of T tokens (and the target after the last), each visited once, in the order of a
+///         permutation keyed by seed and epoch. Each epoch shifts all its windows by an offset of its own, so that
+///         boundaries move. An epoch omits at most 2T-2 tokens at the ends, but not the same ones in every epoch.
 /// Source  Feistel network with cycle walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains";
 ///         integer mixing: Steele, Lea & Flood 2014 (SplitMix64). Integers only: the same on every platform.
 #pragma once
@@ -16,7 +17,7 @@
 
 namespace tessera::data {
 
-/// A bijection of 0..size-1 onto itself, chosen by `key`; each index is evaluated by itself, without a table.
+/// A bijection of 0..size-1 onto itself, chosen by `key`; each index is evaluated independently, without a table.
 class Permutation {
  public:
   Permutation(std::int64_t size, std::uint64_t key);
@@ -30,7 +31,7 @@ class Permutation {
 class Sampler {
  public:
   /// Keeps a reference to `corpus`.
-  /// Throws  Failure(Exit::files): a part is shorter than one window.
+  /// Throws  Failure(Exit::files): the training or validation part is shorter than one window.
   Sampler(const Corpus& corpus, std::int64_t context_length, double validation_fraction, std::uint64_t seed);
 
   std::int64_t windows_per_epoch() const { return windows_; }  // W

@@ -4,27 +4,28 @@
 ///                                            virtual datasets with relative sources: the logical tensors, however
 ///                                            many ranks wrote them; /<axis>, a dimension scale of the tensors that
 ///                                            have that axis; /files/{name,bytes,xxh3}
-///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  what this rank wrote, float32, under the same paths: tensors as they are,
-///                                            parts of tensors as 1-D datasets; a further part of the same tensor as
-///                                            <label>.from_<first>
+///   checkpoints/step_NNNNNNNN/rank_NNNNN.h5  what this rank wrote, float32, under the same paths: whole tensors in
+///                                            their shape, parts of tensors as 1-D datasets; further parts of the same
+///                                            tensor as <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
 ///   checkpoints/latest                       text: name of the newest complete folder
-///   checkpoints/abandoned_NN/                what a rewind left behind: later checkpoints, and the run.h5 of then
+///   checkpoints/abandoned_NN/                what a rewind set aside: later checkpoints, and a copy of run.h5
 ///
-/// Writing   all ranks together. Before any of them writes, they compare what each is going to: every element of every
-///           tensor must be written exactly once, since HDF5 reads zeros in a gap. Then come a temporary folder, files
-///           and folder synced, the rename, and the move of `latest`; only then older checkpoints beyond `keep` are
-///           deleted. Either every rank returns, or every rank throws the same Failure, which names the rank that
-///           failed: with the code of what fetched a tensor, or that of memory that ran out, or else Exit::files. What
-///           existed before is then untouched.
+/// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every
+///           tensor must be written exactly once, since HDF5 reads a gap as zeros. Files go to a temporary folder;
+///           files and folder are synced, the folder is renamed, `latest` is moved, and only then are checkpoints older
+///           than the newest `keep` deleted. Either every rank returns or every rank throws.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
 ///           missing source of a virtual dataset as zeros. Any number of ranks may read, each any range of a tensor;
-///           files that hold only other ranges are not opened for that.
+///           files that hold only other ranges are not opened.
 /// Versions  format_version is 1. Parts of tensors and later attributes of the state are optional: every program that
 ///           reads version 1 reads all its files.
-/// Limits    not two runs in one directory at a time. Kill-safe on local file systems and on network ones that
-///           rename atomically. A scale measures 4,000 tensors; further ones have the axis's name as a label only.
-///           Groups, labels and axes have no white space.
+/// Throws    the same Failure on every rank, naming the rank that failed, with the exit code of the callback that
+///           fetches a tensor, that of exhausted memory, or else Exit::files. A failed write leaves existing
+///           checkpoints untouched.
+/// Limits    one run per directory at a time. Kill-safe on local file systems and on network ones that rename
+///           atomically. A scale is attached to at most 4,000 tensors; further ones only have the axis's name as a
+///           label. Groups, labels and axes contain no white space.
 #pragma once
 
 #include <cstdint>
@@ -40,48 +41,49 @@
 namespace tessera::io {
 
 /// The ranks that read or write a checkpoint together. `all_gather` returns every rank's text, by rank; it is
-/// collective and serves as barrier. io knows no MPI; one rank needs nothing set.
+/// collective and serves as a barrier. io does not use MPI itself; a single rank leaves the defaults.
 struct Peers {
   int rank = 0;
   int ranks = 1;
   std::function<std::vector<std::string>(const std::string&)> all_gather = {};
 };
 
-/// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are those of the
-/// tensor, whoever writes a part of it. A rank may write several parts of a tensor, or none.
+/// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are always those
+/// of the whole tensor. A rank may write several parts of a tensor, or none.
 struct CheckpointTensor {
   std::string group;  // "params", "moments/m", "moments/v"
   std::string label;  // "block.03.attn.qkv.weight"
   std::vector<std::int64_t> shape;
-  /// Elements first .. first + count - 1, row-major. Asked for once, not at all if there are none; valid until another
-  /// tensor's are asked for.
+  /// Elements first .. first + count - 1, row-major. Called once, or never if count is 0; the result is valid until
+  /// another tensor's `data` is called.
   std::function<std::span<const float>()> data;
-  std::vector<std::string> axes = {};  // a word for each dimension ("channel"), or none
-  std::int64_t first = 0;              // element of the tensor, counted in row-major order
+  std::vector<std::string> axes = {};  // a name for each dimension ("channel"), or none
+  std::int64_t first = 0;              // element of the tensor, in row-major order
   std::int64_t count = -1;             // elements; -1: the whole tensor; 0: none
 };
 
 struct CheckpointState {
   std::int64_t step = 0;          // optimizer steps done
   std::int64_t sample_index = 0;  // next global sample
-  std::uint64_t seed = 0;         // with step and sample_index all the randomness there is
+  std::uint64_t seed = 0;         // with step and sample_index, all the state of random numbers
   double loss_scale = 1.0;
   std::int64_t good_steps = 0;       // since the loss scale last changed
   std::int64_t optimizer_steps = 0;  // AdamW updates that were not skipped
   std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
-  std::string shard = {};            // what they divided among them: "none", "optimizer", ...; "" in early versions
+  std::string shard = {};            // what they sharded: "none", "optimizer", ...; "" if not recorded
   std::string deck;                  // resolved, TOML
   std::string tokenisation;          // Corpus::tokenisation()
   std::int64_t corpus_tokens = 0;    // Corpus::size()
-  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" where it is not known, as in early versions
-  std::string gemm;                  // which GEMM library and algorithms
+  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" if not recorded
+  std::string gemm;                  // GEMM library and algorithms
   std::string git_hash;
 };
 
-/// Collective. Writes checkpoints/step_NNNNNNNN of `run_directory`, in place of one of that step, and deletes those
-/// before the newest `keep`. The state is rank 0's.
+/// Writes checkpoints/step_NNNNNNNN of `run_directory`, replacing one of that step, and deletes all but the newest
+/// `keep`. The state is rank 0's. Collective.
+///
 /// Throws  on every rank, as above; Exit::files for a tensor whose parts do not cover it exactly once, with its name,
-///         the elements, and the ranks that both write them
+///         the elements, and the ranks that both write them.
 void write_checkpoint(const std::filesystem::path& run_directory, const CheckpointState&,
                       std::span<const CheckpointTensor> mine, const Peers&, int keep);
 
@@ -92,13 +94,16 @@ class CheckpointReader {
   std::vector<std::string> labels(const std::string& group) const;  // sorted
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
-  /// The whole tensor, row-major; throws Failure(Exit::files) if `out` has another size.
+  /// Reads the whole tensor, row-major.
+  /// Throws  Failure(Exit::files) if `out` has another size.
   void read(const std::string& group, const std::string& label, std::span<float> out) const;
-  /// Elements first .. first + out.size() - 1 of the tensor, counted in row-major order, and nothing else. Local: each
-  /// rank reads what it needs. Throws std::out_of_range if the tensor does not have all of them.
+  /// Reads elements first .. first + out.size() - 1 of the tensor, in row-major order. Local: each rank reads what it
+  /// needs.
+  /// Throws  std::out_of_range if the range exceeds the tensor.
   void read(const std::string& group, const std::string& label, std::int64_t first, std::span<float> out) const;
-  /// Call it after the last read. Throws Failure(Exit::files) if a rank's file has disappeared or changed its size
-  /// since it was verified: HDF5 then has read zeros, without an error.
+  /// Call after the last read: from a file that has disappeared or shrunk since it was verified, HDF5 reads zeros
+  /// without an error.
+  /// Throws  Failure(Exit::files) if a rank's file has disappeared or changed its size.
   void require_unchanged() const;
 
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -112,24 +117,26 @@ class CheckpointReader {
   std::unique_ptr<Opened> opened_;
 };
 
-/// Collective. Verifies the files (shared out over the ranks), version and completeness, and that it is the same
-/// checkpoint on every rank's host; throws the same Failure(Exit::files) on every rank, naming the damaged file and the
-/// older checkpoint that can be used instead, after `option`: what a person types before the path of one ("--resume ",
-/// "job.input=").
+/// Collective. Verifies the files (shared out over the ranks), version and completeness, and that every rank's host has
+/// the same checkpoint. `option` is what a person types before a path ("--resume ", "job.input="), for the message.
+///
+/// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used
+///         instead
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
 /// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`
 /// names it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose
-/// rows after that step are about to be cut. Returns that folder; empty if there was no later checkpoint. A kill before
-/// `latest` has moved leaves everything as it was. After a later one, is_rewinding() is true until the next call with
-/// this checkpoint has completed the rest. Local: call it on one rank.
-/// Throws  Failure(Exit::files)
+/// rows after that step are about to be removed. Returns that folder; empty if there was no later checkpoint. A kill
+/// before `latest` has moved changes nothing. After a later kill, is_rewinding() is true until another call with the
+/// same checkpoint completes the rewind. Local: call on one rank.
+///
+/// Throws  Failure(Exit::files) if a file or folder cannot be read, written or moved.
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
                                                const std::filesystem::path& step_folder);
 bool is_rewinding(const std::filesystem::path& run_directory);
 
-/// The folder that `latest` names; the newest step folder where `latest` is missing or names none. Empty: no
-/// checkpoint. Local: call it on one rank and tell the others.
+/// The folder that `latest` names; the newest step folder if `latest` is missing or names none. Empty: no
+/// checkpoint. Local: call on one rank and broadcast the result.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);
 
 }  // namespace tessera::io

@@ -36,13 +36,13 @@ std::vector<std::string> together(const Peers& peers, const std::function<std::s
     report = "+" + work();
   } catch (const std::exception& fault) {
     const bool has_code = dynamic_cast<const Failure*>(&fault) || exit_of(fault) == Exit::out_of_memory;
-    report = "-" + told(Failure(has_code ? exit_of(fault) : Exit::files, fault.what()));
+    report = "-" + encoded(Failure(has_code ? exit_of(fault) : Exit::files, fault.what()));
   }
   auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].starts_with('+')) continue;
     const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
-    const Failure failure = failure_told(reports[rank].substr(1));
+    const Failure failure = decoded_failure(reports[rank].substr(1));
     throw Failure(failure.code(), who + failure.what());
   }
   for (std::string& text : reports) text.erase(0, 1);

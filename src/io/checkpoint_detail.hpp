@@ -1,4 +1,4 @@
-/// What writing, reading and rewinding checkpoints share: names, the state as attributes, checksums, failing together.
+/// Shared by writing, reading and rewinding checkpoints: names, the state as attributes, checksums, collective failure.
 /// Only for src/io/checkpoint*.cpp.
 #pragma once
 
@@ -24,18 +24,20 @@ std::string step_name(std::int64_t step);
 /// The step of a folder named step_NNNNNNNN; empty for any other name.
 std::optional<std::int64_t> step_of(const std::string& name);
 
-/// Steps of the complete checkpoints in `folder`, ascending; none where the folder cannot be read.
+/// Steps of the complete checkpoints in `folder`, ascending; none if the folder cannot be read.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
 
-/// Runs `work` on every rank, and returns what it returned on each, by rank. If it failed on any, all ranks throw the
-/// same Failure, which names the first rank that failed: with the code of a Failure, or that of memory that ran out, or
-/// else Exit::files. Collective; no rank leaves before all have arrived.
+/// Runs `work` on every rank, and returns the result of each, by rank. Collective; no rank returns before all have
+/// arrived.
+///
+/// Throws  the same Failure on all ranks if it failed on any, naming the first rank that failed: with the code of a
+///         Failure, that of exhausted memory, or else Exit::files.
 std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work);
 
 /// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
 std::string checksum(const std::filesystem::path& path);
 
-/// The state as attributes of an index's root. What early versions did not write is left out where it is empty.
+/// The state as attributes of an index's root. Optional attributes are omitted if empty.
 void write_state(h5::Object& root, const CheckpointState& state);
 CheckpointState read_state(const h5::Object& root);
 

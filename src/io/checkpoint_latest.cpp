@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kAbandoned = "abandoned_";
 
-/// The text of `latest`: the name of the newest checkpoint and, while a rewind to it is under way, of the folder that
-/// takes the later ones.
+/// The text of `latest`: the name of the newest checkpoint and, while a rewind to it is in progress, of the folder that
+/// receives the later ones.
 struct Latest {
   std::string name, abandoned;
 };

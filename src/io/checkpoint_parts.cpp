@@ -20,25 +20,25 @@ std::int64_t size_of(const h5::Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// A part that holds elements, as a rank's manifest tells of it.
-struct Told {
+/// A part that holds elements, decoded from a rank's manifest.
+struct Written {
   std::int64_t first, count;
   int rank;
   std::string path;
 };
 
-/// The sources of a tensor, after checking that they hold each of its `size` elements once.
-std::vector<h5::Source> sources_of(const std::string& tensor, std::int64_t size, std::vector<Told> parts) {
+/// The sources of a tensor, after checking that they hold each of its `size` elements exactly once.
+std::vector<h5::Source> sources_of(const std::string& tensor, std::int64_t size, std::vector<Written> parts) {
   std::sort(parts.begin(), parts.end(),
-            [](const Told& a, const Told& b) { return std::tie(a.first, a.rank) < std::tie(b.first, b.rank); });
+            [](const Written& a, const Written& b) { return std::tie(a.first, a.rank) < std::tie(b.first, b.rank); });
   std::vector<h5::Source> sources;
   std::int64_t covered = 0;  // elements before this one
-  int last_rank = 0;         // that wrote the one before it
+  int last_rank = 0;         // rank that writes the last of them
   const auto require_none_between = [&](std::int64_t next) {
     if (next <= covered) return;
     throw std::logic_error(fmt::format("checkpoint: no rank writes elements {}..{} of {}", covered, next - 1, tensor));
   };
-  for (const Told& part : parts) {
+  for (const Written& part : parts) {
     require_none_between(part.first);
     if (part.first < covered) {
       throw std::logic_error(fmt::format("checkpoint: elements {}..{} of {} are written twice, by rank {} and rank {}",
@@ -89,21 +89,21 @@ std::string manifest_of(std::span<const Part> parts) {
 
 std::vector<IndexedTensor> tensors_of(const std::vector<std::string>& manifests) {
   std::vector<IndexedTensor> tensors;
-  std::vector<std::vector<Told>> told;  // of each tensor
+  std::vector<std::vector<Written>> written;  // of each tensor
   std::map<std::pair<std::string, std::string>, std::size_t> numbers;
   for (std::size_t rank = 0; rank < manifests.size(); ++rank) {
     std::istringstream lines(manifests[rank]);
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);
       IndexedTensor tensor;
-      Told part{.first = 0, .count = 0, .rank = static_cast<int>(rank), .path = {}};
+      Written part{.first = 0, .count = 0, .rank = static_cast<int>(rank), .path = {}};
       words >> tensor.group >> tensor.label >> part.path >> part.first >> part.count;
       for (std::string axis; words >> tensor.shape.emplace_back() >> axis;) tensor.axes.push_back(axis);
-      tensor.shape.pop_back();  // of the extent that was not there
+      tensor.shape.pop_back();  // the extent that could not be read
       const auto [at, is_new] = numbers.try_emplace({tensor.group, tensor.label}, tensors.size());
       if (is_new) {
         tensors.push_back(tensor);
-        told.emplace_back();
+        written.emplace_back();
       }
       const IndexedTensor& before = tensors[at->second];
       if (tensor.shape != before.shape || tensor.axes != before.axes) {
@@ -112,12 +112,12 @@ std::vector<IndexedTensor> tensors_of(const std::vector<std::string>& manifests)
                         tensor.group, tensor.label, fmt::join(tensor.shape, ", "), fmt::join(tensor.axes, ", "), rank,
                         fmt::join(before.shape, ", "), fmt::join(before.axes, ", ")));
       }
-      if (part.count > 0) told[at->second].push_back(std::move(part));
+      if (part.count > 0) written[at->second].push_back(std::move(part));
     }
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     IndexedTensor& tensor = tensors[i];
-    tensor.sources = sources_of(tensor.group + "/" + tensor.label, size_of(tensor.shape), std::move(told[i]));
+    tensor.sources = sources_of(tensor.group + "/" + tensor.label, size_of(tensor.shape), std::move(written[i]));
   }
   return tensors;
 }

@@ -1,4 +1,4 @@
-/// Which rank's file holds which elements of which tensor: what ranks tell one another before they write.
+/// Which rank's file holds which elements of which tensor: what ranks exchange before they write.
 /// Only for src/io/checkpoint*.cpp.
 #pragma once
 
@@ -17,17 +17,17 @@ std::string rank_name(int rank);  // of a rank's file
 /// One CheckpointTensor, as a dataset of its rank's file.
 struct Part {
   const CheckpointTensor* tensor;
-  std::string path;       // group/label; of further parts of one tensor in one file, group/label.from_<first>
+  std::string path;       // group/label; for further parts of one tensor in one file, group/label.from_<first>
   std::int64_t first;     // of the tensor's elements
   std::int64_t count;     // 0: no dataset
   bool is_whole = false;  // a dataset of the tensor's shape; a part's is 1-D
 };
 
-/// Throws std::logic_error if a range does not lie within its tensor.
+/// Throws  std::logic_error if a range exceeds its tensor.
 std::vector<Part> parts_of(std::span<const CheckpointTensor> mine);
 
-/// One line for each part: "group label path first count", and "extent axis" of each dimension, where '-' is an axis
-/// without a name.
+/// One line per part: "group label path first count", followed by "extent axis" for each dimension, where '-' is an
+/// axis without a name.
 std::string manifest_of(std::span<const Part> parts);
 
 /// A tensor as the index shows it.
@@ -38,9 +38,9 @@ struct IndexedTensor {
   std::vector<h5::Source> sources;  // hold every element exactly once, ascending
 };
 
-/// The tensors of all ranks' manifests, in the order in which they are first named.
-/// Throws  std::logic_error with tensor, elements and ranks: for elements that no rank writes or two parts hold, and
-///         for a shape or axes on which ranks differ
+/// The tensors of all ranks' manifests, in order of first appearance.
+/// Throws  std::logic_error with tensor, elements and ranks: for elements that no rank or two parts write, and for
+///         shapes or axes that differ between ranks.
 std::vector<IndexedTensor> tensors_of(const std::vector<std::string>& manifests);
 
 }  // namespace tessera::io::detail

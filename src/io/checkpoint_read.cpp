@@ -17,7 +17,7 @@ using namespace detail;
 
 namespace {
 
-/// What to do when `folder`, which was given by `option`, cannot be used.
+/// What to do if `folder`, which was given by `option`, cannot be used.
 std::string instead_of(const fs::path& folder, std::string_view option) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
@@ -53,7 +53,7 @@ h5::File open_index(const fs::path& folder, std::string_view option) {
     index = h5::File::open(path);
     version = index->integer("format_version");
   } catch (const Failure&) {
-    if (found == expected) throw;  // else the checksum says more than HDF5 does
+    if (found == expected) throw;  // else the checksum explains more than HDF5 does
   }
   if (version != kVersion) {
     throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion),
@@ -134,7 +134,7 @@ void CheckpointReader::require_unchanged() const {
 }
 
 CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
-  // of one form, however spelled ("x/step_00000010/", relative): messages name the folder and its neighbours
+  // normalised ("x/step_00000010/", relative): messages name the folder and its neighbours
   fs::path folder = fs::absolute(step_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   std::unique_ptr<CheckpointReader::Opened> opened;

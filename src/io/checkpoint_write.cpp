@@ -24,7 +24,7 @@ using namespace detail;
 
 constexpr std::string_view kTemporary = ".tmp_";  // prefix of everything that a killed run may leave behind
 
-/// Rank 0, first: a clean temporary folder; what a killed run left is removed.
+/// Rank 0, first: creates the temporary folder, after removing what a killed run left.
 void prepare(const fs::path& checkpoints, const fs::path& temporary) {
   make_folder(checkpoints);
   std::error_code ignored;
@@ -34,7 +34,7 @@ void prepare(const fs::path& checkpoints, const fs::path& temporary) {
   make_folder(temporary);
 }
 
-/// Every rank: its file, on the disk. Returns "bytes checksum".
+/// Every rank: writes and syncs its file. Returns "bytes checksum".
 std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, std::span<const Part> parts) {
   auto file = h5::File::create(path);
   file.set_attribute("format", kFormat);
@@ -53,7 +53,7 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, s
   return fmt::format("{} {}", fs::file_size(path), checksum(path));
 }
 
-/// The dimension scales of an index, made in its root as tensors first name them.
+/// The dimension scales of an index, created in its root when a tensor first names them.
 class Axes {
  public:
   explicit Axes(h5::File& file) : file_(file) {}
@@ -76,7 +76,7 @@ class Axes {
   }
 
  private:
-  /// A scale lists what it measures in an attribute, 16 bytes each, and an attribute has 64 KiB.
+  /// A scale lists the datasets it is attached to in an attribute, 16 bytes each; an attribute holds at most 64 KiB.
   static constexpr int kMaxTensors = 4000;
   struct Scale {
     h5::Dataset dataset;
@@ -87,7 +87,7 @@ class Axes {
   std::map<std::string, Scale> scales_;
 };
 
-/// Rank 0: the index over all rank files. `files`: what write_rank_file returned on each rank.
+/// Rank 0: writes the index over all rank files. `files`: what write_rank_file returned on each rank.
 void write_index(const fs::path& path, const CheckpointState& state, const std::vector<IndexedTensor>& tensors,
                  const std::vector<std::string>& files) {
   auto file = h5::File::create(path);
@@ -115,8 +115,8 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
   sync_file(path);
 }
 
-/// Moves the finished folder to its name. One of the same step is exchanged for it atomically where the file system
-/// can; elsewhere there is a moment in which only older checkpoints exist.
+/// Renames the finished folder. A checkpoint of the same step is exchanged for it atomically if the file system can do
+/// so; otherwise there is a moment in which only older checkpoints exist.
 void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(temporary);
   if (!fs::exists(folder)) return publish(temporary, folder);
@@ -129,9 +129,8 @@ void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(folder.parent_path());
 }
 
-/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later ones, of a write that was
-/// killed before `latest` moved, stay until they are written again; what cannot be deleted stays until the next write
-/// tries again.
+/// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later ones, from a write that was
+/// killed before `latest` moved, stay until they are written again; what cannot be deleted stays until the next write.
 void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   std::error_code ignored;
   auto steps = steps_in(checkpoints);
@@ -139,7 +138,7 @@ void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   const auto kept = std::min(steps.size(), static_cast<std::size_t>(std::max(keep, 1)));
   steps.resize(steps.size() - kept);
   for (const std::int64_t old : steps) {
-    // under a temporary name first: a kill in the middle of deleting leaves no half checkpoint with a good name
+    // renamed to a temporary name first: a kill during deletion leaves no partial checkpoint under a valid name
     const fs::path dying = checkpoints / (std::string(kTemporary) + "old_" + step_name(old));
     fs::rename(checkpoints / step_name(old), dying, ignored);
   }

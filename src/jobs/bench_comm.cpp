@@ -1,9 +1,9 @@
 /// The bench.comm job: collective operations over the collectives in use, by operation, number format and size.
 ///
-/// A repeat lasts as long as on its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
-/// each repeat begins behind a barrier, on the host's clock. Over NCCL the repeats are enqueued behind the last run of
-/// the warm-up and timed by the stream, as in time_repeats(); but a broadcast, which ends on the host, is timed there.
-/// A row that does not fit in memory is a row without times whose outcome says so. One rank alone is refused.
+/// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
+/// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
+/// run of the warm-up and timed by the stream, as in time_repeats(), except that a broadcast, which ends on the host,
+/// is timed there. A row that does not fit in memory has no times, and its outcome says so. A single rank is rejected.
 
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ Collective operation_named(const std::string& word) {
   throw std::invalid_argument(fmt::format("no collective operation is called \"{}\"", word));
 }
 
-/// Something that every rank runs at the same time; complete on the instance of `exec` when what follows there runs.
+/// Work that every rank runs at the same time; what is enqueued later on `exec` follows its completion.
 using Work = std::function<void(const Exec&)>;
 
 /// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
@@ -92,7 +92,7 @@ Timing time_together(const config::Bench& bench, parallel::World& world, const E
   }
 
   // 2. the repeats
-  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // nothing says how long one takes
+  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // the time of one is unknown
   const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
   kernels::StreamTimer<Exec> timer(2 * repeats);
   fence();
@@ -114,7 +114,7 @@ Timing time_together(const config::Bench& bench, parallel::World& world, const E
   return summarize(world.max(std::move(seconds)));
 }
 
-/// What a rank needs for a case: the message, and on a host a copy as long, in which MPI sums.
+/// Memory that a rank needs for a case: the message and, on a host, a copy of the same length, in which MPI sums.
 memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives, memory::TensorId& message) {
   memory::Layout layout;
   message = layout.add("message", {c.elements}, c.dtype, memory::Category::workspace, memory::Lifetime::whole_run());
@@ -136,7 +136,7 @@ std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel
       char* const own = static_cast<char*>(whole.data) + collectives.rank() * count * bytes_of(whole.dtype);
       return collectives.make_all_gather({"part", own, count, whole.dtype}, whole);
     }
-    case Collective::broadcast: break;  // complete on return: there is nothing to make
+    case Collective::broadcast: break;  // complete on return: needs no transfer
   }
   return nullptr;
 }
@@ -157,7 +157,7 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
     together(world, [&] {
       row.arena.emplace(layout);
       whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), row.arena->raw(message), c.elements, c.dtype};
-      // zeros: sums of sums stay what they are, however many repeats
+      // zeros, so that repeated sums do not grow
       const Bytes bytes(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
       Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
       exec.fence();
@@ -176,7 +176,7 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
   timing = time_together(bench, world, exec, row.transfer && collectives.is_asynchronous(), work);
 }
 
-/// A row of its own, whose memory every rank has freed when this returns.
+/// Measures a row, whose memory every rank has freed when this returns.
 Measured measure_case(const Case& c, const config::Bench& bench, parallel::World& world) {
   Measured m;
   memory::TensorId message = memory::kAbsent;

@@ -1,13 +1,13 @@
 /// The bench.strategies job: steps of the deck's model, or of each in bench.sizes, with each order in which gradients
 /// are summed and each stage of sharding in bench.strategies.
 ///
-/// Steps are timed as bench.step times them (step_timing.hpp). Communication is that of bench.repeats more steps, each
-/// launched one by one behind a barrier, so that all its transfers are told: `communication_ms` adds up the time from
-/// the start to the end of each, `under_way_ms` counts the time once where several run at once, and `exposed_ms` is
-/// that in which the rank only waited.
-/// Memory is that of the timeline (step_events.hpp), of rank 0, as are all figures: `initial`, `before_update` and
-/// `in_update`, each by category in the file. A row that does not fit, or that these ranks cannot run, says so in its
-/// outcome, and the job goes on. One rank alone is refused: it shares nothing.
+/// Steps are timed as in bench.step (step_timing.hpp). Communication is that of bench.repeats further steps, each
+/// launched kernel by kernel after a barrier, so that all its transfers are reported: `communication_ms` is the sum of
+/// the times of all transfers, `under_way_ms` counts the time once when several run at once, and `exposed_ms` is the
+/// time in which the rank only waited.
+/// Memory is that of the timeline (step_events.hpp): `initial`, `before_update` and `in_update`, each by category in
+/// the file. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in its
+/// outcome, and the job continues. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 

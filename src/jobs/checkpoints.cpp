@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDeckInside = "the checkpoint's deck";
 
-/// The keys of the model as overrides, " model.d_model=128 ...", where they are not the checkpoint's; "" where all are.
+/// The checkpoint's keys of the model that differ from the deck's, as overrides, " model.d_model=128 ..."; "" if none.
 std::string overrides_to(const config::Settings& checkpoint, const config::Settings& deck) {
   std::string text;
   for (const config::Key& key : config::all_keys()) {
@@ -58,7 +58,7 @@ std::string change_of_data(const io::CheckpointState& state, const data::Corpus&
       corpus.size(), state.corpus_fingerprint, corpus.fingerprint());
 }
 
-/// Training on different weights would not show in the loss.
+/// Throws if ranks hold different weights, which would not show in the loss.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::uint64_t own = 0;
   together(world, [&] { own = trainer.own_fingerprint(); });
@@ -66,7 +66,7 @@ void require_same_weights(parallel::World& world, train::Trainer& trainer) {
                "holds other weights than rank 0 after loading: the checkpoint is not the same file on every host");
 }
 
-/// A new run in `directory` deletes the checkpoints there (job.overwrite), those that a rewind set aside included.
+/// A new run in `directory` deletes the checkpoints there (job.overwrite), including those that a rewind set aside.
 void require_outside(const fs::path& directory, const fs::path& checkpoint) {
   std::error_code error;
   const fs::path place = fs::canonical(checkpoint, error).lexically_relative(fs::weakly_canonical(directory, error));

@@ -34,7 +34,7 @@ double column_median(const io::h5::Group& steps, const std::string& name) {
   return median_after(steps.dataset(name).values<double>(), kWarmupSteps);
 }
 
-/// The GPU that a run names, as plan.device has it; nothing where it is none of those.
+/// The value of plan.device for the GPU that a run names; empty if there is none.
 std::optional<config::PlanDevice> device_named(const std::string& devices) {
   using config::PlanDevice;
   if (devices.empty()) return PlanDevice::cpu;

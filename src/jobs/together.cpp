@@ -39,13 +39,13 @@ std::string problem_of(const parallel::World& world, const std::function<void()>
   try {
     work();
   } catch (const std::exception& caught) {
-    return told(failure_of(world, caught));
+    return encoded(failure_of(world, caught));
   }
   return "";
 }
 
 [[noreturn]] void fail_with(parallel::World& world, const std::string& problem, const std::string& where) {
-  const Failure failure = failure_told(problem);
+  const Failure failure = decoded_failure(problem);
   fail_together(world, failure.code(), where + failure.what());
 }
 

@@ -123,7 +123,7 @@ class TrainingRun {
     }
     together(world_, [&] { measure_offload(); });
     on_root(world_, [&] {
-      if (!continues) directory_->clear();  // only now: all that can be refused has been
+      if (!continues) directory_->clear();  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
@@ -144,7 +144,7 @@ class TrainingRun {
     return true;
   }
 
-  /// Says what the link to offloaded state moves, and what that means for a step.
+  /// Prints the rate of the link to the offloaded state, and the least time of an update that follows from it.
   void measure_offload() {
     if (train::offloaded_bytes(*plan_) == 0) return;
     const train::LinkRate rate = trainer_->measure_link();
@@ -155,7 +155,7 @@ class TrainingRun {
         1e3 * rate.seconds));
   }
 
-  /// From now on --resume auto finds this checkpoint or a successor. For rank 0.
+  /// After this, --resume auto finds this checkpoint or a successor. Call on rank 0.
   void rewind_to(const fs::path& checkpoint) {
     if (const auto abandoned = io::rewind_to(settings_.job.directory, checkpoint)) {
       note(
@@ -219,7 +219,7 @@ class TrainingRun {
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
-    return "a request";  // it arrived between the two exchanges
+    return "a request";  // which arrived between the two exchanges
   }
 
   Exit stopped(const std::string& reason) {
@@ -267,7 +267,7 @@ class TrainingRun {
   void settle(bool is_profiled) {
     const std::int64_t step = step_ + 1;
     const auto [numbers, loss] = watched_collect(step);
-    if (is_profiled) add_profile();  // of the step: a validation or a checkpoint may follow
+    if (is_profiled) add_profile();  // before a validation or a checkpoint, which are not part of the step
     if (trace_) trace_->record_events(false);
     steps_s_ += numbers.step_s;
     updates_s_ += numbers.optimizer_s;
@@ -405,15 +405,15 @@ class TrainingRun {
     }
   }
 
-  /// Agreed on before each token of the sample and each pass through the model: the maximum over the ranks.
+  /// Ranks agree on the maximum before each token of the sample and each pass through the model.
   enum SampleState { goes_on, is_cut, is_whole, begins_pass };
   SampleState agree(SampleState mine) {
     return static_cast<SampleState>(world_.max(mine == goes_on && stop_.is_due() ? is_cut : mine));
   }
 
   /// Prints a sample: text continues generate.prompt; other tokens continue the corpus's first ones, printed as ids.
-  /// Rank 0 generates, and the others follow each of its passes, for their parts of the weights; a reason to stop on any
-  /// rank cuts it short, the training being saved already.
+  /// Rank 0 generates, and the others follow each of its passes, for their parts of the weights. A reason to stop on
+  /// any rank ends it early; the training is already saved.
   void print_sample() {
     trainer_->begin_generation();
     if (world_.rank() != 0) {
@@ -488,7 +488,7 @@ class TrainingRun {
   double start_s_ = 0;           // of the loop
   std::int64_t first_step_ = 0;  // of this start
   double updates_s_ = 0;         // of all steps
-  double offload_s_ = 0;         // that the link takes for what is offloaded; 0: nothing is
+  double offload_s_ = 0;         // time of the link per update of offloaded state; 0: none
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 

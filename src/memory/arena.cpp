@@ -25,7 +25,7 @@ std::optional<std::int64_t> number_in(const fs::path& path) {
   return std::nullopt;  // absent, or the word "max"
 }
 
-/// The number behind `key` in a file of lines "key number" or "key: number unit".
+/// The number after `key` in a file of lines "key number" or "key: number unit".
 std::optional<std::int64_t> number_behind(const std::string& key, const fs::path& path) {
   std::ifstream file(path);
   for (std::string word; file >> word; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
@@ -43,7 +43,7 @@ constexpr ControlGroups kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes
                                   "total_inactive_file"};
 constexpr ControlGroups kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
-/// What a group has left: its limit less what is in use and could not be given back (file cache could).
+/// What a group has left: its limit minus what is in use and not reclaimable (file cache is).
 std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& names) {
   const auto limit = number_in(group / names.limit);
   if (!limit) return std::nullopt;
@@ -93,9 +93,10 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 
 void refuse_arena(const Layout& layout, const std::exception& refusal) {
   if (exit_of(refusal) != Exit::out_of_memory) throw;
-  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\nanother process has taken the memory since: free it, or make "
-                                                 "train.micro_batch_size or the model smaller",
-                                                 refusal.what(), layout.table()));
+  throw Failure(Exit::out_of_memory,
+                fmt::format("{}\n{}\nanother process has taken the memory meanwhile: free it, or make "
+                            "train.micro_batch_size or the model smaller",
+                            refusal.what(), layout.table()));
 }
 
 }  // namespace tessera::memory

@@ -1,8 +1,8 @@
 /// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers. The host's is pinned
-/// where Exec is a GPU.
+/// if Exec is a GPU.
 ///
 /// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: reading a tensor before it is
-/// written gives a NaN loss instead of a plausible number. After construction nothing is allocated.
+/// written gives a NaN loss instead of a plausible number. Nothing is allocated after construction.
 ///
 /// Throws  Failure(Exit::out_of_memory) with the layout's table.
 #pragma once
@@ -23,16 +23,20 @@
 
 namespace tessera::memory {
 
-/// Bytes of memory this process may still take: the least of what the system has available and what its control
-/// groups' limits leave. With overcommit malloc succeeds and the process is killed later. `root` is for tests.
+/// Bytes of memory that this process may still take: the least of what the system has available, what its control
+/// groups' limits leave, and RLIMIT_AS. With overcommit, malloc succeeds and the process is killed later, hence this
+/// check. `root` is for tests.
 std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 
-/// Throws Failure(Exit::out_of_memory) with the layout's table when `ranks_on_host` arenas exceed what the host has.
-/// `advice` says what would fit.
+/// Checks that `ranks_on_host` arenas fit into the host's memory.
+///
+/// Throws  Failure(Exit::out_of_memory) with the layout's table and `advice`, which says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
 
-/// What an arena throws that could not be allocated: Failure(Exit::out_of_memory) with the layout's table where
-/// `refusal` means that (another process took the memory meanwhile), else `refusal` as it is. For a catch block.
+/// Throws what an arena throws that could not be allocated. Call it in a catch block.
+///
+/// Throws  Failure(Exit::out_of_memory) with the layout's table if `refusal` says that memory ran out (another process
+///         took it meanwhile), else `refusal` itself.
 [[noreturn]] void refuse_arena(const Layout& layout, const std::exception& refusal);
 
 template <class Exec>
@@ -43,7 +47,8 @@ class Arena {
         device_(layout, Space::device, "tessera::arena"),
         host_(layout, Space::host, "tessera::host") {}
 
-  /// First element of a tensor; null for kAbsent. Throws std::logic_error when Scalar is not the tensor's dtype.
+  /// First element of a tensor; null for kAbsent.
+  /// Throws  std::logic_error if Scalar is not the tensor's dtype.
   template <class Scalar>
   Scalar* data(TensorId id) const {
     if (id == kAbsent) return nullptr;
@@ -76,7 +81,7 @@ class Arena {
         refuse_arena(layout, refusal);
       }
       Kokkos::deep_copy(bytes, static_cast<unsigned char>(0xFF));
-      // A View begins behind a header of its own, so only half as aligned as the layout promises.
+      // A View's data follow a header, so they are only half as aligned as the layout promises.
       const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
       base = bytes.data() + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
     }

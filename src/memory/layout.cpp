@@ -82,7 +82,7 @@ class Ranges {
 };
 
 /// Which bytes are taken at which ticks: a segment tree over the ticks, whose nodes hold the ranges of the tensors that
-/// live for all of a node's ticks (`whole`), and of all that live for some (`some`).
+/// live for all of a node's ticks (`whole`), and of those that live for any of them (`some`).
 class Occupancy {
  public:
   explicit Occupancy(int ticks) : ticks_(ticks), nodes_(4 * static_cast<std::size_t>(ticks)) {}
@@ -120,7 +120,7 @@ class Occupancy {
   std::vector<Node> nodes_;
 };
 
-/// One more than the last tick at which anything begins or ends.
+/// One more than the last tick at which a lifetime begins or ends.
 int ticks_of(const std::vector<Tensor>& tensors) {
   int last = 0;
   for (const Tensor& tensor : tensors) {
@@ -134,7 +134,7 @@ int ticks_of(const std::vector<Tensor>& tensors) {
 void Layout::place() {
   is_placed_ = true;
   const auto padded = [](std::int64_t bytes) { return kernels::round_up(bytes, kAlignment); };
-  // What lives for the whole run goes to the bottom; the rest by size, so that small tensors fill the gaps.
+  // What lives for the whole run goes to the bottom; the rest follows by size, so that small tensors fill the gaps.
   std::vector<Tensor*> order;
   for (Tensor& tensor : tensors_) {
     if (!tensor.lifetime.is_whole_run() || tensor.lifetime.first > 0) {

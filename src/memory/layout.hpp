@@ -2,10 +2,11 @@
 /// range, and the offset at which it lies. Pure C++: `--plan` prints exactly what the arena allocates.
 ///
 /// A live range is counted in ticks, the numbered moments of a step (forward unit by unit, backward, update); two
-/// tensors of one space whose ranges do not meet may share memory. Placement is greedy, largest tensor first, at the
-/// lowest free offset: the interval-colouring heuristic of buffer assignment in compilers. It is deterministic.
+/// tensors of one space whose ranges do not overlap may share memory. Placement is greedy, largest tensor first, at the
+/// lowest free offset: the interval-colouring heuristic of buffer assignment in compilers.
 ///
-/// Cost  n log n times the number of free gaps at a time, which is small.
+/// Order  deterministic.
+/// Cost   O(n log n) for n tensors, times the number of free gaps at a time, which is small.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 std::string_view name_of(Category category);
 inline constexpr int kCategories = 6;
 
-/// Where a tensor lies: where the model computes, or in host memory that a GPU copies from and to by itself (pinned;
-/// where the model computes on the host, plain memory).
+/// Where a tensor lies: where the model computes, or in host memory that a GPU accesses by DMA (pinned; plain memory if
+/// the model computes on the host).
 enum class Space : std::uint8_t { device, host };
 inline constexpr int kSpaces = 2;
 
@@ -39,10 +40,10 @@ struct Lifetime {
 using TensorId = int;
 inline constexpr TensorId kAbsent = -1;
 
-/// One of the tensors that lie behind one another in a flat array, as the memory timeline names it.
+/// One of the tensors that make up a flat array, as the memory timeline names it.
 struct Part {
   std::string label;
-  std::int64_t count;  // elements, with the padding behind it
+  std::int64_t count;  // elements, including the padding after it
 };
 
 struct Tensor {
@@ -55,7 +56,7 @@ struct Tensor {
   std::int64_t count = 0;        // elements
   std::int64_t bytes = 0;        // count * bytes_of(dtype), not rounded
   std::int64_t offset = 0;       // bytes from the start of its space's memory, after place()
-  std::vector<Part> parts = {};  // of a flat array: all of it, in order; else empty
+  std::vector<Part> parts = {};  // of a flat array, in order, covering all of it; else empty
 };
 
 class Layout {
@@ -65,11 +66,11 @@ class Layout {
   TensorId add(std::string label, std::vector<std::int64_t> shape, Dtype dtype, Category category, Lifetime lifetime,
                Space space = Space::device);
 
-  /// A flat array of `parts`, behind one another; `label` is that of the whole.
+  /// A flat array of contiguous `parts`; `label` is that of the whole.
   TensorId add_flat(std::string label, std::vector<Part> parts, Dtype dtype, Category category, Lifetime lifetime,
                     Space space = Space::device);
 
-  /// Memory that the step takes besides the arena, such as the kernels' pads: part of every sum but not of the arena.
+  /// Memory that the step takes besides the arena, such as the kernels' pads: included in sums, but not in the arena.
   void add_outside(std::string label, std::int64_t bytes);
 
   /// Gives every tensor its offset. Call once, after the last add().
@@ -78,14 +79,14 @@ class Layout {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const Tensor& operator[](TensorId id) const { return tensors_[id]; }
   std::int64_t arena_bytes(Space space = Space::device) const { return arena_bytes_[static_cast<int>(space)]; }
-  /// What a rank takes of its device, outside memory included.
+  /// What a rank takes of its device, including memory outside the arena.
   std::int64_t total_bytes() const { return arena_bytes() + outside_bytes_; }
 
-  /// Largest sum over the ticks of what is live at once on the device, per category and overall (index kCategories).
+  /// Peak bytes live at one tick on the device, per category and overall (index kCategories).
   std::vector<std::int64_t> peak_by_category() const;
 
-  /// The table printed before step 0, of one rank: bytes by category, the arena, what lies outside of it and on the
-  /// host, and the ratio parameters : gradients : optimizer.
+  /// The table of one rank that is printed before step 0: bytes by category, the arena, what lies outside it and on
+  /// the host, and the ratio parameters : gradients : optimizer.
   std::string table() const;
 
  private:

@@ -18,7 +18,7 @@ using memory::kAbsent;
 using memory::Lifetime;
 using memory::TensorId;
 
-/// Elements of a chunk of logits at most: small beside the activations, large enough for an efficient product.
+/// Most elements in a chunk of logits: small beside the activations, large enough for an efficient product.
 constexpr std::int64_t logit_elements(const kernels::Target& target) {
   return std::int64_t{1} << (target.is_host ? 22 : 29);
 }
@@ -52,8 +52,8 @@ struct Declarer {
   }
 
   /// The tensors of `block` for a pass whose moment m is tick pass(m). A tensor lives from the moment that writes it to
-  /// the last that reads it: in the forward pass or, if `kept`, in the backward pass. `x1` and `act` are passed if
-  /// another block already owns them, `attended` if attention's results are those of another pass.
+  /// the last that reads it, in the forward pass or, if `kept`, in the backward pass. `x1` and `act` are given if
+  /// another block already owns them, `attended` if attention's results come from another pass.
   BlockTensors block_tensors(int block, const std::string& path, bool kept, auto pass, int next_entry, TensorId x1,
                              TensorId act = kAbsent, const BlockTensors* attended = nullptr) const {
     const int unit = block + 1;
@@ -121,7 +121,7 @@ struct Declarer {
                      : kAbsent;
   }
 
-  /// Floats that the widest product of the step needs.
+  /// Floats of workspace for the product of the step that needs most.
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
     using kernels::gemm_workspace;
     std::int64_t most = 0;

@@ -6,10 +6,10 @@
 ///   forward of a block    0 norm  1 qkv  2 rope, attention  3 out  4 norm  5 gate_up  6 swiglu  7 down
 ///   backward of a block   0 recompute  1 down  2 swiglu  3 gate_up  4 norm  5 out  6 attention, rope  7 qkv, norm
 ///
-/// The embedding and the head use ticks 0 and 1 of their units. With `checkpoint_blocks` = n only the residual stream
+/// The embedding and the head use ticks 0 and 1 of their units. With `checkpoint_blocks` = n, only the residual stream
 /// at every n-th block survives the forward pass; the other tensors have two lifetimes, one in the forward pass and one
-/// from the recomputation of their segment on. `recomputes_attention` off: attention's output and log-sum-exp live on from
-/// the forward pass, too.
+/// that begins when their segment is recomputed. Without `recomputes_attention`, attention's output and log-sum-exp
+/// survive the forward pass as well.
 #pragma once
 
 #include <optional>
@@ -32,16 +32,16 @@ struct Timeline {
 };
 
 struct ActivationOptions {
-  std::int64_t sequences;            // B, the largest micro-batch
-  Dtype dtype;                       // of activations
-  bool for_training;                 // false: forward only, nothing is kept
-  std::int64_t checkpoint_blocks;    // 0: keep everything
+  std::int64_t sequences;          // B, the largest micro-batch
+  Dtype dtype;                     // of activations
+  bool for_training;               // false: forward only, nothing is kept
+  std::int64_t checkpoint_blocks;  // 0: keep everything
   kernels::AttentionChoice attention;
   kernels::GemmMath math = kernels::GemmMath::full;  // of fp32 products
   bool has_narrow_gradients = false;                 // parameter gradients in 16 bits
-  bool is_fused = true;                              // false: every element-wise operation is a launch of its own
+  bool is_fused = true;                              // false: one launch per element-wise operation
   kernels::Target target = kernels::kHere;           // whose workspaces are declared
-  bool recomputes_attention = true;  // with checkpointing; false: its output and log-sum-exp are kept
+  bool recomputes_attention = true;                  // with checkpointing; false: its output and log-sum-exp are kept
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
@@ -77,7 +77,7 @@ struct ActivationTensors {
   memory::TensorId x_final, rrms_final, normed_final;
   memory::TensorId logits;         // [rows of a chunk, V]
   memory::TensorId row_loss;       // [rows of a chunk]
-  memory::TensorId head_d_weight;  // [V,C]  fp32: sum of the head's gradient over chunks, if it is stored in 16 bits
+  memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient summed over chunks, if it is stored in 16 bits
   memory::TensorId d_x, d_normed;  // [N,C]
   memory::TensorId norm_partial;   // [kPartials,C]
   memory::TensorId embedding_order, embedding_partial;      // workspace of the embedding's backward

@@ -99,7 +99,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
   }
   // 1. memory
   const Memory memory(shape, kDtype<Scalar>, how);
-  if (kernels::kIsHost<Exec>) {  // a device says no by itself
+  if (kernels::kIsHost<Exec>) {  // a device refuses by itself
     memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
   const memory::Arena<Exec> arena(memory.layout);
@@ -111,7 +111,7 @@ std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable
     cache.values.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(values), 1, H, T, D));
   }
 
-  // 2. append tokens to the cache; afterwards `cached` is its content
+  // 2. append tokens to the cache; afterwards `cached` lists its tokens
   std::vector<int> cached;
   const auto advance = [&](const std::vector<int>& tokens) {
     if (options.begins_pass) options.begins_pass();

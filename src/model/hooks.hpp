@@ -1,13 +1,14 @@
-/// What the model announces while it runs: the hinge between a model that knows no ranks and a step that communicates,
-/// measures and traces. Units are numbered as in ParamTable::units(), parameters as in ParamTable::params().
+/// What the model announces while it runs: the interface between a model that knows no ranks and a step that
+/// communicates, measures and traces. Units are numbered as in ParamTable::units(), parameters as in
+/// ParamTable::params().
 ///
-/// A unit is open from before(pass, unit) to after(pass, unit); its weights are read in between and nowhere else, in
-/// every pass, training or not. Passes may overlap: a unit is closed when none of them has it open.
+/// A unit is open from before(pass, unit) to after(pass, unit); its weights are read only in between, in every pass,
+/// training or not. Passes may overlap: a unit is closed when none of them has it open.
 ///
 ///   forward, inference   every unit once, in order; the head stays open until its loss is done, or close_head()
 ///   recompute            the blocks of a segment in order, before their backward pass; the last one is still open when
 ///                        its backward pass opens it
-///   backward             every unit once, in reverse; the head's begins before its forward pass is over: they are fused
+///   backward             every unit once, in reverse; the head's begins before its forward pass ends: they are fused
 #pragma once
 
 namespace tessera::model {
@@ -21,8 +22,8 @@ class Hooks {
   virtual void before(Pass, int /*unit*/) {}     // the unit's weights are about to be read
   virtual void after(Pass, int /*unit*/) {}      // they are not read again in this pass
   virtual void gradient_ready(int /*param*/) {}  // this micro-step's gradient of one tensor is complete
-  virtual void tick(int /*tick*/) {}             // the pass reached this moment of its layout's time line
-  virtual void progress() {}                     // called often: a chance to poll communication
+  virtual void tick(int /*tick*/) {}             // the pass reached this tick of the layout's timeline
+  virtual void progress() {}                     // called often: an opportunity to poll communication
 };
 
 }  // namespace tessera::model

@@ -12,8 +12,8 @@
 
 namespace tessera::model {
 
-/// Element `index` of a tensor, drawn from its initial distribution: the same number on any rank count.
-/// Normal, drawn again beyond 3 standard deviations.
+/// Element `index` of a tensor, drawn from its initial distribution, a normal truncated at 3 standard deviations: the
+/// same number on any number of ranks.
 ///
 /// Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again. A GPU's
 /// logarithm and cosine differ from a CPU's in the last bit, and so do a few weights in a million.
@@ -36,7 +36,7 @@ class InitialValues {
   double std_;
 };
 
-/// Writes initial values of a tensor, those of its elements from .. from + n - 1, to `weights`.
+/// Writes the initial values of elements from .. from + n - 1 of a tensor to `weights`.
 template <class Exec, class Scalar>
 struct InitializeParam {
   kernels::MasterWeights<Exec, Scalar> weights;  // [n] out

@@ -1,4 +1,4 @@
-/// The table of the model's parameters: label, shape, unit, place in the flat arrays. Pure C++.
+/// The table of the model's parameters: label, shape, unit, position in the flat arrays. Pure C++.
 ///
 /// Weights, master weights, gradients and moments are flat arrays in the same order, so a tensor has one offset in all
 /// of them. The tensors of a unit are contiguous: a unit's gradient is one span to communicate.
@@ -14,8 +14,8 @@
 ///   head        head.norm.gain               [C]        no     1
 ///               head.weight                  [V,C]      yes
 ///
-/// Axes have a word each, so that tensors name their shapes in files: V vocabulary, C channel, 3C qkv_channel, F
-/// mlp_channel, 2F gate_up_channel; the heads' side by side, the input of attn.out, attention_channel [C].
+/// Axes have names, which files use as dimension labels: V vocabulary, C channel, 3C qkv_channel, F mlp_channel, 2F
+/// gate_up_channel, and attention_channel [C] for the concatenated heads, the input of attn.out.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,10 @@ struct Shape {
 };
 
 struct Param {
-  int number;  // place in ParamTable::params()
+  int number;  // index in ParamTable::params()
   std::string label;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> axes;  // the word of each dimension
+  std::vector<std::string> axes;  // name of each dimension
   int unit;
   bool has_decay;
   double initial_std;  // 0: constant 1 (gains)
@@ -56,7 +56,7 @@ struct UnitSpan {
 
 class ParamTable {
  public:
-  /// Alignment of every tensor in elements (a cache line of floats; wide loads need it).
+  /// Alignment of every tensor in elements (wide loads need it).
   static constexpr std::int64_t kAlignment = 64;
 
   explicit ParamTable(const Shape& shape);
@@ -85,7 +85,7 @@ struct BlockParams {
 };
 BlockParams block_params(const ParamTable& table, int block);
 
-/// The tensors of a flat array for the layout: "PREFIXblock.00.attn.qkv.weight", each with the padding behind it.
+/// The tensors of a flat array for the layout: "PREFIXblock.00.attn.qkv.weight", each with the padding after it.
 std::vector<memory::Part> parts_of(const ParamTable& table, const std::string& prefix);
 
 }  // namespace tessera::model

@@ -64,7 +64,8 @@ bool is_added_to(const Param& param) {
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks& hooks) {
-  TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference, "transformer: not a pass that goes forward");
+  TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference,
+                  "transformer: forward() takes Pass::forward or Pass::inference");
   run_blocks(exec, pass, nullptr, hooks);
 }
 
@@ -172,7 +173,7 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
   const int unit = head_unit(), N = B_ * T_;
   const Param &param = table_["head.weight"], &gain = table_["head.norm.gain"];
   if (with_gradients) {
-    TESSERA_REQUIRE(head_pass_ == Pass::forward, "transformer: gradients of a pass that was not Pass::forward");
+    TESSERA_REQUIRE(head_pass_ == Pass::forward, "transformer: gradients need Pass::forward first");
     hooks.before(Pass::backward, unit);
   }
   hooks.tick(time.backward(unit, 0));
@@ -251,7 +252,7 @@ template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
   const int first = segments_.first(last_block);
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
-  Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept: its delta is in it already
+  Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept, with its delta already added
   for (int block = first; block <= last_block; ++block) {
     hooks.before(Pass::recompute, block + 1);
     block_forward(exec, block, tensors_.backward[block], entry, delta,
@@ -273,7 +274,7 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   };
   const Matrix d_x = rows(tensors_.d_x, shape_.C), d_normed = rows(tensors_.d_normed, shape_.C);
 
-  // d_x is the gradient of the stream behind the block, and so of x2 and of the down projection's output alike
+  // d_x is the gradient of the stream after the block, hence of both x2 and the down projection's output
   tick(1);
   const Matrix d_act = rows(g.d_act, shape_.F);
   linear_backward_input(exec, p.down, d_x, d_act);
@@ -329,7 +330,7 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
     x = residual;
     delta = {};
   }
-  const bool in_place = delta.data() == nullptr;  // x is the residual stream already
+  const bool in_place = delta.data() == nullptr;  // x is already the residual stream
   RmsnormForward<Exec, Scalar>{.x = x,
                                .delta = delta,
                                .residual = in_place ? Matrix{} : residual,
@@ -340,7 +341,7 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
       .launch(exec);
 }
 
-/// Turns q and k of a fused qkv buffer in place.
+/// Rotates q and k of a fused qkv buffer in place.
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, int first_position,
                                            RopeDirection direction) const {
@@ -403,7 +404,7 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, co
       .launch(exec);
 }
 
-/// d_x = the norm's gradient of d_normed, plus d_residual where there is one.
+/// d_x = the norm's gradient of d_normed, plus d_residual if there is one.
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
                                                     Vector<Real, Exec> rrms, ConstMatrix d_residual) const {

@@ -6,8 +6,8 @@
 ///            delta = swiglu(rmsnorm(x2) Wgate_up^T) Wdown^T
 ///   head     loss = sum over tokens of cross_entropy(rmsnorm(x2 + delta) Whead^T, target)
 ///
-/// The object owns nothing: parameters, gradients and activations are slices of the caller's arena, so a call
-/// allocates nothing and fences nothing. A call may use fewer sequences than the arena was planned for.
+/// The object owns nothing: parameters, gradients and activations are slices of the caller's arena, so calls neither
+/// allocate nor fence. A call may use fewer sequences than the arena was planned for.
 ///
 /// Sources  pre-norm and SwiGLU as in Touvron et al. 2023, arXiv:2302.13971; RMSNorm arXiv:1910.07467; RoPE
 ///          arXiv:2104.09864; checkpointing Chen et al. 2016, arXiv:1604.06174.
@@ -34,7 +34,7 @@ struct KeyValueCache {
   int tokens = 0;  // filled so far
 };
 
-/// Grad is the type that gradients of the parameters are kept in: Accum<Scalar>, or bfloat16 beside bfloat16.
+/// Grad is the type of the parameters' gradients: Accum<Scalar>, or bfloat16 if Scalar is bfloat16.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>>
 class Transformer {
  public:
@@ -48,8 +48,8 @@ class Transformer {
   /// inputs() and targets(), row-major; a target of -1 is ignored.
   void set_batch(int sequences, int tokens);
 
-  /// Whether backward adds to the gradients of the weight matrices (true at first) or overwrites them. It adds to those
-  /// of the embedding and of the norms' gains either way: begin a step by clearing those, is_added_to() tells which.
+  /// Whether backward adds to the gradients of the weight matrices (the default) or overwrites them. It always adds to
+  /// those of the embedding and of the norms' gains: clear them at the start of a step (is_added_to() selects them).
   void accumulate(bool adds) { accumulates_ = adds; }
   kernels::Vector<int, Exec> inputs() const;
   kernels::Vector<int, Exec> targets() const;
@@ -57,28 +57,28 @@ class Transformer {
   /// Embedding to final norm; `pass` is forward or inference. Leaves the head open: head() or close_head() follows.
   void forward(const Exec& exec, Pass pass, Hooks& hooks);
 
-  /// Adds the sum of the token losses to `loss`. With gradients also the head's backward: d_logits is scaled by
-  /// `grad_scale`, the head's gradients are added to, and the gradient of the residual stream is left in place. Closes
-  /// the head; gradients want Pass::forward before.
+  /// Adds the sum of the token losses to `loss`. With gradients, also runs the head's backward: d_logits is scaled by
+  /// `grad_scale`, the head's gradients are accumulated, and the gradient of the residual stream is left in place.
+  /// Closes the head. Gradients require a preceding Pass::forward.
   void head(const Exec& exec, kernels::Value<double, Exec> loss, kernels::Value<const Real, Exec> grad_scale,
             bool with_gradients, Hooks& hooks);
 
-  /// Closes the head behind forward() or forward_cached() where no loss is asked for.
+  /// Closes the head after forward() or forward_cached() if no loss is computed.
   void close_head(Hooks& hooks);
 
-  /// Blocks and embedding, backwards; after head(..., true).
+  /// Backward pass of blocks and embedding; call after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
 
-  /// What a rank announces instead of forward(), head() with gradients and backward() in a micro-step in which it has no
+  /// Announces what forward(), head() with gradients and backward() would, for a micro-step in which this rank has no
   /// sequences.
   void walk(Hooks& hooks) const { model::walk(table_, segments_, hooks); }
 
-  /// Logits of rows first..first+rows-1 of the last forward, rows <= chunk_rows(), while the head is open; the View is
-  /// valid until the next call.
+  /// Logits of rows first..first+rows-1 of the last forward pass, rows <= chunk_rows(), while the head is open. The
+  /// View is valid until the next call.
   kernels::Matrix<const Scalar, Exec> logits(const Exec& exec, int first, int rows);
   int chunk_rows() const { return static_cast<int>(tensors_.chunk_rows); }
 
-  /// Pass::inference of one sequence's next tokens behind the cached ones; fills the cache. For generation.
+  /// Pass::inference over the tokens of one sequence that follow the cached ones; extends the cache. For generation.
   void forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache, Hooks& hooks);
 
  private:
@@ -110,13 +110,13 @@ class Transformer {
   void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
                      ConstMatrix d_residual) const;
 
-  struct Entry {  // how a block's residual stream comes about
+  struct Entry {  // a block's residual stream is x + delta
     ConstMatrix x, delta;
   };
   struct BlockUse {    // what a block's forward pass is run for
-    bool needs_delta;  // somebody reads what the block adds at its end
-    bool has_ticks;    // its moments are on the time line
-    bool attends;      // else attention's output and log-sum-exp are there already
+    bool needs_delta;  // the output of the down projection is read
+    bool has_ticks;    // its moments are on the timeline
+    bool attends;      // else attention's output and log-sum-exp are already there
   };
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
                      KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
@@ -136,10 +136,10 @@ class Transformer {
   kernels::Vector<float, Exec> gemm_workspace_;
   int B_ = 0, T_ = 0;
   bool accumulates_ = true;
-  Pass head_pass_ = Pass::inference;  // of the last forward pass, which has opened the head
+  Pass head_pass_ = Pass::inference;  // of the last forward pass, which opened the head
 };
 
-/// Whether backward adds to a parameter's gradient in every micro-step, so that it has to be cleared before.
+/// Whether backward adds to a parameter's gradient in every micro-step, so that it must be cleared before the first.
 bool is_added_to(const Param& param);
 
 }  // namespace tessera::model

@@ -1,5 +1,5 @@
-/// Where the model finds the weights of a unit and leaves its gradients. Units may take turns in one place: what lies
-/// there is a unit's own only while it is open (model/hooks.hpp). Pure C++.
+/// Where the model reads the weights of a unit and writes its gradients. Several units may share one place: its
+/// contents belong to a unit only while that unit is open (model/hooks.hpp). Pure C++.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace tessera::model {
 
-/// Addresses of each unit's first element, on the device; its tensors lie behind it as in ParamTable.
+/// Device addresses of each unit's first element; its tensors follow as in ParamTable.
 template <class Scalar, class Grad>
 struct UnitPlaces {
   std::vector<const Scalar*> weights;  // [units]
-  std::vector<Grad*> grads;            // [units]; empty: for forward passes only
+  std::vector<Grad*> grads;            // [units]; empty: forward passes only
 };
 
-/// All units at their place in flat arrays of `table`; `grads` null: for forward passes only.
+/// All units at their offsets in flat arrays of `table`; `grads` null: forward passes only.
 template <class Scalar, class Grad>
 UnitPlaces<Scalar, Grad> places_in(const ParamTable& table, const Scalar* params, Grad* grads) {
   UnitPlaces<Scalar, Grad> places;

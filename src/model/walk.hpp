@@ -1,5 +1,5 @@
-/// The order in which a training pass visits the units, without the arithmetic: what a rank announces that has no
-/// sequences in a micro-step, and which blocks checkpointing recomputes together. Pure C++.
+/// The order in which a training pass visits the units, without the arithmetic: what a rank without sequences in a
+/// micro-step announces, and which blocks checkpointing recomputes together. Pure C++.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct Segments {
   int first(int last_block) const { return static_cast<int>(last_block / every * every); }
 };
 
-/// Announces what a forward pass and a loss without gradients announce, without time line.
+/// Announces what a forward pass and a loss without gradients announce, except the ticks.
 void walk_forward(const ParamTable& table, Pass pass, Hooks& hooks);
 
-/// Announces what Transformer::forward(), head() with gradients and backward() announce, without time line.
+/// Announces what Transformer::forward(), head() with gradients and backward() announce, except the ticks.
 void walk(const ParamTable& table, const Segments& segments, Hooks& hooks);
 
 }  // namespace tessera::model

@@ -1,4 +1,4 @@
-/// The arrays of a training step where the arena has them, and what is done to whole arrays.
+/// Views of a training step's arrays in the arena, and operations on whole arrays.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@ kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::D
   return kernels::Vector<Number, kernels::Device>(arena.template data<std::remove_const_t<Number>>(id), count);
 }
 
-/// What lies beside the weights for the optimizer: the weights themselves where they are of its type.
+/// What the optimizer keeps of the master weights: the weights themselves if they have its type.
 template <class Scalar>
 kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Plan& plan,
                                                                         const memory::Arena<kernels::Device>& arena) {
@@ -26,7 +26,8 @@ kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Pl
   return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? plan.state.params : plan.state.master);
 }
 
-/// Every byte of an array on the device becomes zero. Returns after enqueue on `exec`.
+/// Sets every byte of an array on the device to zero.
+/// Async  returns after enqueue on `exec`.
 template <class Exec, class Array>
 void clear_bytes(const Exec& exec, const Array& array) {
   const kernels::Vector<unsigned char, Exec> bytes(reinterpret_cast<unsigned char*>(array.data()),
@@ -34,13 +35,15 @@ void clear_bytes(const Exec& exec, const Array& array) {
   Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
 }
 
-/// Fills an array on the device, as long as `from`. Fences.
+/// Copies `from` to an array of the same length on the device.
+/// Async  fences.
 template <class Number, class Array>
 void upload(const std::vector<Number>& from, const Array& to) {
   Kokkos::deep_copy(to, Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
 }
 
-/// A list of small structs at its place in the arena, which knows it as integers. Fences.
+/// Copies a list of small structs to its place in the arena, where it is declared as integers.
+/// Async  fences.
 template <class Item>
 kernels::Vector<const Item, kernels::Device> upload_list(const std::vector<Item>& items,
                                                          const memory::Arena<kernels::Device>& arena,

@@ -1,4 +1,4 @@
-/// How the global batch is shared out: global batch -> ranks -> micro-steps. Pure C++.
+/// How the global batch is divided: global batch -> ranks -> micro-steps. Pure C++.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct BatchPlan {
   std::int64_t global_sequences;  // per optimizer step
   int ranks;
   int micro_sequences;  // largest micro-batch of any rank
-  int micro_steps;      // accumulation: the same number on every rank
+  int micro_steps;      // gradient accumulation; the same number on every rank
 
   /// This rank's samples of step s are s * global_sequences + first_sample(rank) .. + sequences_of(rank) - 1.
   std::int64_t first_sample(int rank) const;
@@ -20,7 +20,7 @@ struct BatchPlan {
   int sequences_of(int rank, int micro) const;
 };
 
-/// Throws Failure(Exit::usage) when ranks x micro-batch does not divide the batch and allow_uneven is off.
+/// Throws  Failure(Exit::usage) if ranks x micro-batch does not divide the batch and allow_uneven is off.
 BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks);
 
 }  // namespace tessera::train

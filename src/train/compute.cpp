@@ -13,7 +13,7 @@ namespace {
 
 using Exec = kernels::Device;
 
-/// Products as the library's own order of preference has them, while this lives.
+/// While it exists, products use the library's own order of preference.
 class Untimed {
  public:
   explicit Untimed(const config::Train& train) : train_(train) {
@@ -91,7 +91,7 @@ class ComputeOf final : public Compute {
     transformer_.head(exec, validation_loss_, grad_scale_, false, hooks);
   }
 
-  /// Its products have other shapes than training's and are too few to be timed; the plan has no memory for that.
+  /// Its products have other shapes than training's and are too few to be timed; the plan reserves no memory for that.
   std::vector<int> generate(const Exec& exec, const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
@@ -135,7 +135,7 @@ ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
   for (int unit = 0; unit < o.units(); ++unit) {
     const std::int64_t begin = sharing.shards_gradients() ? 0 : o.whole_first(unit);
     std::vector<kernels::ClearSpan> spans;
-    std::int64_t end = 0;  // of the tensors so far, from the begin of the unit
+    std::int64_t end = 0;  // of the tensors so far, from the start of the unit
     for (const model::Param& param : table.params()) {
       if (param.unit != unit) continue;
       const std::int64_t first = param.first - o[unit].first;

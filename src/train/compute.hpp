@@ -1,5 +1,6 @@
-/// The model's part of a step: one micro-step forwards and backwards, a validation, a sample of text. All of it is
-/// enqueued on the caller's instance; only generation waits.
+/// The model's part of a step: forward and backward of a micro-step, validation, text generation.
+///
+/// Async  everything is enqueued on the caller's instance; only generate() waits.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@
 
 namespace tessera::train {
 
-/// Rows of token ids on the host, [sequences,T] each; pinned where the model computes on a GPU.
+/// Rows of token ids on the host, [sequences,T] each; pinned if the model computes on a GPU.
 struct HostTokens {
   int* inputs;
   int* targets;
@@ -27,16 +28,16 @@ class Compute {
   using Exec = kernels::Device;
   virtual ~Compute() = default;
 
-  /// Clears the loss and, where gradients are not sharded, what backward adds to; sets what gradients are multiplied by:
-  /// 1 / `tokens`, of the whole step over all ranks, times the loss scale.
+  /// Clears the loss and, unless gradients are sharded, what backward adds to. Sets the factor on gradients to the loss
+  /// scale / `tokens`, the tokens of the whole step over all ranks.
   virtual void begin_step(const Exec& exec, double tokens) = 0;
 
-  /// Every gradient becomes zero, padding included: before the first step, and in a step in which this rank has no
+  /// Sets every gradient to zero, including padding: before the first step, and in a step in which this rank has no
   /// sequences and gradients are not sharded.
   virtual void clear_gradients(const Exec& exec) = 0;
 
-  /// Where gradients are sharded: makes a unit's place ready for its gradients, before each of its backward passes. What
-  /// backward adds to becomes zero, and padding; `without_sequences`: everything.
+  /// If gradients are sharded: prepares a unit's place before each of its backward passes, by clearing what backward
+  /// adds to, and padding; `without_sequences`: everything.
   virtual void clear_unit(const Exec& exec, int unit, bool without_sequences) = 0;
 
   /// Makes rows first .. first + sequences - 1 of `tokens` the model's micro-batch.
@@ -44,31 +45,32 @@ class Compute {
 
   virtual void forward(const Exec& exec, model::Hooks& hooks) = 0;
 
-  /// Head, loss and backward; `accumulates`: on top of the gradients of the micro-steps before.
+  /// Head, loss and backward; `accumulates`: adds to the gradients of earlier micro-steps.
   virtual void backward(const Exec& exec, bool accumulates, model::Hooks& hooks) = 0;
 
-  /// What a rank without sequences announces instead of forward() and backward(), and instead of validate().
+  /// Announces, on a rank without sequences, what forward() and backward(), or validate(), would.
   virtual void walk(model::Hooks& hooks) = 0;
   virtual void walk_validation(model::Hooks& hooks) = 0;
 
-  /// The loss of the micro-batch is added to the validation's; clear_validation() begins one.
+  /// validate() adds the loss of the micro-batch to the validation's, which clear_validation() sets to zero.
   virtual void clear_validation(const Exec& exec) = 0;
   virtual void validate(const Exec& exec, model::Hooks& hooks) = 0;
 
-  /// Continues `prompt` with the present weights; allocates.
+  /// Continues `prompt` with the current weights. Allocates and waits.
   virtual std::vector<int> generate(const Exec& exec, const std::vector<int>& prompt,
                                     const model::GenerateOptions& options, model::Hooks& hooks) = 0;
 };
 
-/// What has to be cleared before backward adds to it: spans of the gradients; where those are sharded, spans of each
-/// unit's place, with its padding.
+/// What must be cleared before backward adds to it: spans of the gradients or, if those are sharded, spans of each
+/// unit's place, including padding.
 struct ClearLists {
   std::vector<kernels::ClearSpan> spans;
   std::vector<std::pair<std::size_t, std::size_t>> of_unit;  // [units] first and last + 1 in `spans`
 };
 ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing);
 
-/// Keeps references to all of them. Fences.
+/// Keeps references to all arguments.
+/// Async  fences.
 std::unique_ptr<Compute> make_compute(const Plan& plan, const config::Settings& settings,
                                       const memory::Arena<kernels::Device>& arena);
 

@@ -6,8 +6,7 @@
 
 namespace tessera::train {
 
-/// Returns work.template operator()<Scalar, Grad>(): the type of weights and activations, and that in which gradients
-/// are kept.
+/// Returns work.template operator()<Scalar, Grad>(): the type of weights and activations, and that of gradients.
 template <class Work>
 auto with_types(const Plan& plan, const Work& work) {
   switch (plan.options.dtype) {

@@ -27,7 +27,7 @@ struct StepGraph::Recorded {
 
 void StepGraph::record(const kernels::Device& exec, const std::function<void()>& enqueue) {
   auto recorded = std::make_unique<Recorded>();
-  // Captures this thread only; those of the watchdog and the communication library may call CUDA meanwhile.
+  // Captures this thread only: threads of the watchdog and the communication library may call CUDA meanwhile.
   check(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "CUDA graph: recording");
   try {
     enqueue();
@@ -38,7 +38,7 @@ void StepGraph::record(const kernels::Device& exec, const std::function<void()>&
     throw;
   }
   check(cudaStreamEndCapture(exec.cuda_stream(), &recorded->graph), "CUDA graph: the end of the recording");
-  // Every kernel at the priority of the stream it was recorded on: communication goes first, as launch by launch.
+  // Kernels keep the priority of the stream they were recorded on: communication goes first, as without a graph.
   check(cudaGraphInstantiate(&recorded->executable, recorded->graph, cudaGraphInstantiateFlagUseNodePriority),
         "CUDA graph: instantiating");
   check(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "CUDA graph: uploading");

@@ -1,11 +1,11 @@
 /// A sequence of launches, recorded once and replayed as one: a CUDA graph.
 ///
-/// What is recorded are the launches that `enqueue` makes on the execution instance, and on every stream that it forks
-/// to and joins again (communication); their arguments are frozen. Record only what has run before: first launches set
-/// libraries up, which cannot be recorded.
+/// It contains the launches that `enqueue` makes on the execution instance and on every stream that it forks to and
+/// joins again (communication), with their arguments at that time.
 ///
-/// Throws  std::runtime_error with the device's words when something cannot be recorded; std::logic_error on execution
-///         spaces that have no graphs (the deck is refused before).
+/// Limits  record only what has run before: first launches initialise libraries, which cannot be recorded.
+/// Throws  std::runtime_error with CUDA's message if something cannot be recorded; std::logic_error on execution
+///         spaces without graphs (such decks are rejected earlier).
 #pragma once
 
 #include <functional>
@@ -23,9 +23,9 @@ class StepGraph {
   StepGraph& operator=(StepGraph&&) noexcept;
 
   bool is_recorded() const;
-  /// Records what `enqueue` launches; nothing of it runs.
+  /// Records what `enqueue` launches, without running it.
   void record(const kernels::Device& exec, const std::function<void()>& enqueue);
-  /// Enqueues all of it.
+  /// Enqueues the recorded launches.
   void launch(const kernels::Device& exec) const;
 
  private:

@@ -10,9 +10,9 @@ namespace tessera::train {
 namespace {
 
 constexpr std::int64_t kMinChunk = 1024, kMaxChunk = std::int64_t{1} << 22;  // elements
-constexpr std::int64_t kLeastChunks = 16;                                    // of a model that is large enough
+constexpr std::int64_t kMinChunks = 16;                                      // if kMinChunk allows
 
-// Points of order: per slot when it is filled, updated, and empty again; and the begin.
+// Points of order: per slot, when it has been filled, updated and emptied; and the beginning.
 int filled(int slot) { return slot; }
 int updated(int slot) { return kChunkSlots + slot; }
 int emptied(int slot) { return 2 * kChunkSlots + slot; }
@@ -21,7 +21,7 @@ constexpr int kBegin = 3 * kChunkSlots;
 }  // namespace
 
 std::int64_t chunk_elements(std::int64_t owned_count) {
-  const std::int64_t share = kernels::round_up(kernels::ceil_div(owned_count, kLeastChunks), kMinChunk);
+  const std::int64_t share = kernels::round_up(kernels::ceil_div(owned_count, kMinChunks), kMinChunk);
   return std::min(std::clamp(share, kMinChunk, kMaxChunk), owned_count);
 }
 
@@ -44,7 +44,7 @@ Offload::Offload(const Plan& plan, const memory::Arena<Exec>& arena)
 }
 
 void Offload::stream(const Exec& exec, const std::function<void(const Chunk&, int)>& update) {
-  order_.record(exec, kBegin);  // the places on the device were others' memory before
+  order_.record(exec, kBegin);  // the slots share memory with earlier tensors
   order_.wait(in_.instance(), kBegin);
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     const int slot = static_cast<int>(i % kChunkSlots);
@@ -74,7 +74,7 @@ LinkRate Offload::measure(const Exec& exec) {
   return rate;
 }
 
-/// A chunk of one array, in or out. What lies on the host is pinned, so the copy is the stream's.
+/// Copies a chunk of one array in or out. The host's memory is pinned, so the copy runs on the stream.
 void Offload::copy(const Exec& exec, const Array& array, const Chunk& chunk, int slot, bool is_in) const {
   using Pinned = Kokkos::View<unsigned char*, kernels::PinnedSpace, kernels::Unmanaged>;
   const std::int64_t size = bytes_of(arena_.layout()[array.home].dtype);

@@ -1,7 +1,7 @@
-/// The optimizer's state in the host's memory, updated on the device chunk by chunk: while one chunk is updated, the next
-/// ones come in and the last ones go out, on two copy streams.
+/// The optimizer's state in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is
+/// copied in and the previous one is copied out, on two copy streams.
 ///
-/// The update is the one of update.hpp, block by block, so the bits are those of a run without offload.
+/// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace tessera::train {
 
-/// Elements first .. first + count - 1 of the owned state, that are on the device together.
+/// Elements first .. first + count - 1 of the owned state, which are on the device together.
 struct Chunk {
   std::int64_t first, count;
 };
 
-/// Chunks at a time on the device: coming in, updated, going out.
+/// Chunks on the device at a time: one copied in, one updated, one copied out.
 inline constexpr int kChunkSlots = 3;
 
 /// Elements of a chunk: enough for the link's full rate, and several chunks even in small models.
@@ -29,23 +29,25 @@ std::vector<Chunk> chunks_of(std::int64_t owned_count);
 
 /// What the link moved in both directions at once.
 struct LinkRate {
-  double bytes = 0;    // each way
-  double seconds = 0;  // of all of it
+  double bytes = 0;    // in each direction
+  double seconds = 0;  // in total
 };
 
-/// Streams arrays of the arena's host space through places on the device.
+/// Streams arrays of the arena's host space through slots on the device.
 class Offload {
  public:
   using Exec = kernels::Device;
 
-  /// For the state of `plan`, which has some of it on the host. Keeps references.
+  /// For the state of `plan`, which must have some of it on the host. Keeps references to both.
   Offload(const Plan& plan, const memory::Arena<Exec>& arena);
 
-  /// Calls `update(chunk, slot)` for each chunk in turn, to enqueue on `exec` what changes it where it lies: in tensor
-  /// plan.state.staged[array][slot], for arrays m, v and master. Enqueued as a whole on `exec` and the copy streams.
+  /// Calls `update(chunk, slot)` for each chunk in turn, to enqueue on `exec` its update in place: in tensor
+  /// plan.state.staged[array][slot], for arrays m, v and master.
+  /// Async  returns after enqueue on `exec` and the copy streams.
   void stream(const Exec& exec, const std::function<void(const Chunk&, int slot)>& update);
 
-  /// Streams the whole state through without a change. Waits.
+  /// Streams the whole state to the device and back, unchanged.
+  /// Async  waits for the end.
   LinkRate measure(const Exec& exec);
 
   const std::vector<Chunk>& chunks() const { return chunks_; }

@@ -46,7 +46,7 @@ void Pipeline::start(bool launch_by_launch, const Enqueue& enqueue) {
     if (!slot.graph.is_recorded()) slot.graph.record(exec_, [&] { enqueue(slot.marks); });
     slot.graph.launch(exec_);
   }
-  times_.mark(exec_, end_of(started_));  // behind the graph: a mark inside may still show the replay before
+  times_.mark(exec_, end_of(started_));  // after the graph: a mark inside may still show the previous replay
   slot.has_run = true;
   ++started_;
 }

@@ -1,8 +1,9 @@
 /// Steps enqueued ahead of the host, and the graphs that replay them.
 ///
 /// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
-/// so that the next one is waiting when it ends. kMaxStarted slots, each with time marks and a graph of its own, are
-/// used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then on.
+/// so that the next step is already enqueued when it ends. kMaxStarted slots, each with its own time marks and graph,
+/// are used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then
+/// on.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@
 
 namespace tessera::train {
 
-/// Seconds of the phases of a step, on the clock of what it computes on.
+/// Seconds of the phases of a step, on the clock of the device that computes it.
 struct PhaseTimes {
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last
 };
 
-/// The time marks of a step: begin, then forward and backward of every micro-step (the forward mark behind the last one
-/// ends its backward pass), reduced, end. They are part of a step's graph: valid once the step is done.
+/// The time marks of a step: begin, then forward and backward of every micro-step (the forward mark after the last one
+/// ends its backward pass), reduced, end. They are part of a step's graph, and valid once the step is done.
 class StepMarks {
  public:
   explicit StepMarks(int micro_steps) : micro_steps_(micro_steps), timer_(2 * micro_steps + 4) {}
@@ -44,38 +45,39 @@ class StepMarks {
 
 class Pipeline {
  public:
-  static constexpr int kMaxStarted = 2;  // steps that are started and not collected
+  static constexpr int kMaxStarted = 2;  // most steps started and not collected
 
   Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, bool records_graphs);
 
-  /// The slot of the step that start() begins next: what the host has written for the step before in it is not in use
-  /// any more. Throws std::logic_error where kMaxStarted steps are under way.
+  /// The slot of the step that start() begins next. What the host wrote for the slot's previous step is no longer in
+  /// use.
+  /// Throws  std::logic_error if kMaxStarted steps are started and not collected.
   int next_slot() const;
 
-  /// Makes the launches of a step, in order. Nothing in it may wait, ask the device or allocate, so that it can be
+  /// Makes the launches of a step, in order. It must not wait, query the device or allocate, so that it can be
   /// recorded.
   using Enqueue = std::function<void(StepMarks&)>;
 
-  /// Times the next step from here, where no other is under way.
+  /// Times the next step from here, if no other is in progress.
   void begin();
-  /// Runs `enqueue` in the next slot, or what it launched there before from a graph. `launch_by_launch`: never from a
-  /// graph, so that tools see every kernel. `enqueue` must be the same from call to call.
+  /// Runs `enqueue` in the next slot, or replays its launches there from a graph. `launch_by_launch`: never from a
+  /// graph, so that tools see every kernel. `enqueue` must make the same launches in every call.
   void start(bool launch_by_launch, const Enqueue& enqueue);
 
   struct Ended {
     int slot;
     bool was_by_launch;
-    bool was_cold;  // the first step of all, or with graphs one that ran before its graph or recorded it
+    bool was_cold;  // the very first step, or with graphs one that ran before its graph or recorded it
     PhaseTimes phases;
-    /// From the end of the step before, where that one was still to be collected when this one was started; else from
-    /// begin().
+    /// From the end of the previous step, if that was not yet collected when this one was started; else from begin().
     double step_s;
   };
-  /// Waits for the oldest step that was not collected. Throws Failure(Exit::hang) instead where another rank is lost.
+  /// Waits for the oldest step that was not collected.
+  /// Throws  Failure(Exit::hang) if another rank is lost.
   Ended collect();
 
   int started() const { return static_cast<int>(started_ - collected_); }  // and not collected
-  void forget_graphs();                                                    // they hold what they launch
+  void forget_graphs();                                                    // they keep alive what they launch
 
  private:
   struct Slot {
@@ -83,9 +85,9 @@ class Pipeline {
     StepMarks marks;
     StepGraph graph;
     bool has_run = false, is_by_launch = true, is_cold = true;
-    bool follows = false;  // was started before the step before it was collected
+    bool follows = false;  // was started before the previous step was collected
   };
-  /// Marks in times_, for as many steps as may be started and not collected, and the one before them.
+  /// Steps with marks in times_: those that may be started and not collected, and the one before them.
   static constexpr int kTimed = kMaxStarted + 1;
   static int start_of(std::int64_t step) { return static_cast<int>(step % kTimed); }
   static int end_of(std::int64_t step) { return kTimed + start_of(step); }
@@ -94,7 +96,7 @@ class Pipeline {
   const kernels::Device exec_;
   parallel::World& world_;
   const bool records_graphs_;
-  std::vector<Slot> slots_;  // taken in turns
+  std::vector<Slot> slots_;  // used in turn
   kernels::StreamTimer<kernels::Device> times_{2 * kTimed};
   std::int64_t started_ = 0, collected_ = 0;
 };

@@ -152,7 +152,7 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
     const memory::Space space = is_on_host ? memory::Space::host : memory::Space::device;
     if (o.shards() == 1)
       return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole, space);
-    std::vector<memory::Part> parts;  // units: a part of one may begin and end within tensors
+    std::vector<memory::Part> parts;  // units: a rank's part of one may begin and end inside a tensor
     for (int unit = 0; unit < o.units(); ++unit) {
       parts.push_back({label + "." + o[unit].label, count == o.owned_count() ? o.part(unit) : o.padded(unit)});
     }
@@ -166,7 +166,7 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
     }
     return ids;
   };
-  // What leaves last in a micro-step may be under way when the next one has begun.
+  // The last transfers of a micro-step may still be in progress when the next one has begun.
   const Lifetime backward = batch.micro_steps > 1 ? whole : Lifetime{time.backward(time.units - 1, 0), time.update()};
   StateTensors t;
   t.params = array("params", sharing.weights_count(), dtype, Category::parameters);
@@ -228,7 +228,7 @@ std::int64_t largest_product_bytes(const Plan& plan) {
 
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine) {
   if (!machine.has_nccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};
-  // As version 2.28 takes them with its first collectives on 2 and 4 GPUs, beyond what connecting took.
+  // What NCCL 2.28 allocates with its first collectives on 2 and 4 GPUs, beyond what connecting took.
   const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || !machine.is_one_host;
   return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = std::int64_t{490} << 20};
 }
@@ -286,7 +286,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                             plan.sharing.ownership.owned_count() * bytes_of(has_wire ? Dtype::bf16 : gradients));
   }
   if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
-  // The text's products are not timed, so the two are never there at once and the larger counts.
+  // The sampled text's products are not timed, so the two never coexist and the larger counts.
   const std::int64_t timing =
       settings.train.tune_gemm ? kernels::gemm_timing_bytes(machine.target, largest_product_bytes(plan)) : 0;
   const model::GenerateKernels kernels{plan.options.attention, plan.options.math, machine.target};
@@ -348,7 +348,7 @@ NetworkBytes network_bytes(const Plan& plan) {
   return bytes;
 }
 
-/// What the deck asks for behind the last step: no fault, a run is often cut short to try something.
+/// Notes on what the deck schedules after the last step. Not an error: runs are often shortened to try something.
 std::string unreached(const config::Settings& settings) {
   const std::int64_t steps = settings.train.steps, warmup = settings.optimizer.warmup_steps;
   std::string text;
@@ -364,7 +364,7 @@ std::string unreached(const config::Settings& settings) {
   return text;
 }
 
-/// What crosses the network in a step, and how the ranks share what they keep; "" on one rank.
+/// What crosses the network in a step, and how the ranks share their state; "" on one rank.
 std::string describe_network(const Plan& plan) {
   if (plan.batch.ranks == 1) return "";
   const Sharing& sharing = plan.sharing;

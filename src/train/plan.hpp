@@ -1,5 +1,5 @@
 /// Everything a training job knows before it allocates: shapes, parameter table, layout. Arithmetic only, so that
-/// --plan can print without Kokkos or MPI, and for ranks that are not there exactly what those ranks will allocate.
+/// --plan can print, without Kokkos or MPI, exactly what any number of ranks will allocate.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 
-/// What ranks run on, and in which build; by default this one. A plan may be for another.
+/// What ranks run on, and in which build; by default this one. A plan may be for another one.
 struct Machine {
   std::string_view build = "this build";  // as messages name it
   kernels::Target target = kernels::kHere;
@@ -28,9 +28,10 @@ struct Machine {
   bool is_one_host = true;
 };
 
-/// What the deck's [attention] runs for a dtype and a head width. `tuned = true` takes tensor cores, false never does;
-/// where it is "auto", `implementation = "auto"` takes the fastest that the build has, and "flash2" the portable one.
-/// Throws Failure(Exit::usage), naming what would do, where the build has no such kernel.
+/// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes tensor cores,
+/// false never does; with "auto", `implementation = "auto"` takes the fastest that the build has, and "flash2" the
+/// portable one.
+/// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys);
@@ -38,26 +39,26 @@ kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
 
-/// What the host writes for a step under way, or reads of it, in the layout's host space.
+/// What the host writes for a step in progress, or reads from it, in the layout's host space.
 struct HostTensors {
   memory::TensorId inputs, targets;  // [sequences,T] int32
-  memory::TensorId scalars;          // optim::StepState, as the step left it, as fp64
+  memory::TensorId scalars;          // optim::StepState after the step, as fp64
 };
 
-/// The arrays and scalars of a training step, beside the activations. W elements are those of all units, each padded
-/// to equal parts for the ranks that share them, and O elements this rank's parts (parallel/ownership.hpp); where
-/// nothing is sharded both are table.flat_count().
+/// The arrays and scalars of a training step, besides the activations. W counts the elements of all units, each padded
+/// to equal parts for the ranks that share them, and O those of this rank's parts (parallel/ownership.hpp); if nothing
+/// is sharded, both are table.flat_count().
 struct StateTensors {
-  memory::TensorId params;  // [W], or [O] where parameters are sharded: dtype of the activations
+  memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
   memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
-  memory::TensorId grads;   // [W], or [O] where gradients are sharded: precision.gradients
+  memory::TensorId grads;   // [W], or [O] if gradients are sharded: precision.gradients
   memory::TensorId m, v;    // [O]  fp32
-  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent where gradients go as they are
-  std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, where parameters are sharded
-  std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, where gradients are sharded
-  std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty where they go as they are
-  // Where the optimizer's state is kept on the host: places on the device for the chunks of m, v and, if it is a tensor
-  // of its own, master that are updated. [arrays][kChunkSlots], train/offload.hpp
+  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
+  std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
+  std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
+  std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
+  // If the optimizer's state is kept on the host: slots on the device for the chunks of m, v and, if it is a separate
+  // tensor, master. [arrays][kChunkSlots], train/offload.hpp
   std::vector<std::vector<memory::TensorId>> staged;
   memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
   memory::TensorId adamw_blocks;     // AdamwBlock, as int32
@@ -65,7 +66,7 @@ struct StateTensors {
   memory::TensorId state;            // optim::StepState, as fp64
   memory::TensorId grad_scale;       // one number
   memory::TensorId validation_loss;  // one number
-  std::vector<HostTensors> slots;    // of steps under way (pipeline.hpp)
+  std::vector<HostTensors> slots;    // of steps in progress (pipeline.hpp)
   HostTensors validation;            // without scalars
 };
 
@@ -83,15 +84,15 @@ struct Plan {
 
 /// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.
 struct CollectivesBytes {
-  std::int64_t receive = 0;  // the copy engines' buffer, from the beginning
-  std::int64_t nccl = 0;     // its buffers, from the first sums on, until the program ends
+  std::int64_t receive = 0;  // the copy engines' receive buffer, from the beginning
+  std::int64_t nccl = 0;     // NCCL's buffers, from the first sum until the program ends
 };
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
 
-/// Bytes that the update streams from the host to the device, and as many back; 0 without parallel.offload.
+/// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
 
-/// `dtype` is precision.compute's, or fp64 in tests.
+/// Plans for `ranks` ranks. `dtype` is that of precision.compute, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 
 /// What crosses the network in a step.
@@ -99,29 +100,30 @@ struct NetworkBytes {
   double gradients = 0;  // summed over the ranks
   double weights = 0;    // gathered on each rank
 
-  // Sent by each rank, which receives as many: among the ranks of a copy, reduce-scatters and all-gathers of what they
-  // share; all-reduces among those that hold the same.
+  // Sent by each rank, which receives as many: reduce-scatters and all-gathers among the ranks that share a copy,
+  // all-reduces among those that hold the same part.
   double all_reduce = 0, reduce_scatter = 0, all_gather = 0;
   double sent() const { return all_reduce + reduce_scatter + all_gather; }
 };
 NetworkBytes network_bytes(const Plan& plan);
 
-/// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; of a training
-/// run also those of all steps, and the size of a checkpoint.
+/// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; for a training
+/// run also the operations of all steps, and the size of a checkpoint.
 std::string describe(const Plan& plan, const config::Settings& settings);
 
-/// What this build has of what decks ask for.
+/// Features of this build that decks may require.
 config::BuildFeatures this_build();
 
-/// A build for plan.device, with the hosts that plan.ranks_per_node makes of `ranks`.
+/// A build for plan.device, with `ranks` divided among hosts by plan.ranks_per_node.
 Machine machine_of(const config::PlanSettings& keys, int ranks);
 
-/// What --plan prints: for which ranks on which device it plans, and the plan of what trains there (bench.step: one for
+/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (bench.step: one for
 /// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a
-/// host, and the time of a step (plan_time.hpp). Ranks are those of parallel.ranks, or else the `started` ones; the device
-/// is plan.device. A deck that a build for that device cannot run is refused as the run refuses it.
-/// Throws Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there,
-/// Exit::environment for such a deck.
+/// host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device
+/// is plan.device.
+///
+/// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;
+///         Exit::environment for a deck that a build for that device cannot run, with the message of such a run.
 std::string plan_text(const config::Settings& settings, int started);
 
 /// Floating-point operations of one training step over all ranks: 6 per parameter and token (embedding excepted),

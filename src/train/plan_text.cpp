@@ -1,4 +1,4 @@
-// What --plan prints (plan.hpp): the devices that it may be for, and the memory of a rank and of a host.
+// What --plan prints (plan.hpp): the devices it may plan for, and the memory of a rank and of a host.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend()
 
 namespace {
 
-/// A GPU that plan.device names. `free_bytes` is what its driver leaves to a process that has just begun
-/// (cuMemGetInfo, measured); the A100's, of the same nominal size as the H100's, is taken to be the same.
+/// A GPU that plan.device names. `free_bytes` is what its driver leaves to a process that has just started
+/// (cuMemGetInfo, measured); the A100's is assumed equal to that of the H100, which has the same nominal size.
 struct Gpu {
   config::PlanDevice device;
   std::string_view name, build, capability;
@@ -43,7 +43,7 @@ std::string device_text(config::PlanDevice device) {
   return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
 }
 
-/// What a rank takes, whether its GPU has it, and what the ranks of a host take together.
+/// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
 std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
   const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.arena_bytes(memory::Space::host);
   const std::int64_t ranks = plan.batch.ranks;
@@ -121,7 +121,7 @@ std::string plan_text(const config::Settings& settings, int started) {
   for (const std::string& size : settings.bench.sizes) {
     config::Settings row = config::with_bench_size(settings, size);
     text += fmt::format("\nsize       {}\n", row.model.size);
-    if (kind == config::JobKind::bench_step) {  // no variant takes other memory
+    if (kind == config::JobKind::bench_step) {  // all variants take the same memory
       add(row);
       continue;
     }

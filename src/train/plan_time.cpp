@@ -12,8 +12,8 @@ namespace {
 
 double real(std::int64_t count) { return static_cast<double>(count); }
 
-/// TFLOP/s of causal attention on one H200 in bf16, in a fixed order, where 16,384 tokens of 2,048 channels are in a
-/// batch: after a rest, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
+/// TFLOP/s of causal attention on one H200 in bf16, sums in a fixed order, for a batch of 16,384 tokens of 2,048
+/// channels: measured on an idle GPU, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
 struct AttentionRow {
   kernels::Engine engine;
   std::int64_t head_width, length;
@@ -28,7 +28,8 @@ constexpr AttentionRow kAttentionH200[] = {
     {kernels::Engine::mma, 256, 4096, 279, 222},
 };
 
-/// Of the widest heads that are no wider than the plan's, and the longest sequences that are no longer, or the shortest.
+/// The row of the widest heads that are no wider than the plan's, and of the longest sequences that are no longer, or
+/// else the shortest.
 double attention_h200(const Plan& plan) {
   const kernels::AttentionChoice& choice = plan.options.attention;
   if (plan.options.dtype != Dtype::bf16 || choice.forward != choice.backward) return 0;

@@ -10,10 +10,10 @@
 namespace tessera::train {
 namespace {
 
-/// Places of gradients on their way, beside that of embedding and head: one is written while another leaves.
+/// Places of gradients in transit, besides that of embedding and head: one is written while another is sent.
 constexpr int kGradientRing = 2;
 
-/// Embedding and head share place 0; blocks take turns in `ring` others.
+/// Embedding and head share place 0; blocks use `ring` others in turn.
 std::vector<int> places_in_ring(int units, int ring) {
   std::vector<int> places(static_cast<std::size_t>(units), 0);
   for (int unit = 1; unit + 1 < units; ++unit) places[unit] = 1 + (unit - 1) % ring;

@@ -1,5 +1,5 @@
-/// How the ranks share weights, gradients and optimizer state: which elements each keeps, and where units lie that are
-/// gathered or on their way. Arithmetic only.
+/// How the ranks share weights, gradients and optimizer state: which elements each keeps, and where units lie while
+/// gathered or in transit. Arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 namespace tessera::train {
 
 struct Sharing {
-  config::Shard shard;  // none where one rank alone would hold all shards
+  config::Shard shard;  // none if a single rank would hold all shards
   parallel::Ownership ownership;
   int prefetch;  // units that are gathered ahead
 
-  // Units of one place take turns there: embedding and head in one, the blocks round in the others.
+  // Units with the same place use it in turn: embedding and head one, the blocks the others, round-robin.
   std::vector<int> weights_places;   // [units] of gathered weights
-  std::vector<int> gradient_places;  // [units] of gradients on their way
+  std::vector<int> gradient_places;  // [units] of gradients in transit
 
   bool shards_gradients() const { return shard == config::Shard::gradients || shard == config::Shard::parameters; }
   bool shards_weights() const { return shard == config::Shard::parameters; }
@@ -32,7 +32,7 @@ struct Sharing {
   /// Elements of each place: those of its largest unit.
   std::vector<std::int64_t> sizes_of(const std::vector<int>& places) const;
 
-  // Where a unit begins in the arrays of the weights and of the gradients that last from step to step.
+  // Where a unit begins in the persistent array of weights, and the elements of those of weights and gradients.
   std::int64_t weights_first(int unit) const {
     return shards_weights() ? ownership.owned_first(unit) : ownership.whole_first(unit);
   }
@@ -45,24 +45,24 @@ struct Sharing {
 /// As decks write it: "none", "optimizer", "gradients", "parameters".
 std::string_view name_of(config::Shard shard);
 
-/// Throws Failure(Exit::usage) where parallel.shard_ranks does not divide `ranks`.
+/// Throws  Failure(Exit::usage) if parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
 
-/// Elements of a tensor that a rank owns, and where its arrays have them.
+/// Elements of a tensor that a rank owns, and where they lie in its arrays.
 struct OwnedSpan {
   const model::Param* param;
   std::int64_t from, count;           // elements of the tensor
   std::int64_t weights, grad, state;  // first element: of the weights; of the gradients; of moments and master
 };
 
-/// All that shard `shard` owns, in the order of the tensors.
+/// Everything that shard `shard` owns, in the order of the tensors.
 std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing& sharing, int shard);
 
 /// The units in the order in which a training micro-step opens them to read their weights.
 std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
 
-/// The units that are gathered in a step of `micro_steps`, in order, where parameters are sharded: those that do not lie
-/// in their place any more when they are opened.
+/// The units that are gathered in a step of `micro_steps`, in order, if parameters are sharded: those that no longer
+/// lie in their place when they are opened.
 std::vector<int> gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments,
                             int micro_steps);
 

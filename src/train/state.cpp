@@ -114,7 +114,7 @@ class StateOf final : public State {
     return Kokkos::subview(array, std::make_pair(first, first + count));
   }
 
-  /// Where a span's master lies: beside the moments, unless it is the working copy.
+  /// Where a span's master lies: at the index of the moments, unless it is the working copy.
   static std::int64_t master_first(const OwnedSpan& span) { return Weights::kIsOneArray ? span.weights : span.state; }
 
   bool has_master() const { return master_.data() != nullptr; }
@@ -132,7 +132,7 @@ class StateOf final : public State {
     return host;
   }
 
-  /// A span's weights on the host, both their halves.
+  /// Copies a span's weights to the host, both halves.
   struct HostCopy {
     HostCopy(const StateOf& state, const OwnedSpan& span)
         : working(on_host(state.weights_of(span).working)), master(on_host(state.weights_of(span).master)) {
@@ -144,7 +144,7 @@ class StateOf final : public State {
     HostWeights weights;
   };
 
-  /// A span's weights, as the optimizer has them, at their place.
+  /// A span's weights in place, as the optimizer sees them.
   void load_weights(const OwnedSpan& span, const std::vector<float>& values) const {
     std::vector<Scalar> working(values.size());
     const bool has_own_master = !Weights::kIsOneArray && has_master();

@@ -41,7 +41,7 @@ void StepHooks::begin_step() {
 }
 
 void StepHooks::begin_micro_step() {
-  // The micro-step before, if there was one, ended with its last tick: what lived until then goes.
+  // The previous micro-step, if any, ended with its last tick: what lived until then dies.
   if (next_tick_ > 0 && events::has_listeners()) report(ends_[next_tick_ - 1], false);
   is_in_step_ = true;
   next_tick_ = 0;

@@ -1,5 +1,5 @@
-/// What a training step does while the model runs: announce tensors that come alive and die, tell how long each unit
-/// took, and drive the strategy: open and close units, hand over finished gradients.
+/// What a training step does while the model runs: it reports tensors that become live or die and the time of each
+/// unit, and drives the strategy: opens and closes units, and hands over finished gradients.
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@ namespace tessera::train {
 
 class StepHooks final : public model::Hooks {
  public:
-  /// `last_tick` is the update's. `clear_unit` is called where a unit's gradients are about to be written. Keeps
-  /// references to all; `observer` gets the same calls about passes and gradients.
+  /// `last_tick` is the update's. `clear_unit` is called when a unit's gradients are about to be written. `observer`
+  /// receives the same calls about passes and gradients. Keeps references to all arguments.
   StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy, const model::ParamTable& table,
             std::function<void(int)> clear_unit, model::Hooks* observer = nullptr);
 
-  /// Before the first micro-step of a step. Reports what lives for the whole run once.
+  /// Call before the first micro-step of a step. The first call reports what lives for the whole run.
   void begin_step();
   void begin_micro_step();
-  /// What is under way in the phase before ends with it, as far as the trace is concerned: the head stays open.
+  /// In the trace, units in progress end with the previous phase, even though the head stays open.
   void set_phase(std::string_view phase);
-  /// No tensor of this micro-step comes alive: this rank has no sequences in it.
+  /// No tensor of this micro-step becomes live: this rank has no sequences in it.
   void skip_ticks() { next_tick_ = static_cast<int>(begins_.size()) - 1; }
-  /// Everything that is still alive and not for the whole run ends with the step.
+  /// Ends the lifetime of everything still live that does not last for the whole run.
   void end_step();
 
   void before(model::Pass pass, int unit) override;
@@ -54,11 +54,11 @@ class StepHooks final : public model::Hooks {
   const model::ParamTable& table_;
   parallel::Strategy& strategy_;
   const std::function<void(int)> clear_unit_;
-  model::Hooks* const observer_;                                 // gets every call; null: none
+  model::Hooks* const observer_;                                 // receives every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
   std::array<UnderWay, model::kPasses> under_way_;               // [pass]
   int next_tick_ = 0;
-  bool is_in_step_ = false;  // else it is a validation or a sample, which has memory of its own or uses a step's
+  bool is_in_step_ = false;  // else a validation or a sample, which has its own memory or reuses a step's
   bool has_reported_whole_run_ = false;
   std::string_view phase_ = "setup";
 };

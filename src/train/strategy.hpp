@@ -1,4 +1,4 @@
-/// The strategy that a plan asks for, on the memory that it declares.
+/// The strategy that a plan selects, on the memory that it declares.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace tessera::train {
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// Not collective: connect() it.
+/// Not collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
                                                   const memory::Arena<kernels::Device>& arena);

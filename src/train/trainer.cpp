@@ -14,8 +14,8 @@
 namespace tessera::train {
 namespace {
 
-/// Reports a phase as a region by the host's clock: what it says of a device is when the phase was enqueued, unless
-/// every kernel is fenced, as in profiled steps.
+/// Reports a phase as a region on the host's clock: on a device, that is when the phase was enqueued, unless every
+/// kernel is fenced, as in profiled steps.
 template <class Work>
 void phase(const char* label, const Work& work) {
   const double start_s = events::now_s();
@@ -38,7 +38,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       pipeline_(exec_, world, plan.batch.micro_steps, settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
-  compute_->clear_gradients(exec_);  // the padding between tensors stays so
+  compute_->clear_gradients(exec_);  // the padding between tensors stays zero
   exec_.fence();
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   hooks_.emplace(
@@ -50,13 +50,13 @@ Trainer::~Trainer() { exec_.fence(); }
 
 void Trainer::disconnect() {
   exec_.fence();
-  pipeline_.forget_graphs();  // they hold the sums, too
+  pipeline_.forget_graphs();  // they contain the transfers
   hooks_.reset();
   strategy_.reset();
 }
 
 void Trainer::initialize(std::uint64_t seed) {
-  // Every part is a pure function of the seed; a broadcast makes sure where all is whole and on the device.
+  // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
   const bool is_broadcast = plan_.sharing.shard == config::Shard::none && offloaded_bytes(plan_) == 0;
   state_->clear(exec_);
   if (!is_broadcast || world_.rank() == 0) state_->initialize(exec_, seed);
@@ -75,7 +75,7 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { enqueue(slot, marks); });
 }
 
-/// Every launch of a step, in order. Nothing here waits, asks the device or allocates, so it can be recorded.
+/// Every launch of a step, in order. Nothing here waits, queries the device or allocates, so it can be recorded.
 void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   const BatchPlan& batch = plan_.batch;
   const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
@@ -123,7 +123,7 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   hooks_->end_step();
 }
 
-/// Where gradients are sharded, a unit's place has been another's before.
+/// If gradients are sharded, a unit's place may hold another unit's gradients.
 void Trainer::clear_unit(int unit) {
   if (plan_.sharing.shards_gradients()) compute_->clear_unit(exec_, unit, !has_sequences_);
 }
@@ -156,8 +156,8 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
       compute_->walk_validation(*hooks_);
       continue;
     }
-    exec_.fence();             // the tokens before have been copied
-    phase("validation", [&] {  // tells the watchdog, too, that there is progress
+    exec_.fence();             // the previous tokens have been copied
+    phase("validation", [&] {  // also reports progress to the watchdog
       fill(tokens, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
       compute_->load(exec_, tokens, 0, sequences);
       compute_->validate(exec_, *hooks_);

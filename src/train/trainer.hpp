@@ -3,13 +3,13 @@
 ///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
 ///
 /// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
-/// size weigh as much as they hold. What crosses the network, and when, is the strategy's (parallel/strategy.hpp), which
-/// the model's hooks drive. Everything works on one arena: after the first step a step allocates nothing, and no launch
-/// waits for the host.
+/// size are weighted by their tokens. The strategy (parallel/strategy.hpp), driven by the model's hooks, decides what
+/// crosses the network, and when. Everything works on one arena: after the first step, steps allocate nothing, and no
+/// launch waits for the host.
 ///
-/// What computes is in compute.hpp, what follows the gradients in update.hpp, what lasts from step to step in
-/// state.hpp, how ranks share it in sharing.hpp, how steps follow each other in pipeline.hpp; this joins them with the
-/// ranks and the data.
+/// The model's computation is in compute.hpp, norm and AdamW in update.hpp, the persistent state in state.hpp, its
+/// distribution over ranks in sharing.hpp, the sequence of steps in pipeline.hpp; this file joins them with the ranks
+/// and the data.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct StepNumbers : PhaseTimes {
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
-  bool was_skipped = false;  // gradients overflowed (fp16) or are not numbers
+  bool was_skipped = false;  // gradients overflowed (fp16) or are NaN
   bool was_cold = false;     // Pipeline::Ended, as step_s
   double step_s = 0;
 };
@@ -57,16 +57,17 @@ struct ValidationSum {
   double loss_sum = 0, tokens = 0;
 };
 
-/// Steps and validations one after another: what a benchmark drives.
+/// A sequence of steps and validations: what a benchmark drives.
 class Steps {
  public:
   static constexpr int kMaxStarted = Pipeline::kMaxStarted;
   virtual ~Steps() = default;
 
-  /// Enqueues one step on the global batch that begins at sample `first_sample`. At most kMaxStarted steps may be
-  /// started and not collected. `launch_by_launch`: never from a graph, so that tools see every kernel.
+  /// Enqueues one step on the global batch that begins at sample `first_sample`. `launch_by_launch`: never from a
+  /// graph, so that tools see every kernel.
+  /// Limits  at most kMaxStarted steps may be started and not collected.
   virtual void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) = 0;
-  /// Waits for the oldest step that was not collected, and says what it did.
+  /// Waits for the oldest step that was not collected, and returns its numbers.
   virtual StepNumbers collect() = 0;
   virtual int started() const = 0;  // and not collected
 
@@ -84,21 +85,21 @@ class Trainer final : public Steps {
  public:
   using Exec = kernels::Device;
 
-  /// Takes the plan's memory on this rank; keeps references to plan, settings and world. Not collective: connect() it
-  /// when every rank has one. `observer` gets every call that the step's own hooks get.
+  /// Allocates the plan's memory on this rank; keeps references to plan, settings and world. Not collective: call
+  /// connect() once every rank has a trainer. `observer` receives every call that the step's own hooks receive.
   Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer = nullptr);
-  ~Trainer() override;  // waits for what is under way: it uses the memory that goes
+  ~Trainer() override;  // waits for the steps in progress, which use the memory it frees
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Connects the ranks. Collective, once, before anything else: where a rank has no trainer, for want of memory, the
-  /// others must know before they wait for it here.
+  /// Connects the ranks. Collective, once, before anything else. If a rank has no trainer for lack of memory, the
+  /// others must learn of it before they wait here.
   void connect() { strategy_->connect(); }
-  /// Waits for what is under way and ends the connection; nothing that runs the model may follow. The other ranks may
-  /// have this one's memory open until they have come here, too: a barrier belongs between this and the trainer's end.
+  /// Waits for what is in progress and ends the connection; nothing that runs the model may follow. The other ranks may
+  /// have this one's memory mapped until they have called it, too: a barrier must separate it from the destructor.
   void disconnect();
 
-  /// Weights from seed and label, moments zero. Collective: where nothing is sharded everyone gets rank 0's weights.
+  /// Weights from seed and label, moments zero. Collective: if nothing is sharded, all ranks receive rank 0's weights.
   void initialize(std::uint64_t seed);
 
   void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) override;
@@ -106,31 +107,32 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// What this rank owns of every tensor of the state; `mine_only`: without what another rank that owns the same gives.
-  /// Good while no step is started.
+  /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.
+  /// Valid until a step is started.
   std::vector<SavedTensor> saved_state(bool mine_only);
-  /// Calls `visit` with host memory for what this rank owns of every tensor of the state; it fills it.
+  /// Calls `visit` with host memory for what this rank owns of every tensor of the state, which it fills.
   void load_state(const std::function<void(const StateTensor&)>& visit);
   StateScalars scalars() const;
   void set_scalars(const StateScalars&);
 
-  /// Weights are about to be read outside of steps: by generate() on one rank and follow() on the others, pass by pass.
+  /// Call before weights are read outside of steps, pass by pass: by generate() on one rank and follow() on the others.
   /// Collective.
   void begin_generation() { strategy_->begin_inference(); }
-  /// Continues `prompt` with the present weights; allocates. Where parameters are sharded, every other rank calls
-  /// follow() for each pass (options.begins_pass); elsewhere it may.
+  /// Continues `prompt` with the current weights; allocates. Every other rank must call follow() for each pass
+  /// (options.begins_pass) if parameters are sharded, and may otherwise.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) {
     return compute_->generate(exec_, prompt, options, *hooks_);
   }
   void follow() { compute_->walk_validation(*hooks_); }
 
-  /// What the link moves between the device and what is offloaded; zeros without parallel.offload. Waits.
+  /// Measures the link between the device and the offloaded state; zeros without parallel.offload.
+  /// Async  waits for the end.
   LinkRate measure_link() const { return update_->measure_link(exec_); }
 
   const State& state() const { return *state_; }
 
-  /// A hash of this rank's weights, bit for bit; joined_fingerprint() makes that of the whole model out of those of the
-  /// ranks that share it: equal on all ranks if they hold the same model. Collective.
+  /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines those of the ranks that
+  /// share a model into that of the whole model: equal on all ranks if they hold the same model.
   std::uint64_t own_fingerprint() const { return state_->fingerprint(); }
   std::uint64_t joined_fingerprint(std::uint64_t own) const;
   std::uint64_t weights_fingerprint() const { return joined_fingerprint(own_fingerprint()); }
@@ -155,10 +157,10 @@ class Trainer final : public Steps {
   std::unique_ptr<State> state_;
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Update> update_;
-  std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), as the hooks, which drive it
+  std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;
-  bool has_sequences_ = true;      // in the micro-step that is enqueued
+  bool has_sequences_ = true;      // in the micro-step being enqueued
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
 };
 

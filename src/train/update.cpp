@@ -114,7 +114,7 @@ class UpdateOf final : public Update {
     kernels::Vector<kernels::MasterWord<Scalar>, Exec> master;
   };
 
-  /// The chunk in a slot: its moments and, unless that is the working copy, its master.
+  /// The chunk in a slot: its moments and its master, unless the latter is the working copy.
   OptimizerState staged_state(const Plan& plan, const memory::Arena<Exec>& arena, int slot) const {
     const auto& staged = plan.state.staged;
     OptimizerState state{array_of<Moment>(arena, staged[0][slot]), array_of<Moment>(arena, staged[1][slot]), master_};
@@ -166,7 +166,7 @@ class UpdateOf final : public Update {
   const optim::StateView<Exec> state_;
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
   std::vector<BlockRange> blocks_of_tensors_, blocks_of_chunks_;  // in blocks_
-  std::optional<Offload> offload_;                                // none: the state is on the device
+  std::optional<Offload> offload_;                                // empty: the state is on the device
   std::vector<OptimizerState> slots_;                             // of offload_
 };
 
@@ -180,7 +180,7 @@ std::int64_t norm_blocks(const Sharing& sharing) {
 
 std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded) {
   std::int64_t blocks = 0;
-  for (const model::Param& param : table.params()) {  // a rank owns one piece of a tensor at most
+  for (const model::Param& param : table.params()) {  // a rank owns at most one piece of a tensor
     const std::int64_t most = std::min(param.count, sharing.ownership.part(param.unit));
     blocks += kernels::ceil_div(most, std::int64_t{kernels::kAdamwBlock});
   }

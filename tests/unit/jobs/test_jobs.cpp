@@ -18,14 +18,14 @@ using test::TestWorld;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(Failure, is_told_and_read_back) {
-  const Failure failure = failure_told(told(Failure(Exit::hang, "2 lines\n75 more")));
+TEST(Failure, is_encoded_and_decoded) {
+  const Failure failure = decoded_failure(encoded(Failure(Exit::hang, "2 lines\n75 more")));
   EXPECT_EQ(failure.code(), Exit::hang);
   EXPECT_STREQ(failure.what(), "2 lines\n75 more");
-  EXPECT_STREQ(failure_told(told(Failure(Exit::files, ""))).what(), "");
+  EXPECT_STREQ(decoded_failure(encoded(Failure(Exit::files, ""))).what(), "");
   for (const char* text : {"", "7", "no number", "4\x01 an address", "99999999999 too many"}) {
-    EXPECT_EQ(failure_told(text).code(), Exit::environment) << text;
-    EXPECT_STREQ(failure_told(text).what(), text);
+    EXPECT_EQ(decoded_failure(text).code(), Exit::environment) << text;
+    EXPECT_STREQ(decoded_failure(text).what(), text);
   }
 }
 

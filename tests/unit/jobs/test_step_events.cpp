@@ -57,7 +57,7 @@ TEST(StepEvents, communication_adds_up_and_begins_anew_when_it_is_taken) {
   EXPECT_DOUBLE_EQ(step.total_s, 2.25);
   EXPECT_DOUBLE_EQ(step.under_way_s, 2) << "the second runs while the first does";
   EXPECT_DOUBLE_EQ(step.exposed_s, 0.5);
-  events::report(events::Communication{"all_reduce[mpi]", "b", 1, 7.0, 8.0, 0});  // told in the order of their ends
+  events::report(events::Communication{"all_reduce[mpi]", "b", 1, 7.0, 8.0, 0});  // reported in the order of their ends
   events::report(events::Communication{"all_reduce[mpi]", "a", 1, 5.0, 7.5, 0});
   events::report(events::Communication{"all_reduce[mpi]", "c", 1, 9.0, 9.5, 0});
   EXPECT_DOUBLE_EQ(events.take_communication().under_way_s, 3.5);

@@ -149,7 +149,7 @@ TEST(Collectives, times_are_asked_for_afterwards) {
   EXPECT_NO_THROW(sum->times());
 }
 
-/// What crosses in parts: `part` elements of every rank, whose values say where they belong and whose they are.
+/// Messages in parts: `part` elements of every rank, whose values encode their position and their rank.
 std::int64_t part_value(std::int64_t i, int rank) { return (i * 37 % 1001 - 500) * (rank + 1); }
 
 template <class Real>

@@ -45,7 +45,7 @@ std::vector<Scalar> values_of(int rank, std::size_t n) {
   return values;
 }
 
-/// In the order of the ranks, in Accum<Scalar>, rounded once.
+/// In rank order, in Accum<Scalar>, rounded once.
 template <class Scalar>
 std::vector<Scalar> sums_of(int ranks, std::size_t n) {
   std::vector<Accum<Scalar>> sums(n);
@@ -58,7 +58,7 @@ std::vector<Scalar> sums_of(int ranks, std::size_t n) {
   return rounded;
 }
 
-/// As many times the same, added up.
+/// The sum of that many equal values.
 template <class Scalar>
 std::vector<Scalar> multiplied(const std::vector<Scalar>& values, int times) {
   std::vector<Scalar> sums(values.size());
@@ -96,7 +96,7 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift) {
 }
 
 TEST_F(CopyEngine, adds_in_the_order_of_the_ranks_and_rounds_once) {
-  for (const std::size_t shift : {0, 1, 64}) {  // behind the begin of an allocation, which is aligned
+  for (const std::size_t shift : {0, 1, 64}) {  // from the start of an allocation, which is aligned
     expect_one_rounding<double>(*this, shift);
     expect_one_rounding<float>(*this, shift);
     expect_one_rounding<bfloat16>(*this, shift);
@@ -311,7 +311,7 @@ TEST_F(CopyEngine, who_leaves_is_not_held_up_by_ranks_that_never_come) {
 }
 
 TEST_F(CopyEngine, memory_that_cannot_be_reached_is_refused_on_every_rank) {
-  if (world.size() == 1) GTEST_SKIP() << "a single rank reaches what it has";
+  if (world.size() == 1) GTEST_SKIP() << "a single rank has no peers";
   std::vector<float> on_host(4);
   const Span host{"values", on_host.data(), 4, Dtype::fp32};
   EXPECT_THROW(engines.make(Operation::all_reduce, host), std::runtime_error);

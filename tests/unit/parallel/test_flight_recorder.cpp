@@ -177,7 +177,7 @@ TEST(FlightRecorder, says_why_the_other_ranks_are_not_seen) {
   auto nowhere = std::make_unique<SharedMemory>(FlightRecorder::bytes_for(2), SharedMemory::Address{});
   FlightRecorder recorder(std::move(nowhere), 1, 2, 1, 2);
   transfer(recorder);
-  EXPECT_THAT(recorder.report(kNever_s), Contains(HasSubstr("not seen from here: the process that should make")));
+  EXPECT_THAT(recorder.report(kNever_s), Contains(HasSubstr("not visible here: the process that creates")));
 }
 
 TEST(FlightRecorder, says_why_a_streams_transfers_are_not_recorded) {

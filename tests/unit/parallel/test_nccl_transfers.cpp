@@ -79,7 +79,7 @@ void run(Transfer& transfer) {
   exec.fence();
 }
 
-/// The ranks 0 .. n-1.
+/// Ranks 0 .. n-1.
 std::vector<int> first_ranks(int n) {
   std::vector<int> ranks(n);
   for (int rank = 0; rank < n; ++rank) ranks[rank] = rank;
@@ -373,7 +373,7 @@ TEST_P(Nccl, refuses_transfers_that_it_cannot_do) {
   EXPECT_THAT(refusal([&] { nccl().make_group(-1); }), StartsWith("nccl: a group"));
 }
 
-/// Those of `ranks` for which `group_of` says the same as for `rank`.
+/// Those of `ranks` for which `group_of` returns the same as for `rank`.
 template <class GroupOf>
 std::vector<int> members(int ranks, int rank, const GroupOf& group_of) {
   std::vector<int> same;
@@ -431,7 +431,7 @@ TEST_P(Nccl, a_sum_within_groups_and_one_across_them_are_the_sum_of_all) {
   for (int r = 0; r < 3; ++r) {
     buffer.upload(numbers_of_rank<float>(world.rank(), n, r));
     scatter->start(exec);
-    sum->start(within->instance());  // behind it
+    sum->start(within->instance());  // after it
     sum->join(exec);
     exec.fence();
     const std::vector<float> sums = sums_over<float>(first_ranks(world.size()), n, r);

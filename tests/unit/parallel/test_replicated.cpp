@@ -35,7 +35,7 @@ class Listener final : public events::Listener {
   std::vector<Entry> entries;
 };
 
-/// Buckets of so many bytes, each starting when it is full.
+/// Buckets of that many bytes, each starting when it is full.
 GradientOrder buckets_of(std::int64_t bytes) { return {.bucket_bytes = bytes}; }
 
 /// A flat array of gradients of parameters of `counts` elements; counts[0] is the last one's, whose gradient backward

@@ -68,7 +68,7 @@ TEST(Ownership, refuses_gaps_and_no_shards) {
   EXPECT_THROW(Ownership(units, 2), std::invalid_argument);
 }
 
-/// A model that only counts: every weight of unit u is known, and so is the gradient that each rank finds for it.
+/// A model that only counts: every weight of unit u is known, and so is the gradient that each rank computes for it.
 struct Toy {
   static constexpr int kBlocks = 5, kParamsOfUnit = 2;
 

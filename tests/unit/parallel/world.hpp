@@ -1,4 +1,4 @@
-/// For tests of collectives: a World that borrows the MPI which the test's main started, and a sum.
+/// For tests of collectives: a World that borrows the MPI started by the test's main, and a sum.
 #pragma once
 
 #include <exception>
@@ -40,7 +40,7 @@ class BarrierAtEnd {
 
 /// A sum over all ranks that can be started.
 inline std::unique_ptr<parallel::Transfer> connected_sum(parallel::World& world, const parallel::Span& span,
-                                                          const parallel::Span& wire = {}) {
+                                                         const parallel::Span& wire = {}) {
   auto sum = world.collectives().make_all_reduce(span, wire);
   sum->connect();
   return sum;

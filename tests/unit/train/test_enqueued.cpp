@@ -79,8 +79,8 @@ void expect_equal(const Training::Step& a, const Training::Step& b) {
   EXPECT_EQ(a.was_skipped, b.was_skipped);
 }
 
-/// It neither waits nor allocates through Kokkos. For other waits and allocations see StepAsGraph: during a capture the
-/// driver refuses those of every library, and the step fails.
+/// It neither waits nor allocates through Kokkos. StepAsGraph covers other waits and allocations: during a capture the
+/// driver rejects those of every library, and the step fails.
 void expect_costs_nothing(const Case& c) {
   SCOPED_TRACE(c.name + ", " + std::string(name_of(c.dtype)));
   Training training(c.settings, c.dtype);

@@ -12,8 +12,8 @@ namespace {
 
 /// A corpus file and a sampler over it that yields given rows [rows,T+1]: row i is sample samples()[i].
 ///
-/// The sampler's windows lie side by side and share a token with their neighbour, so the rows go to windows that do
-/// not touch, each batch to consecutive samples.
+/// The sampler's windows are adjacent and share a token with their neighbour, so the rows go to windows that do not
+/// touch, each batch to consecutive samples.
 class GivenBatches {
  public:
   GivenBatches(const std::vector<int>& rows, std::int64_t T, std::int64_t batch, std::int64_t vocab_size) {

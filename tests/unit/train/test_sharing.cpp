@@ -74,7 +74,7 @@ struct Case {
   Dtype dtype;
 };
 
-/// What one rank in double does on batches of `batch` sequences, from weights rounded to float.
+/// The results of one rank in double on batches of `batch` sequences, from weights rounded to float.
 struct Expected {
   explicit Expected(std::int64_t batch) {
     config::Settings deck = settings_of({});
@@ -113,7 +113,7 @@ double relative_difference(const std::vector<float>& found, const std::vector<do
   return std::sqrt(difference / size);
 }
 
-/// In float the bound is the one of test_trainer.cpp. A 16-bit path rounds each activation and each gradient of one once:
+/// In float the bound is that of test_trainer.cpp. A 16-bit path rounds each activation and its gradient once:
 /// a step's loss and gradients differ by a few epsilons; twelve steps move the weights by about 0.1 of their size, so
 /// that their relative difference stays a tenth of the gradients'.
 void expect_same_training(const Way& way, const Case& c) {
@@ -222,7 +222,7 @@ TEST(Sharing, gradients_in_16_bits_want_one_micro_step) {
   EXPECT_THROW(train::plan_training(deck, Dtype::bf16, 2), Failure);
 }
 
-/// What a way does in 12 steps of one micro-step in fp32 without clipping.
+/// The results of a way after 12 steps of one micro-step in fp32 without clipping.
 struct Outcome {
   std::vector<double> losses;
   double validation;

@@ -152,7 +152,7 @@ TEST(Training, attention_that_is_kept_is_not_computed_again) {
   EXPECT_EQ(launches(config::Recompute::all), 2 * launches(config::Recompute::all_but_attention));
 }
 
-/// Closes units of the weights that a trainer has, once it has them.
+/// Closes units of the weights of a trainer, once it exists.
 class ClosesUnits final : public model::Hooks {
  public:
   void begin(const Training& training) {
@@ -493,8 +493,8 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
   const std::vector<double>& starts_s = listener.bucket_starts_s;
   ASSERT_EQ(starts_s.size(), params);
 
-  // kernels run between the starts: the head's buckets start before the blocks' attention backward, the blocks' last one
-  // before the embedding's
+  // kernels run between the starts: the head's buckets start before the blocks' attention backward, the blocks' last
+  // one before the embedding's
   std::vector<double> attention_s, embedding_s, cross_entropy_s;
   for (const LaunchRecorder::Launch& launch : recorder.launches()) {
     if (launch.label.starts_with("tessera::attention::") && launch.label.find("backward") != std::string::npos)
