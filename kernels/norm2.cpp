@@ -10,7 +10,7 @@ template <class Exec, class Scalar>
 void SquareNorm<Exec, Scalar>::launch(const Exec& exec) const {
   launch_blocks(exec);
   const Vector<const double, Exec> sums(partial.data(), blocks(x.extent(0)));
-  SquareNormTotal<Exec>{sums, total}.launch(exec);
+  SquareNormTotal<Exec>{.partial = sums, .total = total}.launch(exec);
 }
 
 template <class Exec, class Scalar>
@@ -58,7 +58,7 @@ KOKKOS_FUNCTION void SquareNormTotal<Exec>::operator()(const Member& team) const
   double all = 0;
   Kokkos::parallel_reduce(
       Kokkos::TeamVectorRange(team, partial.extent_int(0)), [&](int i, double& sum) { sum += partial(i); }, all);
-  Kokkos::single(Kokkos::PerTeam(team), [&] { total() = all; });
+  Kokkos::single(Kokkos::PerTeam(team), [&] { total() = scale * all; });
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct SquareNorm<Exec, Scalar>;

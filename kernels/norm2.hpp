@@ -43,7 +43,8 @@ struct SquareNorm {
 template <class Exec>
 struct SquareNormTotal {
   Vector<const double, Exec> partial;  // [blocks]  in
-  Value<double, Exec> total;           // out
+  Value<double, Exec> total;           // out: scale times their sum
+  double scale = 1;
 
   void launch(const Exec& exec) const;
 

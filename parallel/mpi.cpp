@@ -237,7 +237,7 @@ class MpiReduceScatter final : public MpiTransfer {
         message_(wire_.message()),
         sum_(sum),
         part_(part_of(what_, span, size_)) {
-    require_counts(what_, part_);
+    require_counts(what_, span.count);  // libraries count all parts together
     own_.resize(static_cast<std::size_t>(part_ * bytes_of(wire_.message().dtype)));
   }
 

@@ -86,8 +86,7 @@ void Sharded::connect() {
     replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire), &sum_, &gradient_labels_[unit],
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
-  scalar_sum_ = {shards_->make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label,
-                 options_.scalars.bytes()};
+  scalar_sum_ = {all_.make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label, options_.scalars.bytes()};
 
   std::size_t moves = 0;
   const auto connect = [&](Move& move) {
@@ -241,7 +240,6 @@ void Sharded::finish() {
   for (const Pending& pending : pending_) complete(pending);
   pending_.clear();
   for (int unit = 0; unit < ownership_.units(); ++unit) join_replica_sum(unit);
-  is_in_step_ = false;
 }
 
 /// Sums over the replicas also cross the network in the wire of their unit's place.
@@ -283,6 +281,7 @@ void Sharded::add_to_part(int unit, bool is_first) const {
 void Sharded::sum() {
   start(scalar_sum_);
   join(scalar_sum_);
+  is_in_step_ = false;
 }
 
 void Sharded::start(Move& move) {

@@ -7,7 +7,7 @@
 ///       begin_gradients, gradient_ready           per unit, per parameter
 ///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
-///   sum                                           scalars over the ranks that hold the parts of the whole
+///   sum                                           scalars over all ranks; where each has everything, it has them
 ///
 /// Every rank makes the same calls in the same order. Nothing allocates after connect(); if the collectives are
 /// asynchronous, nothing waits on the host, and begin_step() to sum() may be captured in a graph.
@@ -50,7 +50,7 @@ class Strategy {
 
   virtual void finish() = 0;
 
-  /// Sums the scalars that the strategy was made with, in place, over the ranks whose parts make up the whole.
+  /// Sums the scalars that the strategy was made with, in place, over all ranks; nothing where each has everything.
   virtual void sum() = 0;
 
   /// Passes outside of steps follow; they open each unit once, in order, and write no gradients.

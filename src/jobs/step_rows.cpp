@@ -40,6 +40,7 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
     planned(*row.plan);
     require_memory(row.plan->layout, share_of_row(settings, free_at_start_, world_),
                    "\nsmaller batches or models need less");
+    require_pinned_memory(row.plan->layout, world_);
     row.corpus.emplace(
         data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
     row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,

@@ -169,20 +169,24 @@ class TrainingRun {
     std::string text = "\nwhat would fit:";
     config::Settings smaller = settings_;
     const std::int64_t share = plan_->batch.sequences_of(0);
+    const bool wants_one_micro_step = settings_.precision.gradients == config::GradientPrecision::bf16;
     const bool is_any_legal = settings_.parallel.allow_uneven;  // then halving suffices; else divisors only
     for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
-      if (share % micro != 0 && !is_any_legal) continue;
+      if (wants_one_micro_step || (share % micro != 0 && !is_any_legal)) continue;
       smaller.train.micro_batch_size = micro;
       if (fits(train::plan_training(smaller, plan_->options.dtype, world_.size()).layout, available)) {
         return text + fmt::format(" train.micro_batch_size={}", micro);
       }
     }
-    smaller.train.micro_batch_size = 1;
+    smaller.train.micro_batch_size = wants_one_micro_step ? settings_.train.micro_batch_size : 1;
     smaller.train.checkpoint_activations = 1;
     const train::Plan least = train::plan_training(smaller, plan_->options.dtype, world_.size());
-    if (fits(least.layout, available)) return text + " train.micro_batch_size=1 train.checkpoint_activations=1";
-    return text + fmt::format(" nothing: one sequence with train.checkpoint_activations=1 needs {}",
-                              memory::readable_bytes(least.layout.total_bytes()));
+    const char* micro = wants_one_micro_step ? "" : " train.micro_batch_size=1";
+    if (fits(least.layout, available)) return text + micro + " train.checkpoint_activations=1";
+    return text +
+           fmt::format(" nothing:{} train.checkpoint_activations=1 needs {}{}", micro,
+                       memory::readable_bytes(least.layout.total_bytes()),
+                       wants_one_micro_step ? "; precision.gradients=\"fp32\" allows smaller micro-batches" : "");
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------

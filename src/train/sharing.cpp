@@ -50,6 +50,12 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
                                            "ranks",
                                            shards, counted(ranks, "rank")));
   }
+  if (shards > 1 && shards < ranks && parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+    throw Failure(Exit::usage,
+                  "parallel.all_reduce = \"copy_engine\" serves all ranks together, and "
+                  "parallel.shard_ranks cuts them into groups: use \"ring\" or \"auto\", or "
+                  "parallel.shard_ranks = 0");
+  }
   std::vector<parallel::Unit> spans;
   for (const model::UnitSpan& unit : table.units()) spans.push_back({unit.label, unit.first, unit.count});
   const int units = static_cast<int>(spans.size());

@@ -140,6 +140,9 @@ StepNumbers Trainer::collect() {
   n.was_skipped = s.adamw.skip != 0;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
+  const bool is_sharded = plan_.sharing.shard != config::Shard::none;
+  // Gathers are waited for in the forward pass, too: over MPI the strategy knows all of it.
+  if (is_sharded && !world_.collectives().is_asynchronous()) n.exposed_comm_s = strategy_->collect();
   return n;
 }
 

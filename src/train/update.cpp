@@ -47,6 +47,9 @@ class UpdateOf final : public Update {
         master_(master_of<Scalar>(plan, arena)),
         grads_(array_of<const Grad>(arena, plan.state.grads)),
         owned_gradients_(owned_gradients(plan.sharing, shard)),
+        norm_share_(plan.sharing.shard == config::Shard::none
+                        ? 1.0
+                        : static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks),
         m_(array_of<Moment>(arena, plan.state.m)),
         v_(array_of<Moment>(arena, plan.state.v)),
         norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
@@ -78,7 +81,8 @@ class UpdateOf final : public Update {
       done += blocks;
     }
     kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
-                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared)}
+                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
+                                   .scale = norm_share_}
         .launch(exec);
   }
 
@@ -161,6 +165,7 @@ class UpdateOf final : public Update {
   const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
   const kernels::Vector<const Grad, Exec> grads_;
   const std::vector<Range> owned_gradients_;
+  const double norm_share_;  // of each of the ranks that hold the same part: all of them are added
   const kernels::Vector<Moment, Exec> m_, v_;
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;

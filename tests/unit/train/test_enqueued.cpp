@@ -53,6 +53,19 @@ std::vector<Case> cases() {
   Case narrow{"bf16 gradients", small_settings(), Dtype::bf16};
   narrow.settings.precision.gradients = config::GradientPrecision::bf16;
   for (const Case& more : {accumulation, recomputing, unfused, standard, buckets, narrow}) list.push_back(more);
+  for (const config::Shard shard : {config::Shard::none, config::Shard::parameters}) {
+    Case offloaded{"offloaded", small_settings(), Dtype::bf16};
+    offloaded.settings.parallel.shard = shard;
+    offloaded.settings.parallel.offload = config::Offload::optimizer;
+    list.push_back(offloaded);
+  }
+  for (const config::Shard shard : {config::Shard::optimizer, config::Shard::parameters}) {
+    Case paired{"sharded in pairs", small_settings(), Dtype::bf16};
+    paired.settings.parallel.shard = shard;
+    paired.settings.parallel.shard_ranks = 2;
+    paired.settings.precision.reduce = config::ReducePrecision::bf16;
+    if (kRanks->world().size() % 2 == 0) list.push_back(paired);
+  }
   for (const config::Shard shard : {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters}) {
     Case sharded{"sharded", small_settings(), Dtype::bf16};
     sharded.settings.parallel.shard = shard;

@@ -323,6 +323,10 @@ TEST(Sharing, repeats_bit_for_bit) {
     EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == first) << way.name << ", as a graph on GPUs";
     EXPECT_EQ(first.text.size(), kRanks->world().rank() == 0 ? 5u : 0u);
   }
+  for (const Way& way : kVariants) {
+    if (!fits(way)) continue;
+    EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == outcome_of(way)) << way.name << ", as a graph on GPUs";
+  }
 }
 
 TEST(Sharing, initial_weights_do_not_depend_on_who_makes_them) {
