@@ -14,15 +14,15 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   if (options.library == Library::nccl && !can) {
     throw EnvironmentError(
         std::string("parallel.collectives = \"nccl\" needs ") +
-        (kHasNccl ? "a GPU for each rank and ranks share one" : "a build with NCCL and this one has none") +
+        (kHasNccl ? "a GPU for each rank, but ranks share one" : "a build with NCCL, but this one has none") +
         ": set parallel.collectives = \"mpi\"");
   }
   const bool takes_nccl =
       options.library == Library::nccl || (options.library == Library::automatic && can && world.size() > 1);
   if (options.all_reduce != TransferMethod::automatic && world.size() > 1 && !takes_nccl) {
     throw EnvironmentError(
-        "parallel.all_reduce by name wants a GPU for each rank, joined by NCCL, and these ranks talk through "
-        "MPI: set parallel.all_reduce = \"auto\"");
+        "parallel.all_reduce by name needs a GPU for each rank, joined by NCCL, but these ranks communicate "
+        "through MPI: set parallel.all_reduce = \"auto\"");
   }
   if constexpr (kHasNccl) {
     if (takes_nccl) {

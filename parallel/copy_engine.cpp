@@ -141,7 +141,7 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
   std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
-                             "; parallel.all_reduce=\"ring\" does without";
+                             "; parallel.all_reduce=\"ring\" does without them";
     if (tells_of_no_memory(fault)) throw MemoryError(text);
     throw EnvironmentError(text);
   }

@@ -53,11 +53,11 @@ std::string architecture_fault(const std::string& compiled, int major, int minor
   // that one only.
   if (is_specific ? here == number : here / 10 == number / 10 && here >= number) return "";
   std::string text = device + " has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-                     ", and this build has code for sm_" + compiled + " only: ";
+                     ", but this build has code only for sm_" + compiled + ": ";
   if (here == 90) return text + "build with the preset cuda (scripts/build cuda)";
   if (here / 10 == 8) return text + "build with the preset cuda-ampere80 (scripts/build cuda-ampere80)";
   return text +
-         "this version serves compute capability 8.0 to 9.0 (presets cuda-ampere80 and cuda); choose such a GPU "
+         "this version supports compute capability 8.0 to 9.0 (presets cuda-ampere80 and cuda); choose such a GPU "
          "with CUDA_VISIBLE_DEVICES";
 }
 
@@ -74,7 +74,7 @@ std::string version_text(int version) {
   const std::string seen = visible ? " (CUDA_VISIBLE_DEVICES=" + std::string(visible) + ")" : "";
   int driver = 0;
   if (error == cudaErrorNoDevice) {
-    throw EnvironmentError("this build computes on GPUs and sees none" + seen +
+    throw EnvironmentError("this build computes on GPUs but sees none" + seen +
                            ": start it on a machine with an NVIDIA GPU, or build for CPUs with "
                            "scripts/build cpu");
   }
@@ -82,12 +82,12 @@ std::string version_text(int version) {
     cudaDriverGetVersion(&driver);
     if (driver == 0) {
       throw EnvironmentError(
-          "this build computes on GPUs and there is no NVIDIA driver here: install one, or "
+          "this build computes on GPUs but there is no NVIDIA driver here: install one, or "
           "build for CPUs with scripts/build cpu");
     }
-    throw EnvironmentError("the NVIDIA driver serves CUDA up to " + version_text(driver) +
-                           " and this build uses CUDA " + version_text(CUDART_VERSION) +
-                           ": update the driver, or build with a CUDA toolkit that it serves");
+    throw EnvironmentError("the NVIDIA driver supports CUDA up to " + version_text(driver) +
+                           " but this build uses CUDA " + version_text(CUDART_VERSION) +
+                           ": update the driver, or build with a CUDA toolkit that it supports");
   }
   if (error == cudaErrorNoKernelImageForDevice) {
     throw EnvironmentError(what + ": build again, for this GPU (scripts/build cuda, or cuda-ampere80)");

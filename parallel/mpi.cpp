@@ -60,7 +60,7 @@ class Sum {
       case Dtype::int32: break;
     }
     throw std::invalid_argument("mpi " + std::string(operation) + " of " + span.label + ": " +
-                                std::string(name_of(span.dtype)) + " is not summed here");
+                                std::string(name_of(span.dtype)) + " cannot be summed");
   }
 
  private:
@@ -101,7 +101,7 @@ class Reachable {
 std::int64_t part_of(const std::string& what, const Span& span, int ranks) {
   if (span.count % ranks == 0) return span.count / ranks;
   throw std::invalid_argument("mpi " + what + ": its " + std::to_string(span.count) +
-                              " elements cannot be cut into parts for " + std::to_string(ranks) + " ranks");
+                              " elements cannot be divided into parts for " + std::to_string(ranks) + " ranks");
 }
 
 void require_counts(const std::string& what, std::int64_t count) {
@@ -150,7 +150,7 @@ class MpiTransfer : public Transfer {
   }
 
   Times times() override {
-    if (!is_complete_) throw std::logic_error("mpi " + what_ + ": asked for times while it runs");
+    if (!is_complete_) throw std::logic_error("mpi " + what_ + ": times requested while it runs");
     return {start_s_, end_s_, joined_s_};
   }
 
@@ -261,7 +261,7 @@ class MpiReduceScatter final : public MpiTransfer {
   Reachable message_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
   std::int64_t part_;      // elements
-  std::vector<char> own_;  // the sums: MPI must not write them over what it reads
+  std::vector<char> own_;  // the sums, separate from what MPI reads
 };
 
 class MpiAllGather final : public MpiTransfer {

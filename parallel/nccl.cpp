@@ -60,7 +60,7 @@ ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
     case Dtype::fp16: return ncclFloat16;
     case Dtype::int32: break;
   }
-  throw std::invalid_argument(what + ": " + std::string(name_of(message.dtype)) + " is not summed here");
+  throw std::invalid_argument(what + ": " + std::string(name_of(message.dtype)) + " cannot be summed");
 }
 
 void require_device_memory(const std::string& what, const Span& span) {
@@ -75,7 +75,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
   const std::string text = std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm) + ")";
   if (tells_of_no_memory(text)) {
     throw MemoryError(text +
-                      ": NCCL finds no memory left; nvidia-smi shows who holds the GPU's, and smaller batches "
+                      ": NCCL has run out of memory; nvidia-smi shows what uses the GPU's, and smaller batches "
                       "or models leave more");
   }
   throw Fault(text + advice);
@@ -196,7 +196,7 @@ class Communicator {
 
   static void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
     parallel::check<EnvironmentError>(result, call, comm,
-                                      ": NCCL_DEBUG=INFO tells more; parallel.collectives=\"mpi\" does without");
+                                      ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" does without NCCL");
   }
 
   static ncclComm_t connect(const World& world) {
@@ -338,7 +338,7 @@ class NcclTransfer final : public Transfer {
   }
 
   Times times() override {
-    if (!was_started_ || !test()) throw std::logic_error(what_ + ": asked for times while it runs");
+    if (!was_started_ || !test()) throw std::logic_error(what_ + ": times requested while it runs");
     const double end_s = comm_.seconds_at(end_);
     return {comm_.seconds_at(begin_), end_s, was_joined_ ? comm_.seconds_at(joined_) : end_s};
   }
@@ -350,7 +350,8 @@ class NcclTransfer final : public Transfer {
     if (operation_ == Operation::all_reduce) return message;
     if (message.count % comm_.size() != 0) {
       throw std::invalid_argument(what_ + ": its " + std::to_string(message.count) +
-                                  " elements cannot be cut into parts for " + std::to_string(comm_.size()) + " ranks");
+                                  " elements cannot be divided into parts for " + std::to_string(comm_.size()) +
+                                  " ranks");
     }
     return place_in(message);
   }
@@ -457,7 +458,7 @@ class NcclCollectives final : public Collectives {
            std::to_string(version % 100) + ", NCCL_ALGO=" + (algorithm ? algorithm : "") +
            (has_pinned_ring_ ? " (set here, so that sums repeat bit for bit)" : " (as the environment says)") +
            (engines_ ? ", transfers by copy engines" : ", transfers by the ring") +
-           (why_ring_.empty() ? "" : " (by copy engines they cannot go: " + why_ring_ + ")");
+           (why_ring_.empty() ? "" : " (copy engines are not available: " + why_ring_ + ")");
   }
 
   bool is_asynchronous() const override { return true; }

@@ -275,7 +275,7 @@ void Sharded::add_to_part(int unit, bool is_first) const {
     case Dtype::fp16: return add<float16>(exec_, from, to);
     case Dtype::int32: break;
   }
-  throw std::invalid_argument("sharded: " + to.label + " is not summed here");
+  throw std::invalid_argument("sharded: " + to.label + " cannot be summed");
 }
 
 void Sharded::sum() {

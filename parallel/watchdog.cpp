@@ -66,29 +66,29 @@ void Watchdog::progress() {
 }
 
 void Watchdog::on(const events::Region& region) {
-  hear("%.*s took %.3f ms", static_cast<int>(region.label.size()), region.label.data(),
-       1e3 * (region.end_s - region.start_s));
+  record("%.*s took %.3f ms", static_cast<int>(region.label.size()), region.label.data(),
+         1e3 * (region.end_s - region.start_s));
 }
 
 void Watchdog::on(const events::CommunicationStart& start) {
-  hear("%.*s of %.*s started, %lld bytes", static_cast<int>(start.operation.size()), start.operation.data(),
-       static_cast<int>(start.label.size()), start.label.data(), static_cast<long long>(start.bytes));
+  record("%.*s of %.*s started, %lld bytes", static_cast<int>(start.operation.size()), start.operation.data(),
+         static_cast<int>(start.label.size()), start.label.data(), static_cast<long long>(start.bytes));
 }
 
 void Watchdog::on(const events::Communication& done) {
-  hear("%.*s of %.*s ended after %.3f ms, %lld bytes", static_cast<int>(done.operation.size()), done.operation.data(),
-       static_cast<int>(done.label.size()), done.label.data(), 1e3 * (done.end_s - done.start_s),
-       static_cast<long long>(done.bytes));
+  record("%.*s of %.*s ended after %.3f ms, %lld bytes", static_cast<int>(done.operation.size()), done.operation.data(),
+         static_cast<int>(done.label.size()), done.label.data(), 1e3 * (done.end_s - done.start_s),
+         static_cast<long long>(done.bytes));
 }
 
-void Watchdog::hear(const char* format, ...) {
+void Watchdog::record(const char* format, ...) {
   const std::lock_guard lock(mutex_);
   progress();
-  Heard& heard = heard_[heard_count_++ % kKept];
-  heard.time_s = progress_s_;
+  Report& report = reports_[report_count_++ % kKept];
+  report.time_s = progress_s_;
   va_list values;
   va_start(values, format);
-  std::vsnprintf(heard.text, sizeof heard.text, format, values);
+  std::vsnprintf(report.text, sizeof report.text, format, values);
   va_end(values);
 }
 
@@ -106,7 +106,7 @@ void Watchdog::guard() {
     const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
     lock.lock();
     if (!fault.empty()) give_up(fault);
-    if (events::now_s() > end_s_) give_up("it leaves by an exception, and has not got anywhere");
+    if (events::now_s() > end_s_) give_up("it leaves by an exception, but has not finished doing so");
     if (!what_.empty() && events::now_s() - progress_s_ > allowed_s()) {
       char text[160];
       std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
@@ -125,15 +125,16 @@ void Watchdog::give_up(const std::string& fault) {
     for (const std::string& line : recorder_->report(std::max(kSilence_s, limit_s_ / 2))) text += me + line + "\n";
   }
   char line[256];
-  if (heard_count_ > 0) text += me + "the last it heard of:\n";
-  for (std::size_t i = heard_count_ > kKept ? heard_count_ - kKept : 0; i < heard_count_; ++i) {
-    const Heard& heard = heard_[i % kKept];
-    std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - heard.time_s, heard.text);
+  if (report_count_ > 0) text += me + "its latest reports:\n";
+  for (std::size_t i = report_count_ > kKept ? report_count_ - kKept : 0; i < report_count_; ++i) {
+    const Report& report = reports_[i % kKept];
+    std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - report.time_s, report.text);
     text += line;
   }
   const int code = departure_ ? departure_->exit_code : exit_code_;
   text += me + "leaves with exit code " + std::to_string(code);
-  if (!departure_) text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s is how long it waits";
+  if (!departure_)
+    text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s sets how long it waits";
   text += "\n";
   // Bypasses every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {

@@ -78,7 +78,7 @@ class Watchdog final : public events::Listener {
 
  private:
   static constexpr int kKept = 24;  // reports kept for the dump
-  struct Heard {
+  struct Report {
     double time_s = 0;
     char text[120] = "";
   };
@@ -86,7 +86,7 @@ class Watchdog final : public events::Listener {
   void begin(std::string_view what, double patience);
   void end();
   void progress();  // with mutex_ held
-  void hear(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
   double allowed_s() const;
   [[noreturn]] void give_up(const std::string& fault);
@@ -100,8 +100,8 @@ class Watchdog final : public events::Listener {
 
   std::mutex mutex_;  // of all below
   std::condition_variable wake_;
-  std::array<Heard, kKept> heard_;
-  std::size_t heard_count_ = 0;
+  std::array<Report, kKept> reports_;
+  std::size_t report_count_ = 0;
   std::string what_;  // the operation watched; empty: none
   double patience_ = 1, progress_s_ = 0;
   double longest_s_ = 0;                                    // longest silence of watches without extra patience

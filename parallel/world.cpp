@@ -192,7 +192,7 @@ void check_launcher(int ranks, const char* slurm_ntasks) {
   const int tasks = std::atoi(slurm_ntasks);
   if (tasks == ranks) return;
   throw EnvironmentError(
-      "MPI counts " + std::to_string(ranks) + " ranks where SLURM_NTASKS says " + slurm_ntasks +
+      "MPI has " + std::to_string(ranks) + " ranks but SLURM_NTASKS is " + slurm_ntasks +
       ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
       "mpirun, with SLURM_NTASKS=" +
       std::to_string(ranks));

@@ -1,4 +1,4 @@
-/// Random rounding to bfloat16, up or down, unbiased on average: a sum that grows by less than half a unit in the last
+/// Unbiased random rounding to bfloat16, up or down: a sum that grows by less than half a unit in the last
 /// place would stand still if it were rounded to nearest.
 ///
 ///   P(up) = (x - down) / (up - down)

@@ -163,13 +163,13 @@ std::unique_ptr<Source> open_bin(const std::string& path) {
     throw unusable(path, fmt::format("the llm.c header has {} bytes of {}", file.bytes(), kHeaderBytes), again);
   }
   if (header[1] != format.version) {
-    throw unusable(path, fmt::format("llm.c token file of version {} where {} is read", header[1], format.version),
+    throw unusable(path, fmt::format("llm.c token file of version {}, not {}", header[1], format.version),
                    "Write it again with the current llm.c scripts");
   }
   const std::int64_t payload = file.bytes() - kHeaderBytes;
   if (header[2] <= 0 || payload != header[2] * format.token_bytes) {
     throw unusable(path,
-                   fmt::format("the llm.c header promises {} tokens of {} bytes, {} bytes follow it", header[2],
+                   fmt::format("the llm.c header promises {} tokens of {} bytes, but {} bytes follow it", header[2],
                                format.token_bytes, payload),
                    again);
   }

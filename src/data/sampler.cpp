@@ -35,7 +35,7 @@ void require_window(const Corpus& corpus, const char* part, std::int64_t tokens,
 }  // namespace
 
 Permutation::Permutation(std::int64_t size, std::uint64_t key) : size_(static_cast<std::uint64_t>(size)), key_(key) {
-  if (size < 1) throw std::invalid_argument(fmt::format("Permutation: size {} where 1 or more is needed", size));
+  if (size < 1) throw std::invalid_argument(fmt::format("Permutation: size {}, must be at least 1", size));
   half_bits_ = std::max((static_cast<int>(std::bit_width(size_ - 1)) + 1) / 2, 1);
 }
 

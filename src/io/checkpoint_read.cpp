@@ -56,11 +56,11 @@ h5::File open_index(const fs::path& folder, std::string_view option) {
     if (found == expected) throw;  // else the checksum explains more than HDF5 does
   }
   if (version != kVersion) {
-    throw damaged(path, fmt::format("checkpoint format version {} where this program reads {}", version, kVersion),
+    throw damaged(path, fmt::format("checkpoint format version {}, but this program reads {}", version, kVersion),
                   option);
   }
   if (found != expected)
-    throw damaged(path, fmt::format("damaged: its checksum is {}, index.xxh3 says {}", found, expected), option);
+    throw damaged(path, fmt::format("damaged: its checksum is {}, but index.xxh3 says {}", found, expected), option);
   return std::move(*index);
 }
 

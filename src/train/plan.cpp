@@ -97,7 +97,7 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
         Exit::usage,
         fmt::format(
             "attention.tuned = true{}: {} has no such kernel for {} and heads of width {}. The mma kernels "
-            "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels want a build for "
+            "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels need a build for "
             "sm_90a and one of their widths. Set {}",
             choice.forward == fastest.forward && choice.backward == fastest.backward
                 ? ""

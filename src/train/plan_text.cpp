@@ -102,7 +102,7 @@ std::string plan_text(const config::Settings& settings, int started) {
   const bool is_on_gpu = !machine.target.is_host;
   config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
   if (!machine.is_one_host && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
-    throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" wants all ranks on one host, and "
+    throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" needs all ranks on one host, and "
                                            "plan.ranks_per_node = {} puts {} ranks on several: set parallel.all_reduce "
                                            "= \"auto\"",
                                            settings.plan.ranks_per_node, ranks));

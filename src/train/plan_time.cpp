@@ -13,7 +13,7 @@ namespace {
 double real(std::int64_t count) { return static_cast<double>(count); }
 
 /// TFLOP/s of causal attention on one H200 in bf16, sums in a fixed order, for a batch of 16,384 tokens of 2,048
-/// channels: measured on an idle GPU, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
+/// channels: measured on a rested GPU, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
 struct AttentionRow {
   kernels::Engine engine;
   std::int64_t head_width, length;

@@ -32,7 +32,7 @@ struct Sharing {
   /// Elements of each place: those of its largest unit.
   std::vector<std::int64_t> sizes_of(const std::vector<int>& places) const;
 
-  // Where a unit begins in the persistent array of weights, and the elements of those of weights and gradients.
+  // Where a unit's weights begin, and the elements of all weights and gradients that persist from step to step.
   std::int64_t weights_first(int unit) const {
     return shards_weights() ? ownership.owned_first(unit) : ownership.whole_first(unit);
   }

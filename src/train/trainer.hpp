@@ -41,7 +41,7 @@ struct StepNumbers : PhaseTimes {
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
-  bool was_skipped = false;  // gradients overflowed (fp16) or are NaN
+  bool was_skipped = false;  // gradients are not finite
   bool was_cold = false;     // Pipeline::Ended, as step_s
   double step_s = 0;
 };

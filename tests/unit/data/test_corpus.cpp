@@ -198,11 +198,11 @@ TEST(BinCorpus, refuses_files_that_were_cut_off) {
   };
   const std::string whole = llmc_file(20240520, 1, 4, kTokens);
   EXPECT_THAT(refusal(whole.substr(0, 500)), AllOf(HasSubstr("a.bin"), HasSubstr("header has 500 bytes of 1024")));
-  EXPECT_THAT(refusal(whole.substr(0, 1024)), HasSubstr("promises 4 tokens of 2 bytes, 0 bytes follow"));
+  EXPECT_THAT(refusal(whole.substr(0, 1024)), HasSubstr("promises 4 tokens of 2 bytes, but 0 bytes follow"));
   EXPECT_THAT(refusal(whole.substr(0, 1031)), HasSubstr("7 bytes follow"));
   EXPECT_THAT(refusal(whole + "xx"), HasSubstr("10 bytes follow"));
   EXPECT_THAT(refusal(llmc_file(20240520, 1, -4, kTokens)), HasSubstr("promises -4 tokens"));
-  EXPECT_THAT(refusal(llmc_file(20240520, 2, 4, kTokens)), HasSubstr("version 2 where 1 is read"));
+  EXPECT_THAT(refusal(llmc_file(20240520, 2, 4, kTokens)), HasSubstr("version 2, not 1"));
   EXPECT_THAT(refusal("odd"), HasSubstr("3 bytes are not a whole number of uint16"));
 }
 

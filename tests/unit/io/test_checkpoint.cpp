@@ -377,7 +377,7 @@ TEST_F(DamagedCheckpoint, wrong_version) {
     file.set_attribute("format_version", std::int64_t{2});
     file.close();
   }
-  EXPECT_THAT(refusal(), names_and_offers("index.h5", "format version 2 where this program reads 1"));
+  EXPECT_THAT(refusal(), names_and_offers("index.h5", "format version 2, but this program reads 1"));
 }
 
 TEST_F(DamagedCheckpoint, no_such_folder) {

@@ -103,7 +103,7 @@ TEST(ExitCode, of_an_exception_is_its_own_or_what_its_words_mean) {
 TEST(HostMemory, available_is_plausible) {
   const std::int64_t bytes = available_host_bytes();
   EXPECT_GT(bytes, std::int64_t{1} << 20);  // this test runs
-  EXPECT_LT(bytes, std::int64_t{1} << 50);  // no machine has a pebibyte: "no limit" was not taken for a number
+  EXPECT_LT(bytes, std::int64_t{1} << 50);  // less than a pebibyte: "no limit" is not taken for a number
 }
 
 /// A machine as its files describe it.

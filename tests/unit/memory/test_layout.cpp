@@ -130,7 +130,7 @@ TEST(Layout, is_never_smaller_than_what_lives_at_once_and_seldom_much_larger) {
     used += static_cast<double>(layout.arena_bytes());
     needed += static_cast<double>(layout.peak_by_category()[kCategories]);
   }
-  EXPECT_LT(used, 1.25 * needed);  // 1.14 when written: padding of small tensors, and gaps
+  EXPECT_LT(used, 1.25 * needed);  // about 1.14: padding of small tensors, and gaps
 }
 
 TEST(Layout, is_deterministic) {
@@ -175,7 +175,7 @@ TEST(Layout, peaks_are_those_of_a_sum_over_every_tick) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Layout layout = random_layout(seed);
     std::vector<std::int64_t> peaks(kCategories + 1, 0);
-    for (int tick = 0; tick < 64; ++tick) {  // a lifetime that is over never begins or ends again
+    for (int tick = 0; tick < 64; ++tick) {  // a lifetime that has ended never begins or ends again
       std::int64_t all = 0;
       for (int category = 0; category < kCategories; ++category) {
         std::int64_t live = 0;

@@ -1,5 +1,5 @@
-/// Hooks that overwrite the weights of every closed unit with NaN, so that a kernel which reads a weight outside its
-/// unit's opening shows: its results are NaN. Between passes all weights are as they were.
+/// Hooks that overwrite the weights of every closed unit with NaN, so that a kernel that reads a weight while its unit
+/// is closed produces NaN. Between passes all weights are restored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class ClosedUnits final : public model::Hooks {
   void gradient_ready(int param) override {
     EXPECT_TRUE(open_.count({model::Pass::backward, table_.params()[param].unit})) << table_.params()[param].label;
   }
-  int passes = 0;  // that are over
+  int passes = 0;  // completed
 
  private:
   using Weights = kernels::Vector<Scalar, Device>;

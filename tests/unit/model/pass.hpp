@@ -25,7 +25,7 @@ struct PassOptions {
   bool for_training = true;     // false: run(false) only
 };
 
-/// Copies host numbers into an array of another type.
+/// Copies host values into an array of another type.
 template <class To, class From>
 void upload(To* to, const std::vector<From>& from) {
   std::vector<To> host(from.size());
@@ -94,7 +94,7 @@ class Pass {
     add(with_gradients, hooks, grad_scale);
   }
 
-  /// The same, added to the present gradients and loss.
+  /// The same, added to the current gradients and loss.
   void add(bool with_gradients = true, model::Hooks* hooks = nullptr, double grad_scale = 0) {
     model::Hooks silent;
     model::Hooks& listening = hooks ? *hooks : silent;

@@ -19,7 +19,7 @@ using kernels::AttentionKind;
 
 /// At every tick, overwrites with NaN all memory that no live tensor owns, and checks at the next tick that nothing has
 /// been written there except tensors that have become live since. So a kernel that reads a tensor before it was written
-/// or after its lifetime, or writes outside of one, is found even if the memory happens to be free.
+/// or after its lifetime, or writes outside one, is found even if the memory happens to be free.
 class Poisoner final : public model::Hooks {
  public:
   template <class Scalar>
@@ -167,7 +167,7 @@ TEST(Activations, checkpointing_trades_memory_as_it_should) {
   const auto bytes = [&](int checkpoint) {
     return activation_bytes(shape, {4, Dtype::fp32, true, checkpoint, AttentionKind::flash2});
   };
-  // One block's tensors are 8C + 2F numbers a row (and a few); with checkpoints one segment of them is alive at once.
+  // One block's tensors are 8C + 2F numbers per row (and a few); with checkpointing one segment is live at once.
   const double row = 4.0 * (8 * 128 + 2 * 352), rows = 4 * 128;
   EXPECT_NEAR(static_cast<double>(bytes(0)), 12 * row * rows, 0.1 * 12 * row * rows);
   EXPECT_LT(bytes(1), bytes(2));

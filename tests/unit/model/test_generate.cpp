@@ -31,7 +31,7 @@ std::vector<int> generate_slowly(Pass<Scalar>& pass, const std::vector<int>& pro
     pass.run(false);
     const std::vector<double> logits = pass.logits();
     generated.push_back(static_cast<int>(std::max_element(logits.end() - V, logits.end()) - (logits.end() - V)));
-    if (static_cast<int>(seen.size()) == T) seen.erase(seen.begin(), seen.end() - T / 2);  // full: the newer half stays
+    if (static_cast<int>(seen.size()) == T) seen.erase(seen.begin(), seen.end() - T / 2);  // full: keep the newer half
     seen.push_back(generated.back());
   }
   return generated;

@@ -173,7 +173,7 @@ TEST(InitialValue, depends_on_seed_label_and_index_alone) {
   std::set<double> seen;
   for (std::int64_t i = 0; i < 1000; ++i) {
     const double value = InitialValues(1, a)(i);
-    EXPECT_EQ(InitialValues(1, a)(i), value);      // asked again, in any order
+    EXPECT_EQ(InitialValues(1, a)(i), value);      // evaluated again, in any order
     EXPECT_EQ(InitialValues(1, moved)(i), value);  // wherever the tensor lies
     EXPECT_NE(InitialValues(2, a)(i), value);
     EXPECT_NE(InitialValues(1, b)(i), value);

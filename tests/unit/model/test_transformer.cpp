@@ -19,8 +19,8 @@ namespace {
 using kernels::AttentionKind;
 
 /// Error of the whole model, relative to the largest entry of a tensor. Between a weight and the loss lie about 12
-/// roundings to Scalar per block, forward and again backward; they add up like a random walk. (Half of it is what
-/// bfloat16 and float16 came to when this was written, less than a tenth what float and double did.)
+/// roundings to Scalar per block, forward and again backward; they add up like a random walk. (bfloat16 and float16
+/// reach half of it, float and double less than a tenth.)
 template <class Scalar>
 double model_tolerance(const model::Shape& shape) {
   return std::sqrt(24.0 * static_cast<double>(shape.L)) * tolerance<Scalar>(static_cast<double>(shape.C));
@@ -72,7 +72,7 @@ TYPED_TEST(Transformer, repeats_bit_for_bit) {
 TYPED_TEST(Transformer, checkpointing_gives_the_same_bits) {
   const Golden& golden = this->golden;
   model::Shape deep = golden.shape;
-  deep.L = 5;  // segments of 2 and 3 leave a shorter one; 5 and 7 are one segment, alive at once
+  deep.L = 5;  // segments of 2 and 3 leave a shorter one; 5 and 7 are a single segment, live at once
   const auto tokens = uniform_int(3 * 25, 5, 0, 61);
   for (const AttentionKind attention : {AttentionKind::standard, AttentionKind::flash2}) {
     Pass<TypeParam> plain(deep, {.sequences = 3, .attention = attention});

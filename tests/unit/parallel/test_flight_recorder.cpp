@@ -170,7 +170,7 @@ TEST(FlightRecorder, has_lanes_until_they_are_taken) {
 
 TEST(FlightRecorder, says_that_ranks_of_other_hosts_are_not_seen) {
   Host host(2, 8);
-  EXPECT_THAT(host[0].report(kNever_s), Contains(HasSubstr("6 of 8 ranks, those of other hosts, are not seen")));
+  EXPECT_THAT(host[0].report(kNever_s), Contains(HasSubstr("6 of 8 ranks, those of other hosts, are not visible")));
 }
 
 TEST(FlightRecorder, says_why_the_other_ranks_are_not_seen) {

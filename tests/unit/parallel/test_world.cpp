@@ -37,7 +37,7 @@ TEST(CheckLauncher, accepts_agreement_and_no_slurm) {
 TEST(CheckLauncher, refuses_another_count_and_names_both) {
   const std::string message = environment_failure_of([] { check_launcher(1, "8"); });
   EXPECT_THAT(message, HasSubstr("1 ranks"));
-  EXPECT_THAT(message, HasSubstr("SLURM_NTASKS says 8"));
+  EXPECT_THAT(message, HasSubstr("SLURM_NTASKS is 8"));
   EXPECT_THAT(message, HasSubstr("--mpi=pmix"));
 }
 
