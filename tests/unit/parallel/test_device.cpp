@@ -52,12 +52,12 @@ TEST(Device, runs_code_of_its_own_architecture) {
 
 TEST(Device, that_cannot_run_the_code_is_named_with_the_build_that_it_can) {
   EXPECT_THAT(architecture_fault("90a", 8, 0, "A100"),
-              AllOf(HasSubstr("A100 has compute capability 8.0"), HasSubstr("sm_90a only"),
+              AllOf(HasSubstr("A100 has compute capability 8.0"), HasSubstr("code only for sm_90a"),
                     HasSubstr("scripts/build cuda-ampere80")));
   EXPECT_THAT(architecture_fault("80", 9, 0, "H200"), HasSubstr("build with the preset cuda (scripts/build cuda)"));
   EXPECT_THAT(architecture_fault("90a", 10, 0, "B200"), HasSubstr("CUDA_VISIBLE_DEVICES"));
   EXPECT_THAT(architecture_fault("90a", 12, 0, "RTX"), HasSubstr("8.0 to 9.0"));
-  EXPECT_THAT(architecture_fault("86", 8, 0, "A100"), HasSubstr("sm_86 only"));
+  EXPECT_THAT(architecture_fault("86", 8, 0, "A100"), HasSubstr("code only for sm_86"));
 }
 
 TEST(Device, memory_is_told_from_the_hosts) {
