@@ -22,6 +22,11 @@ struct Span {
   Dtype dtype = Dtype::fp32;
 
   std::int64_t bytes() const { return count * bytes_of(dtype); }
+
+  /// `length` of its elements, from `first` on.
+  Span part(std::int64_t first, std::int64_t length) const {
+    return {label, static_cast<char*>(data) + first * bytes_of(dtype), length, dtype};
+  }
 };
 
 /// One operation of a group of ranks on fixed memory. May be started again once it has completed: its resources are

@@ -28,8 +28,8 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     end -= bucket.span.count;
     Span narrow{};
     if (wire.count != 0) {
-      narrow = {bucket.span.label, static_cast<char*>(wire.data) + end * bytes_of(wire.dtype), bucket.span.count,
-                wire.dtype};
+      narrow = wire.part(end, bucket.span.count);
+      narrow.label = bucket.span.label;
     }
     bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
     bucket.wire = wire.count != 0 ? narrow : bucket.span;

@@ -329,18 +329,14 @@ void Sharded::poison(const Span& weights) const {
 void Sharded::poison_other_parts(int unit) const {
   const Span& whole = memory_[unit].weights;
   const std::int64_t before = shards_->rank() * ownership_.part(unit), part = ownership_.part(unit);
-  const auto elements = [&](std::int64_t first, std::int64_t count) {
-    return Span{whole.label, static_cast<char*>(whole.data) + first * bytes_of(whole.dtype), count, whole.dtype};
-  };
-  poison(elements(0, before));
-  poison(elements(before + part, whole.count - before - part));
+  poison(whole.part(0, before));
+  poison(whole.part(before + part, whole.count - before - part));
 }
 
 /// This rank's part of a whole unit.
 Span Sharded::own_slice(const Span& whole) const {
   const std::int64_t part = whole.count / ownership_.shards();
-  return {whole.label, static_cast<char*>(whole.data) + shards_->rank() * part * bytes_of(whole.dtype), part,
-          whole.dtype};
+  return whole.part(shards_->rank() * part, part);
 }
 
 }  // namespace tessera::parallel

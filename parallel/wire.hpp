@@ -36,8 +36,8 @@ class Wire {
   void widen(const kernels::Device& exec) const { widen(exec, 0, span_.count); }
   void widen(const kernels::Device& exec, std::int64_t first, std::int64_t count) const {
     if (!is_narrow()) return;
-    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(part(wire_, first, count)),
-                                                        .to = numbers<float>(part(span_, first, count))}
+    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_.part(first, count)),
+                                                        .to = numbers<float>(span_.part(first, count))}
         .launch(exec);
   }
 
@@ -45,10 +45,6 @@ class Wire {
   template <class Number>
   static kernels::Vector<Number, kernels::Device> numbers(const Span& span) {
     return kernels::Vector<Number, kernels::Device>(static_cast<Number*>(span.data), span.count);
-  }
-
-  static Span part(const Span& whole, std::int64_t first, std::int64_t count) {
-    return {whole.label, static_cast<char*>(whole.data) + first * bytes_of(whole.dtype), count, whole.dtype};
   }
 
   Span span_, wire_;

@@ -439,11 +439,14 @@ class TrainingRun {
     }
     std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
     bool was_cut = false;
-    const model::GenerateOptions options{
-        settings_.train.sample_tokens,   settings_.generate.temperature,
-        settings_.generate.top_k,        settings_.job.seed,
-        is_text ? data::kEndOfText : -1, [&] { return was_cut = agree(goes_on) != goes_on; },
-        [&] { agree(begins_pass); }};
+    model::GenerateOptions options{settings_.train.sample_tokens,
+                                   settings_.generate.temperature,
+                                   settings_.generate.top_k,
+                                   settings_.job.seed,
+                                   is_text ? data::kEndOfText : -1,
+                                   [&] { return was_cut = agree(goes_on) != goes_on; },
+                                   {}};
+    if (plan_->sharing.is_sharded()) options.begins_pass = [&] { agree(begins_pass); };
     const std::vector<int> sample = trainer_->generate(tokens, options);
     if (!was_cut) agree(is_whole);
     for (const int token : sample) {

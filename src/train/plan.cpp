@@ -246,8 +246,9 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   }
   const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;
+  const model::ParamTable table(shape);
   Plan plan{.shape = shape,
-            .table = model::ParamTable(shape),
+            .table = table,
             .batch = batch,
             .options = {.sequences = batch.micro_sequences,
                         .dtype = dtype,
@@ -262,7 +263,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
             .layout = {},
             .activations = {},
             .state = {},
-            .sharing = share_units(settings.parallel, model::ParamTable(shape), ranks)};
+            .sharing = share_units(settings.parallel, table, ranks)};
   const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const Storage storage{.weights = dtype,
@@ -281,7 +282,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
-  if (machine.target.is_host && plan.sharing.shard != config::Shard::none) {  // reduce-scatters keep their results
+  if (machine.target.is_host && plan.sharing.is_sharded()) {  // reduce-scatters keep their results
     plan.layout.add_outside("MPI's sums",
                             plan.sharing.ownership.owned_count() * bytes_of(has_wire ? Dtype::bf16 : gradients));
   }
@@ -326,7 +327,7 @@ NetworkBytes network_bytes(const Plan& plan) {
   const bool is_narrow = t.wire != kAbsent || !t.unit_wires.empty();
   const std::int64_t gradient = is_narrow ? bytes_of(Dtype::bf16) : bytes_of(plan.layout[t.grads].dtype);
   const auto share = [](int of) { return static_cast<double>(of - 1) / of; };  // of a span that a rank sends
-  if (sharing.shard == config::Shard::none) {
+  if (!sharing.is_sharded()) {
     bytes.gradients = static_cast<double>(o.whole_count() * gradient);
     bytes.all_reduce = 2 * share(ranks) * bytes.gradients;
     return bytes;
@@ -372,7 +373,7 @@ std::string describe_network(const Plan& plan) {
   const auto readable = [](double count) { return memory::readable_bytes(static_cast<std::int64_t>(count)); };
   const int shards = sharing.ownership.shards();
   std::string text;
-  if (sharing.shard != config::Shard::none) {
+  if (sharing.is_sharded()) {
     text += fmt::format("sharing    {} in {} parts{}\n", name_of(sharing.shard), shards,
                         shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
   }

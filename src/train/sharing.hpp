@@ -23,6 +23,7 @@ struct Sharing {
   std::vector<int> weights_places;   // [units] of gathered weights
   std::vector<int> gradient_places;  // [units] of gradients in transit
 
+  bool is_sharded() const { return shard != config::Shard::none; }
   bool shards_gradients() const { return shard == config::Shard::gradients || shard == config::Shard::parameters; }
   bool shards_weights() const { return shard == config::Shard::parameters; }
 

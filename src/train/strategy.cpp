@@ -17,8 +17,8 @@ using Arena = memory::Arena<kernels::Device>;
 /// Elements first .. first + count - 1 of a tensor of the arena.
 parallel::Span span_of(const Arena& arena, memory::TensorId id, std::int64_t first, std::int64_t count,
                        std::string label) {
-  const Dtype dtype = arena.layout()[id].dtype;
-  return {std::move(label), static_cast<char*>(arena.raw(id)) + first * bytes_of(dtype), count, dtype};
+  const memory::Tensor& tensor = arena.layout()[id];
+  return parallel::Span{std::move(label), arena.raw(id), tensor.count, tensor.dtype}.part(first, count);
 }
 
 parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::string& label) {
@@ -94,7 +94,7 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                                   parallel::World& world, const kernels::Device& exec,
                                                   const Arena& arena) {
   const Sharing& sharing = plan.sharing;
-  if (sharing.shard == config::Shard::none) return make_replicated(plan, settings, world, exec, arena);
+  if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
                                    .shards_weights = sharing.shards_weights(),

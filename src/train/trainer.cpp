@@ -57,7 +57,7 @@ void Trainer::disconnect() {
 
 void Trainer::initialize(std::uint64_t seed) {
   // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
-  const bool is_broadcast = plan_.sharing.shard == config::Shard::none && offloaded_bytes(plan_) == 0;
+  const bool is_broadcast = !plan_.sharing.is_sharded() && offloaded_bytes(plan_) == 0;
   state_->clear(exec_);
   if (!is_broadcast || world_.rank() == 0) state_->initialize(exec_, seed);
   exec_.fence();
@@ -140,9 +140,8 @@ StepNumbers Trainer::collect() {
   n.was_skipped = s.adamw.skip != 0;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
-  const bool is_sharded = plan_.sharing.shard != config::Shard::none;
   // Gathers are waited for in the forward pass, too: over MPI the strategy knows all of it.
-  if (is_sharded && !world_.collectives().is_asynchronous()) n.exposed_comm_s = strategy_->collect();
+  if (plan_.sharing.is_sharded() && !world_.collectives().is_asynchronous()) n.exposed_comm_s = strategy_->collect();
   return n;
 }
 

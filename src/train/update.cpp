@@ -47,9 +47,8 @@ class UpdateOf final : public Update {
         master_(master_of<Scalar>(plan, arena)),
         grads_(array_of<const Grad>(arena, plan.state.grads)),
         owned_gradients_(owned_gradients(plan.sharing, shard)),
-        norm_share_(plan.sharing.shard == config::Shard::none
-                        ? 1.0
-                        : static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks),
+        norm_share_(plan.sharing.is_sharded() ? static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks
+                                              : 1.0),
         m_(array_of<Moment>(arena, plan.state.m)),
         v_(array_of<Moment>(arena, plan.state.v)),
         norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
