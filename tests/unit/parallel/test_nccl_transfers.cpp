@@ -358,7 +358,7 @@ TEST_P(Nccl, refuses_transfers_that_it_cannot_do) {
     return refusal([&] { nccl().make_all_gather(one, all); });
   };
   using ::testing::StartsWith;
-  EXPECT_THAT(scatter(span_of(ints)), StartsWith("nccl reduce-scatter of values: int32 is not summed"));
+  EXPECT_THAT(scatter(span_of(ints)), StartsWith("nccl reduce-scatter of values: int32 cannot be summed"));
   EXPECT_THAT(scatter(host), StartsWith("nccl reduce-scatter of values: its memory"));
   EXPECT_THAT(gather(span_of(part), host), StartsWith("nccl all-gather of values: its memory"));
   EXPECT_THAT(gather(span_of(part), span_of(odd)), StartsWith("nccl all-gather of values: its part must be one"));
