@@ -26,7 +26,7 @@ from compare.sides import GPUS, CutShort, Failed, Ours, Report, cut_short
 CASES = ("comm", "orders", "zero1", "parameters", "8b")
 COMPILED = ("blocks", "whole", "eager")
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-COMPILE_LIMIT = {"blocks": 180, "whole": 360, "eager": 60}  # [s] for all models of a call together
+COMPILE_LIMIT = {"blocks": 180, "whole": 360, "eager": 180}  # [s] for all models of a call together
 
 
 def numbers_of(text):

@@ -96,6 +96,8 @@ class TorchRanks:
             process.stdout.close()
         for each in self.processes:
             each.log.close()
+        if self.processes:
+            self.meeting.cleanup()
         self.processes = []
 
 
