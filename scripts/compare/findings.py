@@ -1,4 +1,5 @@
 """What the strategies' cases find: rows of one table, panels of one picture, faults of our side."""
+
 import math
 
 from compare.sides import median, ratio_text
@@ -15,9 +16,21 @@ class Findings:
         `asked` and `aim` are of the column that `judged` names, "ratio" or "ours", where larger is better."""
         if ratios is None:
             ratios = [peer / ours] if known(ours) and known(peer) else []
-        self.rows.append({"case": case, "what": what, "unit": unit, "ours": ours if known(ours) else None,
-                          "peer": peer if known(peer) else None, "ratio": median(ratios) if ratios else None, "ratios": list(ratios),
-                          "asked": asked, "aim": aim, "judged": judged, "note": note})
+        self.rows.append(
+            {
+                "case": case,
+                "what": what,
+                "unit": unit,
+                "ours": ours if known(ours) else None,
+                "peer": peer if known(peer) else None,
+                "ratio": median(ratios) if ratios else None,
+                "ratios": list(ratios),
+                "asked": asked,
+                "aim": aim,
+                "judged": judged,
+                "note": note,
+            }
+        )
 
     def panel(self, title, unit, group, values):
         """Bars of one group of a panel: {series: number}; unknown ones are left out."""
@@ -35,13 +48,19 @@ class Findings:
     def table(self):
         widths = [max((len(row[key]) for row in self.rows), default=0) for key in ("case", "what")]
         case, what = max(widths[0], 4), max(widths[1], 4)
-        lines = [f"{'case':<{case}}  {'what':<{what}}{'ours':>10}{'peer':>10}  {'unit':<9}{'ratio':>18}{'asked':>8}{'aim':>8}"]
+        lines = [
+            f"{'case':<{case}}  {'what':<{what}}{'ours':>10}{'peer':>10}  "
+            f"{'unit':<9}{'ratio':>18}{'asked':>8}{'aim':>8}"
+        ]
         for row in self.rows:
             mark = "x" if row["judged"] == "ratio" else ""
             goals = "".join(f"{'' if row[key] is None else f'{row[key]:g}{mark}':>8}" for key in ("asked", "aim"))
             ratio = ratio_text(row["ratios"]).strip() if len(row["ratios"]) > 1 else number(row["ratio"])
-            lines.append(f"{row['case']:<{case}}  {row['what']:<{what}}{number(row['ours']):>10}{number(row['peer']):>10}  {row['unit']:<9}"
-                         f"{ratio:>18}{goals}  {verdict(row):<14}{row['note']}".rstrip())
+            lines.append(
+                f"{row['case']:<{case}}  {row['what']:<{what}}{number(row['ours']):>10}{number(row['peer']):>10}  "
+                f"{row['unit']:<9}"
+                f"{ratio:>18}{goals}  {verdict(row):<14}{row['note']}".rstrip()
+            )
         lines += [f"OURS FAILED  {fault}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -51,7 +70,7 @@ def known(value):
 
 
 def number(value):
-    if value is None:
+    if not known(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 

@@ -1,4 +1,5 @@
 """Turns of both sides in alternating rounds, each failing by itself."""
+
 import time
 from dataclasses import dataclass, field
 from typing import Callable
@@ -44,8 +45,9 @@ class Block:
     turns: list
     judge: Callable
     models: list = field(default_factory=list)
-    rounds: int | None = None      # None: as many as the call has
+    rounds: int | None = None  # None: as many as the call has
     is_prepared_late: bool = False  # its models need the memory of the others
+    is_concluded: bool = False
 
     def run(self, rounds, deadline, say):
         """`deadline`: of time.perf_counter(); no round begins that would outlast it by the longest one so far."""
@@ -72,7 +74,10 @@ class Block:
                 turn.rests = turn.step_ms > NEAR * min(rival.step_ms for rival in rivals)
 
     def conclude(self, findings):
-        """The rows; what failed on our side is a fault."""
+        """The rows, once; what failed on our side is a fault."""
+        if self.is_concluded:
+            return
+        self.is_concluded = True
         for turn in self.turns:
             if turn.is_ours and turn.reason:
                 findings.fault(f"{self.name}, {turn.name}", turn.reason, turn.code)
@@ -91,4 +96,6 @@ def fastest(turns, *prefixes):
 
 def reasons(turns, *prefixes):
     """Why peers whose names begin so were not measured."""
-    return "; ".join(f"{turn.name}: {turn.reason}" for turn in turns.values() if turn.name.startswith(prefixes) and turn.reason)
+    return "; ".join(
+        f"{turn.name}: {turn.reason}" for turn in turns.values() if turn.name.startswith(prefixes) and turn.reason
+    )

@@ -2,26 +2,29 @@
 
 Cases, in this order (--cases picks some, separated by commas; 8b runs only where it is named):
 
-    comm        bus bandwidth of collective operations at --mbytes, by NCCL's ring and by copy engines, beside PyTorch's NCCL
+    comm        bus bandwidth of collective operations at --mbytes, by NCCL's ring and by copy
+                engines, beside PyTorch's NCCL
     orders      steps of --sizes, 4 x 512 tokens per GPU: percent of linear for our four orders of summing, and for DDP
                 with bf16_compress_hook
     zero1       size xl: ZeRO-1 against `bucket`, beside ZeroRedundancyOptimizer and FSDP2 that shards no parameters
     parameters  size 2.7b, 8 x 512 per GPU: parameters sharded, beside FSDP2 with and without resharding
     8b          the leaderboard's step, one sequence of 32,768 tokens per GPU, beside FSDP2
 
-The models of PyTorch are compiled before anything is timed, by default block by block (--compile blocks,whole adds models
-compiled as a whole; eager ones serve tests). Of PyTorch's variants all are timed in the first round and the fastest in the others. Multicast over
-NVLink is off on both sides unless NCCL_NVLS_ENABLE says otherwise.
+The models of PyTorch are compiled before anything is timed, by default block by block (--compile blocks,whole adds
+models compiled as a whole; eager ones serve tests). Of PyTorch's variants all are timed in the first round and the
+fastest in the others. Multicast over NVLink is off on both sides unless NCCL_NVLS_ENABLE says otherwise.
 """
+
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from compare import plots, strategy_cases
+from compare import plots, strategy_cases, strategy_steps
 from compare.findings import Findings
 from compare.sides import GPUS, CutShort, Failed, Ours, Report, cut_short
+from compare.strategy_setup import SIZES, Setup
 
 CASES = ("comm", "orders", "zero1", "parameters", "8b")
 COMPILED = ("blocks", "whole", "eager")
@@ -45,8 +48,8 @@ def fault_of(arguments):
                 raise ValueError
         except ValueError:
             return f"--{option} takes whole numbers from {least}, separated by commas"
-    if not set(arguments.sizes.split(",")) <= set(strategy_cases.SIZES):
-        return f"--sizes takes {', '.join(strategy_cases.SIZES)}"
+    if not set(arguments.sizes.split(",")) <= set(SIZES):
+        return f"--sizes takes {', '.join(SIZES)}"
     return None
 
 
@@ -54,16 +57,18 @@ def blocks_of(setup, arguments, counts):
     """Everything that is measured side by side, in order."""
     cases, blocks = arguments.cases.split(","), []
     sizes = arguments.sizes.split(",") if setup.is_gpu else ["deck"]
-    zero_size = strategy_cases.ZERO_SIZE if setup.is_gpu else "deck"
+    zero_size = strategy_steps.ZERO_SIZE if setup.is_gpu else "deck"
     for ranks in counts:
         if "comm" in cases:
             blocks.append(strategy_cases.comm(setup, ranks))
         for size in sizes if "orders" in cases else []:
-            blocks.append(strategy_cases.steps_on_ranks(setup, size, ranks, True, "zero1" in cases and size == zero_size))
+            blocks.append(
+                strategy_steps.steps_on_ranks(setup, size, ranks, True, "zero1" in cases and size == zero_size)
+            )
         if "zero1" in cases and not ("orders" in cases and zero_size in sizes):
-            blocks.append(strategy_cases.steps_on_ranks(setup, zero_size, ranks, False, True))
+            blocks.append(strategy_steps.steps_on_ranks(setup, zero_size, ranks, False, True))
         if "parameters" in cases:
-            blocks.append(strategy_cases.parameters(setup, ranks))
+            blocks.append(strategy_steps.parameters(setup, ranks))
         if "8b" in cases:
             blocks.append(strategy_cases.eight_b(setup, ranks))
     return blocks
@@ -112,8 +117,13 @@ def measure(blocks, rounds, at_once, limit, deadline, findings, say, keep):
 
 def machine(program, is_gpu):
     if is_gpu:
-        print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
-                             text=True, capture_output=True).stdout.strip())
+        print(
+            subprocess.run(
+                ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
+                text=True,
+                capture_output=True,
+            ).stdout.strip()
+        )
     print(subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip(), flush=True)
 
 
@@ -136,8 +146,10 @@ def main(arguments, program):
     here = gpu_count() if is_gpu else len(os.sched_getaffinity(0))
     counts = numbers_of(arguments.ranks) if arguments.ranks else [here if is_gpu else 2]
     if is_gpu and max(counts) > here or max(counts) < 2:
-        print(f"compare_torch: strategies on {max(counts)} GPUs: this machine has {here}; --ranks 2 needs two, and --quick "
-              "compares two ranks on a host, to test this script")
+        print(
+            f"compare_torch: strategies on {max(counts)} GPUs: this machine has {here}; "
+            "--ranks 2 needs two, and --quick compares two ranks on a host, to test this script"
+        )
         return 3
     machine(program, is_gpu)
     if not is_gpu:
@@ -146,22 +158,37 @@ def main(arguments, program):
     folder = Path(arguments.output)
     report, findings = Report(folder, "strategies.json"), Findings()
     compiled = arguments.compile.split(",") if is_gpu else ["eager"]
-    setup = strategy_cases.Setup(Ours(program, arguments.ours), folder / "torch_logs", is_gpu,
-                                 numbers_of(arguments.mbytes) if is_gpu else [1, 4], compiled,
-                                 *((5, arguments.repeats) if is_gpu else (1, 2)))
+    setup = Setup(
+        Ours(program, arguments.ours),
+        folder / "torch_logs",
+        is_gpu,
+        numbers_of(arguments.mbytes) if is_gpu else [1, 4],
+        compiled,
+        *((5, arguments.repeats) if is_gpu else (1, 2)),
+    )
     blocks = blocks_of(setup, arguments, counts)
     keep = lambda: report.keep("strategies", {**findings.data(), "command": vars(arguments)})
     signal.signal(signal.SIGTERM, cut_short)
     try:
         # twice the models would not leave our side the memory it needs
-        measure(blocks, min(arguments.rounds, 3) if is_gpu else 2, is_gpu and len(compiled) == 1, max(COMPILE_LIMIT[each] for each in compiled),
-                begin + arguments.budget, findings, say, keep)
+        measure(
+            blocks,
+            min(arguments.rounds, 3) if is_gpu else 2,
+            is_gpu and len(compiled) == 1,
+            max(COMPILE_LIMIT[each] for each in compiled),
+            begin + arguments.budget,
+            findings,
+            say,
+            keep,
+        )
     except CutShort:
         say("cut short")
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may cut the table short
         for block in blocks:
             block.stop()
+            block.conclude(findings)
+        keep()
     print("\n" + findings.table(), flush=True)
     plots.draw(report)
     return findings.code or (0 if any(row["ours"] is not None for row in findings.rows) else 3)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """One rank of PyTorch's side where several processes share a step: scripts/compare_torch --only strategies.
 
-Every rank gets the same requests, in the protocol of torch_worker.py, whose model and training it uses. RANK, WORLD_SIZE
-and LOCAL_RANK say which one this is, MEETING names a file that does not exist yet, through which the ranks find each
-other; BACKEND is "nccl" (GPUs) or "gloo" (CPUs).
+Every rank gets the same requests, in the protocol of torch_worker.py, whose model and training it uses. RANK,
+WORLD_SIZE and LOCAL_RANK say which one this is, MEETING names a file that does not exist yet, through which the ranks
+find each other; BACKEND is "nccl" (GPUs) or "gloo" (CPUs).
 
     {"do": "comm", "operations": [...], "mbytes": [...], "warmup": n, "repeats": n}
                               times collective operations; seconds of the whole message, as nccl-tests count it
@@ -14,6 +14,7 @@ other; BACKEND is "nccl" (GPUs) or "gloo" (CPUs).
 DDP sums gradients in bf16 through bf16_compress_hook, in buckets of 25 MB; its weights are fp32 under autocast. FSDP2
 gathers and reduces in bf16 by its MixedPrecisionPolicy. "zero" is ZeroRedundancyOptimizer around AdamW.
 """
+
 import os
 import statistics
 import time
@@ -42,20 +43,23 @@ def meet():
 
 # --- collective operations
 
+
 def part_of(whole):
     """This rank's part of a message, in place."""
     count = whole.numel() // RANKS
-    return whole[RANK * count:(RANK + 1) * count]
+    return whole[RANK * count : (RANK + 1) * count]
 
 
-OPERATIONS = {"all_reduce": lambda x: dist.all_reduce(x),
-              "reduce_scatter": lambda x: dist.reduce_scatter_tensor(part_of(x), x),
-              "all_gather": lambda x: dist.all_gather_into_tensor(x, part_of(x)),
-              "broadcast": lambda x: dist.broadcast(x, 0)}
+OPERATIONS = {
+    "all_reduce": lambda x: dist.all_reduce(x),
+    "reduce_scatter": lambda x: dist.reduce_scatter_tensor(part_of(x), x),
+    "all_gather": lambda x: dist.all_gather_into_tensor(x, part_of(x)),
+    "broadcast": lambda x: dist.broadcast(x, 0),
+}
 
 
 def times_of(call, repeats):
-    """Seconds of each of `repeats` calls: on GPUs by events around them, all in the queue; else by the clock, rested."""
+    """Seconds of each of `repeats` calls: on GPUs by events around them, all in the queue; else by the clock."""
     if not IS_GPU:
         seconds = []
         for _ in range(repeats):
@@ -96,6 +100,7 @@ def comm(request):
 
 # --- steps
 
+
 def keeps_attention():
     """A recomputation that keeps what attention has written, as recompute = "all_but_attention" does."""
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
@@ -112,13 +117,14 @@ class RankTraining(Training):
         super().__init__(request, DEVICE)
         self.sharing, self.state = request["sharing"], request["state"]
         self.attention = BACKENDS.get(request["attention"])  # None: PyTorch chooses
-        self.kind = None                                     # of the optimizer
+        self.kind = None  # of the optimizer
         if self.state == "bf16":
             self.model.to(torch.bfloat16)
         blocks, by_block = self.model.blocks, request["compiled"] == "blocks"
         for i, block in enumerate(blocks):
             if request["recompute"]:
                 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
                 block = checkpoint_wrapper(block, context_fn=keeps_attention, preserve_rng_state=False)
             blocks[i] = torch.compile(block) if by_block else block
         if by_block:
@@ -129,8 +135,13 @@ class RankTraining(Training):
     def replicated(self):
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-        ddp = torch.nn.parallel.DistributedDataParallel(self.model, device_ids=[LOCAL_RANK] if IS_GPU else None,
-                                                        bucket_cap_mb=25, gradient_as_bucket_view=True)
+        ddp = torch.nn.parallel.DistributedDataParallel(
+            self.model,
+            device_ids=[LOCAL_RANK] if IS_GPU else None,
+            bucket_cap_mb=25,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+        )
         ddp.register_comm_hook(None, bf16_compress_hook)
         return ddp
 
@@ -165,8 +176,10 @@ class RankTraining(Training):
         self.optimizer, self.kind = None, kind
         if kind == "zero":
             from torch.distributed.optim import ZeroRedundancyOptimizer
-            self.optimizer = ZeroRedundancyOptimizer(self.parameter_groups(), optimizer_class=torch.optim.AdamW,
-                                                     parameters_as_bucket_view=True, **ADAMW)
+
+            self.optimizer = ZeroRedundancyOptimizer(
+                self.parameter_groups(), optimizer_class=torch.optim.AdamW, parameters_as_bucket_view=True, **ADAMW
+            )
         else:
             self.make_optimizer()
 
@@ -219,8 +232,11 @@ def step(request):
     meet_here()
     if IS_GPU:
         torch.cuda.reset_peak_memory_stats()
-    answer = {"step": step_times(request["repeats"], request["warmup"]), "optimizer_mib": training.optimizer_bytes() / 2**20,
-              "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if IS_GPU else None}
+    answer = {
+        "step": step_times(request["repeats"], request["warmup"]),
+        "optimizer_mib": training.optimizer_bytes() / 2**20,
+        "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if IS_GPU else None,
+    }
     meet_here()
     training.optimizer = training.kind = None  # the other side's turn
     release()
@@ -230,7 +246,12 @@ def step(request):
 if __name__ == "__main__":
     if IS_GPU:
         torch.cuda.set_device(LOCAL_RANK)
-    dist.init_process_group(os.environ["BACKEND"], init_method=f"file://{os.environ['MEETING']}", rank=RANK, world_size=RANKS,
-                            device_id=torch.device("cuda", LOCAL_RANK) if IS_GPU else None)
+    dist.init_process_group(
+        os.environ["BACKEND"],
+        init_method=f"file://{os.environ['MEETING']}",
+        rank=RANK,
+        world_size=RANKS,
+        device_id=torch.device("cuda", LOCAL_RANK) if IS_GPU else None,
+    )
     serve({"comm": comm, "model": model, "step": step})
     os._exit(0)  # without the exchange of a tidy end, for which another rank may be gone

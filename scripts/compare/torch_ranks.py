@@ -1,4 +1,5 @@
 """PyTorch's side as several processes that share a step, one per GPU or, on a host, per rank: torch_rank_worker.py."""
+
 import os
 import selectors
 import subprocess
@@ -27,8 +28,15 @@ class TorchRanks:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.meeting = tempfile.TemporaryDirectory()
         for rank in range(self.ranks):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.ranks), "MEETING": f"{self.meeting.name}/ranks",
-                   "BACKEND": "nccl" if self.is_gpu else "gloo", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+            own = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(self.ranks),
+                "MEETING": f"{self.meeting.name}/ranks",
+                "BACKEND": "nccl" if self.is_gpu else "gloo",
+                "OMP_NUM_THREADS": "1",
+                "TORCHINDUCTOR_COMPILE_THREADS": "4",
+            }
             self.processes.append(Torch("torch_rank_worker.py", {**os.environ, **own}, open(self.log(rank), "w")))
 
     def send(self, **request):

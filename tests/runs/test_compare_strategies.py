@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/compare_torch --only strategies as far as it goes without PyTorch: our rows, turns, groups of processes, the table."""
+"""scripts/compare_torch --only strategies without PyTorch: our rows, turns, groups of processes, the table."""
+
 import contextlib
 import io
 import json
@@ -14,10 +15,11 @@ from argparse import Namespace
 from harness import PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import plots, strategies, strategy_cases, torch_ranks  # noqa: E402  (after the path to it)
+from compare import plots, strategies, strategy_cases, strategy_steps, torch_ranks  # noqa: E402  (after the path to it)
 from compare.findings import Findings  # noqa: E402
 from compare.rounds import Block, Turn, fastest  # noqa: E402
 from compare.sides import Failed, Ours, Report, Torch  # noqa: E402
+from compare.strategy_setup import Setup  # noqa: E402
 
 
 class Fake:
@@ -34,14 +36,16 @@ class Fake:
 
 class Strategies(RunTest):
     def setup_of(self, ours, is_gpu=True, compiled=("blocks",)):
-        return strategy_cases.Setup(ours, self.folder / "logs", is_gpu, [1, 4], list(compiled), warmup=1, repeats=2)
+        return Setup(ours, self.folder / "logs", is_gpu, [1, 4], list(compiled), warmup=1, repeats=2)
 
     def measured(self, block, theirs, rounds=1):
         """The findings of a block whose peers answer {name: answer, or Failed}."""
         for turn in block.turns:
             if not turn.is_ours:
                 answer = theirs[turn.name]
-                turn.work = unittest.mock.Mock(side_effect=answer if isinstance(answer, Failed) else None, return_value=answer)
+                turn.work = unittest.mock.Mock(
+                    side_effect=answer if isinstance(answer, Failed) else None, return_value=answer
+                )
         findings = Findings()
         block.run(rounds, math.inf, lambda _: None)
         block.conclude(findings)
@@ -59,7 +63,7 @@ class Strategies(RunTest):
             self.assertEqual(row["ratio"], row["ours"], what)  # PyTorch has 1 GB/s
         setup.our_step = lambda *_: {"step_ms": 10.0}  # test_compare.py runs bench.step
         answer = {"step": 5.0, "peak_mib": None, "optimizer_mib": 2.0}
-        block = strategy_cases.steps_on_ranks(setup, "deck", 2, True, True)
+        block = strategy_steps.steps_on_ranks(setup, "deck", 2, True, True)
         findings, rows = self.measured(block, {turn.name: answer for turn in block.turns})
         self.assertEqual(findings.faults, [])
         for row in rows.values():
@@ -73,16 +77,34 @@ class Strategies(RunTest):
                 self.assertEqual(ranks, 1)
                 return [{"step_ms": 30.0}]
             times = {"per_parameter": 45.0, "flat": 40.0, "overlap": 36.0, "bucket": 31.0, "optimizer": 28.0}
-            return [{"strategy": name, "step_ms": ms if outcome == "ok" else math.nan, "outcome": outcome, "initial_optimizer_bytes": 2**30}
-                    for name, ms in times.items()]
+            return [
+                {
+                    "strategy": name,
+                    "step_ms": ms if outcome == "ok" else math.nan,
+                    "outcome": outcome,
+                    "initial_optimizer_bytes": 2**30,
+                }
+                for name, ms in times.items()
+            ]
 
-        block = strategy_cases.steps_on_ranks(self.setup_of(Fake(rows), compiled=("blocks", "whole")), "xl", 2, True, True)
+        block = strategy_steps.steps_on_ranks(
+            self.setup_of(Fake(rows), compiled=("blocks", "whole")), "xl", 2, True, True
+        )
         answer = lambda ms: {"step": ms, "peak_mib": 1.0, "optimizer_mib": 2048.0}
-        return self.measured(block, {name: answer(ms) if isinstance(ms, float) else ms for name, ms in theirs.items()}, rounds)
+        return self.measured(
+            block, {name: answer(ms) if isinstance(ms, float) else ms for name, ms in theirs.items()}, rounds
+        )
 
-    THEIRS = {"PyTorch alone, blocks": 40.0, "PyTorch alone, whole": 36.0, "DDP, blocks": 50.0, "DDP, whole": 60.0,
-              "SHARD_GRAD_OP, blocks": 45.0, "SHARD_GRAD_OP, whole": 44.0, "ZeroRedundancyOptimizer, blocks": 56.0,
-              "ZeroRedundancyOptimizer, whole": 66.0}
+    THEIRS = {
+        "PyTorch alone, blocks": 40.0,
+        "PyTorch alone, whole": 36.0,
+        "DDP, blocks": 50.0,
+        "DDP, whole": 60.0,
+        "SHARD_GRAD_OP, blocks": 45.0,
+        "SHARD_GRAD_OP, whole": 44.0,
+        "ZeroRedundancyOptimizer, blocks": 56.0,
+        "ZeroRedundancyOptimizer, whole": 66.0,
+    }
 
     def test_the_fastest_variants_of_both_sides_are_compared(self):
         findings, rows = self.orders(self.THEIRS, rounds=3)
@@ -101,7 +123,9 @@ class Strategies(RunTest):
         self.assertRegex(line, r"96\.77 +72\.00 +% linear +1\.34 .* 95 +98  reached  ")
 
     def test_a_peer_that_fails_gives_rows_with_its_reason(self):
-        findings, rows = self.orders({**self.THEIRS, "DDP, blocks": Failed("out of memory"), "DDP, whole": Failed("no answer within 9 s")})
+        findings, rows = self.orders(
+            {**self.THEIRS, "DDP, blocks": Failed("out of memory"), "DDP, whole": Failed("no answer within 9 s")}
+        )
         self.assertEqual(findings.code, 0)
         row = rows["xl, bucket, 2 GPUs"]
         self.assertEqual((row["peer"], row["ratio"]), (None, None))
@@ -117,31 +141,44 @@ class Strategies(RunTest):
         def refuses(*_):
             raise Failed("exit code 4: out of memory", 4)
 
-        block = strategy_cases.parameters(self.setup_of(Fake(refuses)), 2)
+        block = strategy_steps.parameters(self.setup_of(Fake(refuses)), 2)
         answer = {"step": 221.0, "peak_mib": 34508.8, "optimizer_mib": 1.0}
         findings, rows = self.measured(block, {turn.name: answer for turn in block.turns})
         self.assertEqual((findings.code, len(findings.faults)), (4, 3))
-        self.assertEqual((rows["2.7b, sharded, peak, 2 GPUs"]["ours"], rows["2.7b, resharded, 2 GPUs"]["peer"]), (None, 221.0))
+        self.assertEqual(
+            (rows["2.7b, sharded, peak, 2 GPUs"]["ours"], rows["2.7b, resharded, 2 GPUs"]["peer"]), (None, 221.0)
+        )
 
     def test_sharded_parameters_are_judged_by_the_fastest_of_each_side(self):
         def rows(_, ranks, overrides):
             kept = "parallel.reshard_after_forward=false" in overrides
             return [{"step_ms": 160.0 if kept else 170.0, "peak_mib": 51200.0 if kept else 20480.0}]
 
-        block = strategy_cases.parameters(self.setup_of(Fake(rows)), 2)
+        block = strategy_steps.parameters(self.setup_of(Fake(rows)), 2)
         answer = lambda ms: {"step": ms, "peak_mib": 34508.8, "optimizer_mib": 1.0}
-        _, rows = self.measured(block, {"FSDP2, resharded, blocks": answer(224.0), "FSDP2, kept, blocks": answer(208.0)})
+        _, rows = self.measured(
+            block, {"FSDP2, resharded, blocks": answer(224.0), "FSDP2, kept, blocks": answer(208.0)}
+        )
         self.assertEqual(rows["2.7b, kept, 2 GPUs"]["ratio"], 1.3)
         self.assertEqual(rows["2.7b, sharded, peak, 2 GPUs"]["ours"], 50.0)
         self.assertEqual(rows["2.7b, resharded, 2 GPUs"]["ratio"], 224 / 170)
-        sharded = rows["2.7b, sharded, 2 GPUs"]  # the later row of this name: tokens
-        self.assertEqual(sharded["ours"], 1e3 * 2 * 8 * 512 / 160)
+        self.assertEqual(rows["2.7b, sharded, speed, 2 GPUs"]["ours"], 1e3 * 2 * 8 * 512 / 160)
+        sharded = rows["2.7b, sharded, time, 2 GPUs"]
+        self.assertEqual((sharded["ours"], sharded["peer"], sharded["asked"]), (160.0, 208.0, 1.25))
 
     def test_slow_variants_rest_and_rounds_alternate(self):
         order = []
         turn = lambda name, ms, **other: Turn(name, lambda: order.append(name) or {"step": ms}, **other)
-        block = Block("b", [turn("ours", 1.0, is_ours=True), turn("x, blocks", 10.0, rivals="x"), turn("x, whole", 10.4, rivals="x"),
-                            turn("x, eager", 11.0, rivals="x")], lambda *_: None)
+        block = Block(
+            "b",
+            [
+                turn("ours", 1.0, is_ours=True),
+                turn("x, blocks", 10.0, rivals="x"),
+                turn("x, whole", 10.4, rivals="x"),
+                turn("x, eager", 11.0, rivals="x"),
+            ],
+            lambda *_: None,
+        )
         block.run(2, math.inf, lambda _: None)
         self.assertEqual(order, ["ours", "x, blocks", "x, whole", "x, eager", "x, whole", "x, blocks", "ours"])
         self.assertEqual(fastest({t.name: t for t in block.turns}, "x").name, "x, blocks")
@@ -150,15 +187,24 @@ class Strategies(RunTest):
         self.assertEqual(said, ["b: 0 of 2 rounds, the time is nearly spent"])
 
     def test_bandwidths_are_those_of_nccl_tests(self):
-        self.assertEqual([strategy_cases.bus_factor(operation, 4) for operation in strategy_cases.OPERATIONS], [1.5, 0.75, 0.75, 1])
+        self.assertEqual(
+            [strategy_cases.bus_factor(operation, 4) for operation in strategy_cases.OPERATIONS], [1.5, 0.75, 0.75, 1]
+        )
 
     def group(self, *programs):
         """A group of processes that run these programs in place of PyTorch's."""
+
         class Process(Torch):
             def __init__(self, worker, env, log):
                 super().__init__(worker, env, log)
-                self.process = subprocess.Popen([sys.executable, "-c", programs[int(env["RANK"])]], text=True, env=env, stdin=subprocess.PIPE,
-                                                stdout=subprocess.PIPE, stderr=log)
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", programs[int(env["RANK"])]],
+                    text=True,
+                    env=env,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
 
         patch = unittest.mock.patch.object(torch_ranks, "Torch", Process)
         patch.start()
@@ -167,7 +213,10 @@ class Strategies(RunTest):
         self.addCleanup(group.stop)
         return group
 
-    ANSWERS = 'import json, os\nfor line in __import__("sys").stdin: print(json.dumps({"answer": int(os.environ["RANK"])}), flush=True)'
+    ANSWERS = (
+        'import json, os, sys\n'
+        'for line in sys.stdin: print(json.dumps({"answer": int(os.environ["RANK"])}), flush=True)'
+    )
     FAILS = 'input(); print(\'{"failed": "OutOfMemoryError: 80 GiB"}\', flush=True); input()'
     HANGS = "input(); __import__('time').sleep(60)"
     DIES = "import sys; print('what broke', file=sys.stderr); input(); sys.exit(3)"
@@ -196,7 +245,9 @@ class Strategies(RunTest):
     def test_findings_have_a_table_a_file_and_a_picture(self):
         findings, _ = self.orders(self.THEIRS)
         for title in ("Bus bandwidth", "Parameters sharded"):
-            findings.panel(title, "GB/s", "all_reduce\n1 MB x 2", {"ring": 300.0, "PyTorch": 310.0, "copy engines": math.nan})
+            findings.panel(
+                title, "GB/s", "all_reduce\n1 MB x 2", {"ring": 300.0, "PyTorch": 310.0, "copy engines": math.nan}
+            )
         report = Report(self.folder / "report", "strategies.json")
         report.keep("strategies", findings.data())
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -204,23 +255,41 @@ class Strategies(RunTest):
         self.assertIn("strategies.json, strategies.png", printed.getvalue())
         self.assertEqual((report.folder / "strategies.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         kept = json.loads((report.folder / "strategies.json").read_text())["data"]["strategies"]
-        self.assertEqual(kept["panels"]["Bus bandwidth"]["groups"], {"all_reduce\n1 MB x 2": {"ring": 300.0, "PyTorch": 310.0}})
+        self.assertEqual(
+            kept["panels"]["Bus bandwidth"]["groups"], {"all_reduce\n1 MB x 2": {"ring": 300.0, "PyTorch": 310.0}}
+        )
         head = findings.table().splitlines()[0].split()
         self.assertEqual(head, ["case", "what", "ours", "peer", "unit", "ratio", "asked", "aim"])
 
     def test_blocks_are_those_that_were_chosen(self):
-        names = lambda cases, sizes="large,xl": [block.name for block in strategies.blocks_of(
-            self.setup_of(None), Namespace(cases=cases, sizes=sizes), [2])]
-        self.assertEqual(names("comm,orders,zero1,parameters"), ["comm on 2 GPUs", "orders of large on 2 GPUs",
-                                                                 "orders and ZeRO-1 of xl on 2 GPUs", "parameters of 2.7b on 2 GPUs"])
+        names = lambda cases, sizes="large,xl": [
+            block.name for block in strategies.blocks_of(self.setup_of(None), Namespace(cases=cases, sizes=sizes), [2])
+        ]
+        self.assertEqual(
+            names("comm,orders,zero1,parameters"),
+            [
+                "comm on 2 GPUs",
+                "orders of large on 2 GPUs",
+                "orders and ZeRO-1 of xl on 2 GPUs",
+                "parameters of 2.7b on 2 GPUs",
+            ],
+        )
         self.assertEqual(names("orders,zero1", "large"), ["orders of large on 2 GPUs", "ZeRO-1 of xl on 2 GPUs"])
         self.assertEqual(names("8b"), ["8b on 2 GPUs"])
 
     def test_a_wrong_command_line_is_refused_without_pytorch(self):
-        for option, value, legal in (("--cases", "comms", "comm, orders"), ("--ranks", "1", "from 2"), ("--compile", "some", "blocks, whole"),
-                                     ("--mbytes", "x", "whole numbers"), ("--sizes", "huge", "small")):
-            answer = subprocess.run([sys.executable, SOURCE / "scripts/compare_torch", "--only", "strategies", option, value],
-                                    text=True, capture_output=True)
+        for option, value, legal in (
+            ("--cases", "comms", "comm, orders"),
+            ("--ranks", "1", "from 2"),
+            ("--compile", "some", "blocks, whole"),
+            ("--mbytes", "x", "whole numbers"),
+            ("--sizes", "huge", "small"),
+        ):
+            answer = subprocess.run(
+                [sys.executable, SOURCE / "scripts/compare_torch", "--only", "strategies", option, value],
+                text=True,
+                capture_output=True,
+            )
             self.assertEqual(answer.returncode, 2, answer.stderr)
             self.assertRegex(answer.stderr, f"{option} takes .*{legal}")
 
