@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 
 from compare import plots
-from compare.sides import GPUS, ON_ONE_GPU, ROOT, Failed, Ours, Report, Torch, deck, lowest, median, numbers, ratio_text, words
+from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, median, numbers, ratio_text, words
 from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
 
@@ -335,14 +335,6 @@ def parts_of(profile, copy_gbyte_per_s):
 
 PROMISES = {"attention": promise_attention, "error": promise_error, "kernels": promise_kernels, "gpt2": promise_gpt2,
             "steps": promise_steps, "scaling": promise_scaling, "parts": promise_parts}
-
-
-class CutShort(Exception):
-    """Ends the sections and reports what is known: the caller's time limit has sent SIGTERM."""
-
-
-def cut_short(*_):
-    raise CutShort
 
 
 def main(arguments, program):

@@ -26,7 +26,7 @@ def draw(report):
                 figure.savefig(report.folder / f"{name}.png")
             plt.close(figure)
             drawn.append(f"{name}.png")
-    print(f"{report.folder}: compare.json{''.join(', ' + name for name in drawn)}")
+    print(f"{report.folder}: {report.file}{''.join(', ' + name for name in drawn)}")
 
 
 def bars(axis, groups, series, size=7):
@@ -162,7 +162,32 @@ def parts(plt, data):
     return figure
 
 
+STRATEGY_COLOURS = {"ring": plotting.BLUE, "copy engines": plotting.SKY, "MPI": plotting.BLUE, "per_parameter": plotting.GREY,
+                    "flat": plotting.GREEN, "overlap": plotting.SKY, "bucket": plotting.BLUE, "replicated": plotting.BLUE,
+                    "ZeRO-1": plotting.GREEN, "resharded": plotting.GREEN, "kept": plotting.SKY, "PyTorch": plotting.ORANGE,
+                    "PyTorch DDP": plotting.ORANGE, "PyTorch ZeRO": plotting.VERMILION, "PyTorch FSDP2": plotting.PURPLE}
+
+
+def strategies(plt, data):
+    """A panel for each of the cases' findings, with a bar for each side and way."""
+    panels = {title: panel for title, panel in data["panels"].items() if any(panel["groups"].values())}
+    figure, axes = plt.subplots(max(len(panels), 1), 1, figsize=(9, 3.1 * max(len(panels), 1)), constrained_layout=True, squeeze=False)
+    for axis, (title, panel) in zip(axes[:, 0], panels.items()):
+        groups = panel["groups"]
+        series = list(dict.fromkeys(name for values in groups.values() for name in values))
+        drawn = bars(axis, list(groups), [(name, STRATEGY_COLOURS[name], [values.get(name) for values in groups.values()])
+                                          for name in series])
+        for name, container in zip(series, drawn):
+            axis.bar_label(container, [f"{values[name]:.3g}" if name in values else "" for values in groups.values()], fontsize=6)
+        axis.set(title=title, ylabel=panel["unit"])
+        axis.margins(y=0.25)  # room for the legend
+        axis.legend(ncol=len(series), loc="upper center", fontsize=7)
+    if not panels:
+        plotting.nothing(axes[0, 0], "nothing was measured")
+    return figure
+
+
 # {(name of the picture, section that it draws): how}
 PICTURES = {("attention", "attention"): attention, ("attention_page", "attention"): page, ("error", "error"): error,
             ("kernels", "kernels"): kernels, ("gpt2", "gpt2"): gpt2, ("steps", "steps"): steps, ("scaling", "scaling"): scaling,
-            ("parts", "parts"): parts}
+            ("parts", "parts"): parts, ("strategies", "strategies"): strategies}

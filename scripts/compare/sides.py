@@ -14,20 +14,31 @@ ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  #
 
 
 class Failed(Exception):
-    """One side failed; the text says why."""
+    """One side failed; the text says why. `code`: our program's exit code, where it was ours and ended."""
+
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
+
+
+class CutShort(Exception):
+    """Ends the sections and reports what is known: the caller's time limit has sent SIGTERM."""
+
+
+def cut_short(*_):
+    raise CutShort
 
 
 class Torch:
-    """PyTorch's side (torch_worker.py), started at the first request."""
+    """A process of PyTorch's side, started at the first request; what it says besides its answers goes to `log`."""
 
-    def __init__(self):
-        self.process = None
+    def __init__(self, worker="torch_worker.py", env=ON_ONE_GPU, log=subprocess.DEVNULL):
+        self.process, self.worker, self.env, self.log = None, worker, env, log
 
     def send(self, **request):
         if self.process is None:
-            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name("torch_worker.py")], text=True,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                            env=ON_ONE_GPU)
+            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name(self.worker)], text=True,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=self.env)
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
         except BrokenPipeError:
@@ -81,7 +92,7 @@ class Ours:
                 raise Failed(f"our program took longer than {timeout} s") from None
             if answer.returncode != 0:
                 said = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
-                raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:])
+                raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:], answer.returncode)
             return rows_of(result) if result.exists() else None
 
 
@@ -113,8 +124,8 @@ class Report:
     Promises are made before anything is measured, so that one whose section fails, or never begins, is in the table.
     """
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, file="compare.json"):
+        self.folder, self.file = folder, file
         self.promises, self.data = {}, {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -129,7 +140,7 @@ class Report:
     def keep(self, section, value):
         self.data[section] = value
         text = json.dumps(without_nan({"data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
-        (self.folder / "compare.json").write_text(text)
+        (self.folder / self.file).write_text(text)
 
     def table(self):
         show = lambda x: "-" if x is None else f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"

@@ -192,7 +192,13 @@ class Model(torch.nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+ADAMW = {"lr": 3e-4, "betas": (0.9, 0.95), "fused": True}
 
 
 class Training:
@@ -202,10 +208,11 @@ class Training:
     are gone when the next step begins: each step drops them and says so before its forward pass.
     """
 
-    def __init__(self, request):
+    def __init__(self, request, device="cuda"):
         torch.manual_seed(1)
         torch.set_float32_matmul_precision("high")
-        with torch.device("cuda"):
+        self.device = device
+        with torch.device(device):
             self.model = Model(*(request[key] for key in ("V", "T", "C", "L", "H", "F")))
             ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
         self.tokens, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
@@ -221,14 +228,16 @@ class Training:
         self.drop_gradients()
         self.runs[mode] = self.run
 
-    def make_optimizer(self):
+    def parameter_groups(self):
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
         gains = [p for p in self.model.parameters() if p.dim() == 1]
-        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+        return [{"params": decayed, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
+
+    def make_optimizer(self):
+        self.optimizer = torch.optim.AdamW(self.parameter_groups(), **ADAMW)
 
     def forward(self):
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16):
             return self.run(self.tokens, self.targets)
 
     def drop_gradients(self):
@@ -313,21 +322,22 @@ def said(fault):
     return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"[:300]
 
 
-def main():
+def serve(works):
+    """Answers requests until stdin ends or one says stop; `works`: {"do" of a request: what answers it}."""
     answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr instead of between our answers
     os.dup2(2, 1)
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "stop":
             break
-        work = {"attention": attention, "error": error, "model": model, "wake": wake, "step": step}[request["do"]]
         try:
-            answer = {"answer": work(request)}
+            answer = {"answer": works[request["do"]](request)}
         except Exception as failure:  # reported to the other side, which decides
             answer = {"failed": said(failure)}
-            torch.cuda.empty_cache()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve({"attention": attention, "error": error, "model": model, "wake": wake, "step": step})
