@@ -44,25 +44,6 @@ std::string address_of(void* data) {
 
 constexpr int kMaxRanks = kernels::SumParts<Device, float>::kMaxParts;
 
-/// Per peer: its flag for this rank, and this rank's flag for it. Null for this rank itself.
-struct Flags {
-  std::uint32_t *there[kMaxRanks], *here[kMaxRanks];
-};
-
-/// One lane per peer: signals this rank's arrival to it, waits for its arrival, and resets the flag.
-__global__ void wait_for_all(Flags flags, const volatile int* is_abandoned) {
-  const auto peer = threadIdx.x;
-  if (!flags.here[peer]) return;
-  volatile std::uint32_t* const here = flags.here[peer];
-  __threadfence_system();
-  *static_cast<volatile std::uint32_t*>(flags.there[peer]) = 1;
-  for (unsigned polls = 1; *here == 0; ++polls) {
-    if (polls % 64 == 0 && *is_abandoned) break;  // host memory: slow to read
-  }
-  *here = 0;
-  __threadfence_system();
-}
-
 /// Enqueues nothing if the bytes are already in place.
 void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
@@ -119,22 +100,20 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   }
   if (!fault_.empty() || ranks_ == 1) return;
   slot_bytes_ = kReceiveBytes / (ranks_ - 1) / kAlignment * kAlignment;
-  const std::size_t flag_bytes = 2 * ranks_ * sizeof(std::uint32_t);
   memory_ = static_cast<char*>(
-      Kokkos::kokkos_malloc<Device::memory_space>("tessera::parallel::receive", kReceiveBytes + flag_bytes + kPage));
+      Kokkos::kokkos_malloc<Device::memory_space>("tessera::parallel::receive", kReceiveBytes + kPage));
   buffer_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(memory_), kPage));
-  CUDA_CHECK(cudaHostAlloc(&is_abandoned_, sizeof(int), cudaHostAllocMapped));
-  *is_abandoned_ = 0;
-  CUDA_CHECK(cudaMemset(buffer_ + kReceiveBytes, 0, flag_bytes));
-  CUDA_CHECK(cudaDeviceSynchronize());
-  buffers_ = std::make_unique<PeerArray>(world, buffer_);  // publishes its address only after its flags are zero
+  buffers_ = std::make_unique<PeerArray>(world, buffer_);
+  barrier_ = std::make_unique<StreamBarrier>(world);
   fault_ = buffers_->fault();
+  for (const std::string& text : world.all_gather(barrier_->fault())) {
+    if (fault_.empty()) fault_ = text;
+  }
 }
 
 CopyEngines::~CopyEngines() {
   close();
   if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
-  if (is_abandoned_) cudaFreeHost(is_abandoned_);
 }
 
 std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, const void* part) {
@@ -146,26 +125,6 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
     throw EnvironmentError(text);
   }
   return transfer;
-}
-
-void CopyEngines::abandon() {
-  if (is_abandoned_) *static_cast<volatile int*>(is_abandoned_) = 1;
-}
-
-/// A barrier: work enqueued after it sees the effects of all work that any rank enqueued before it.
-void CopyEngines::meet(int set, cudaStream_t stream) const {
-  if (ranks_ == 1) return;
-  Flags flags{};
-  const auto flag = [&](int of_rank, int rank) {
-    return reinterpret_cast<std::uint32_t*>(buffers_->of(of_rank) + kReceiveBytes) + set * ranks_ + rank;
-  };
-  for (int peer = 0; peer < ranks_; ++peer) {
-    if (peer == rank_) continue;
-    flags.there[peer] = flag(peer, rank_);
-    flags.here[peer] = flag(rank_, peer);
-  }
-  wait_for_all<<<1, kMaxRanks, 0, stream>>>(flags, is_abandoned_);
-  CUDA_CHECK(cudaGetLastError());
 }
 
 CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span,
@@ -203,14 +162,14 @@ void CopyEngineTransfer::sum(const Device& exec) const {
     for_each_peer(e.rank_, e.ranks_, [&](int peer) {
       copy(slot(e.rank_, peer, arrays_.of(peer) + begin_of(peer)), mine + begin_of(peer), bytes_of_piece(peer), stream);
     });
-    e.meet(0, stream);
+    e.barrier_->enqueue(0, stream);
     add(exec, own, bytes_of_piece(e.rank_));
     if (operation_ == Operation::all_reduce) {
       for_each_peer(e.rank_, e.ranks_, [&](int peer) {
         copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
       });
     }
-    e.meet(1, stream);
+    e.barrier_->enqueue(1, stream);
   }
 }
 
@@ -218,9 +177,10 @@ void CopyEngineTransfer::gather(cudaStream_t stream) const {
   const CopyEngines& e = engines_;
   const std::int64_t place = e.rank_ * part_bytes_;
   copy(arrays_.of(e.rank_) + place, part_, part_bytes_, stream);
-  e.meet(0, stream);
+  if (e.ranks_ == 1) return;
+  e.barrier_->enqueue(0, stream);
   for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(arrays_.of(peer) + place, part_, part_bytes_, stream); });
-  e.meet(1, stream);
+  e.barrier_->enqueue(1, stream);
 }
 
 /// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has

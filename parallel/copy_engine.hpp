@@ -1,4 +1,4 @@
-/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add or wait, they take no
+/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, they take no
 /// multiprocessors from the products that run concurrently.
 ///
 /// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
@@ -11,8 +11,8 @@
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces as large as the receive buffer holds: the
 /// first piece of every part, then the second, with a barrier of all ranks after scatter and at the end of each piece.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
-/// is addressed through CUDA's interprocess handles; the barriers are flags in each other's memory, on which one warp
-/// waits. Everything is enqueued on one stream and may be captured in a graph. No rank reads another rank's memory.
+/// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
+/// No rank reads another rank's memory.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including its copies into the
@@ -26,10 +26,9 @@
 ///           its whole: each stream first waits for the work after which the transfer was started. The one after them
 ///           guarantees that all parts have arrived. The copy to a rank's own place concerns no other rank and needs
 ///           neither.
-///         Barriers alternate between two sets of flags, within and across transfers, each of which has an even number
-///         of barriers: a rank that sets a flag again has passed the barrier in between, and the flag's reader, which
-///         arrived there, had reset it by then. All ranks therefore enqueue the same transfers in the same order, each
-///         on one stream.
+///         Barriers (parallel/stream_barrier.hpp) alternate between their two sets of flags, within and across
+///         transfers, each of which has an even number of barriers. All ranks therefore enqueue the same transfers in
+///         the same order, each on one stream.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -43,6 +42,7 @@
 
 #include "kernels/core/tensor.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/stream_barrier.hpp"
 
 namespace tessera::parallel {
 
@@ -81,7 +81,7 @@ constexpr const char* name_of(Operation operation) {
 
 class CopyEngineTransfer;
 
-/// The receive buffer and the flags, which all transfers share.
+/// The receive buffer and the barrier, which all transfers share.
 class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
@@ -106,18 +106,18 @@ class CopyEngines {
   void close() { buffers_.reset(); }
 
   /// After this, nothing waits for other ranks: enqueued work runs to its end, with wrong results.
-  void abandon();
+  void abandon() {
+    if (barrier_) barrier_->abandon();
+  }
 
  private:
   friend class CopyEngineTransfer;
-  void meet(int set, cudaStream_t stream) const;
-
   const World& world_;
   int rank_, ranks_;
-  std::int64_t slot_bytes_;      // of the receive buffer: one for each other rank
-  char* memory_ = nullptr;       // the allocation, which holds
-  char* buffer_ = nullptr;       // the receive buffer, then flags [2, R]
-  int* is_abandoned_ = nullptr;  // on the host, where the GPU can read it
+  std::int64_t slot_bytes_;  // of the receive buffer: one for each other rank
+  char* memory_ = nullptr;   // the allocation, which holds
+  char* buffer_ = nullptr;   // the receive buffer
+  std::unique_ptr<StreamBarrier> barrier_;
   std::unique_ptr<PeerArray> buffers_;
   std::string fault_;
 };

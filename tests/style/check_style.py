@@ -39,7 +39,7 @@ ROOMS = {
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_log.",
+              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_barrier.", "parallel/stream_log.",
               "src/train/graph."]
 
 # (what, pattern, homes): in C++ code the word occurs only under these paths.
