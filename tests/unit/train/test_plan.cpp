@@ -360,6 +360,45 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
 
+/// Copy engines serve all ranks together, and each group has a communicator of its own.
+TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buffer) {
+  config::Settings deck = gpu_deck();
+  deck.train.tune_gemm = false;
+  deck.parallel.shard = config::Shard::parameters;
+  const auto outside = [&](std::int64_t shard_ranks) {
+    deck.parallel.shard_ranks = shard_ranks;
+    EXPECT_EQ(collectives_of(deck.parallel, 4).forms_groups, shard_ranks == 2) << shard_ranks;
+    const Plan plan = plan_training(deck, Dtype::bf16, 4, kH200);
+    return plan.layout.total_bytes() - plan.layout.arena_bytes();
+  };
+  EXPECT_EQ(outside(0), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(1), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(2), std::int64_t{3 * 490} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 64} << 20);
+}
+
+/// Whatever the size of the model, as test_collective.cpp measures it.
+TEST(PlanDevice, counts_what_collectives_over_mpi_take_of_the_host) {
+  config::Settings deck = gpu_deck();
+  deck.attention = {};
+  deck.train.tune_gemm = false;
+  const auto outside = [&](const Machine& machine, memory::Space space) {
+    const Plan plan = plan_training(deck, Dtype::fp32, 4, machine);
+    return plan.layout.total_bytes(space) - plan.layout.arena_bytes(space);
+  };
+  constexpr std::int64_t kPieces = 8 << 20;  // of one communicator under way
+  const Machine cpu{.target = kernels::kHostTarget, .has_nccl = false};
+  EXPECT_EQ(outside(cpu, memory::Space::host), 0);
+  const std::int64_t none = outside(cpu, memory::Space::device);
+  deck.parallel.shard = config::Shard::gradients;
+  EXPECT_EQ(outside(cpu, memory::Space::device) - none, (1 + 2 - 1) * kPieces);
+  deck.parallel.shard_ranks = 2;
+  EXPECT_EQ(outside(cpu, memory::Space::device) - none, (1 + 2 + 1 - 1) * kPieces);
+  deck.parallel.collectives = config::Collectives::mpi;
+  EXPECT_LT(outside(kH200, memory::Space::device), kPieces);  // nothing of NCCL
+  EXPECT_EQ(outside(kH200, memory::Space::host), (2 + 3) * kPieces);
+}
+
 TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
   config::Settings deck = gpu_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("on H200s (plan.device; sm_90a)\n"));
