@@ -59,6 +59,8 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
 
 Sharded::~Sharded() = default;
 
+/// Groups are made collectively, and transfers belong to them: hence here, not in the constructor. Of memory they take
+/// events, or staging of bounded size (mpi.hpp): what grows with the model has been allocated before.
 void Sharded::connect() {
   shards_ = &all_;
   if (ownership_.shards() < all_.size()) {
@@ -149,8 +151,16 @@ void Sharded::begin_passes(Schedule& schedule) {
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
 
-void Sharded::begin_step() {
+/// Gathers, at most one for each opening; a scatter for each gradient that is sent; sums over the replicas; the scalars.
+int Sharded::most_waits() const {
+  const std::size_t units = memory_.size(), micro_steps = static_cast<std::size_t>(options_.micro_steps);
+  const std::size_t gathers = options_.shards_weights ? micro_steps * options_.openings.size() : units;
+  return static_cast<int>(gathers + (options_.shards_gradients ? micro_steps : 1) * units + units + 1);
+}
+
+void Sharded::begin_step(WaitTimes* waits) {
   is_in_step_ = true;
+  waits_ = waits;
   moved_.clear();
   pending_.clear();
   std::fill(is_summing_replicas_.begin(), is_summing_replicas_.end(), 0);
@@ -161,6 +171,7 @@ void Sharded::begin_step() {
 
 void Sharded::begin_inference() {
   is_in_step_ = false;
+  waits_ = nullptr;
   begin_passes(inference_);
 }
 
@@ -295,7 +306,7 @@ void Sharded::start(Move& move) {
 }
 
 void Sharded::join(Move& move) {
-  move.transfer->join(exec_);
+  parallel::join(*move.transfer, exec_, waits_);
   if (all_.is_asynchronous()) return;
   std::erase(under_way_, &move);
   const Transfer::Times times = move.transfer->times();
