@@ -12,6 +12,7 @@
 #include "parallel/flight_recorder.hpp"
 #include "parallel/mpi_check.hpp"
 #include "parallel/mpi_queue.hpp"
+#include "parallel/parts.hpp"
 #include "parallel/wire.hpp"
 
 namespace tessera::parallel {
@@ -105,13 +106,6 @@ class Bytes {
 /// MPI reads host memory immediately, and what was copied out of staging must have left it.
 void finish_copies(const Device& exec) {
   if constexpr (!kernels::kIsHost<Device>) exec.fence();
-}
-
-/// Elements of each of `ranks` equal parts of a span.
-std::int64_t part_of(const std::string& what, const Span& span, int ranks) {
-  if (span.count % ranks == 0) return span.count / ranks;
-  throw std::invalid_argument("mpi " + what + ": its " + std::to_string(span.count) +
-                              " elements cannot be divided into parts for " + std::to_string(ranks) + " ranks");
 }
 
 /// The ranks that take part, what they have under way, and where it is recorded.
@@ -258,7 +252,7 @@ class MpiReduceScatter final : public MpiTransfer {
         message_(wire_.message()),
         size_of_one_(bytes_of(wire_.message().dtype)),
         sum_(sum),
-        part_(part_of(what_, span, size_)) {
+        part_(part_count("mpi " + what_, span, size_)) {
     // Where MPI cannot reach the part, the sums lie behind what was packed.
     const std::int64_t staged = size_of_one_ * (size_ + (message_.is_reachable() ? 0 : 1));
     const std::int64_t most = std::max<std::int64_t>(1, kPieceBytes / staged);
@@ -298,14 +292,11 @@ class MpiAllGather final : public MpiTransfer {
  public:
   MpiAllGather(const Span& part, const Span& whole, const Group& group)
       : MpiTransfer("all-gather", whole.label, whole.bytes(), group),
-        part_bytes_(part_of(what_, whole, size_) * bytes_of(whole.dtype)),
+        part_bytes_(part_count("mpi " + what_, whole, size_) * bytes_of(whole.dtype)),
         is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * part_bytes_),
         part_(part),
         whole_(whole) {
-    if (part.bytes() != part_bytes_ || part.dtype != whole.dtype) {
-      throw std::invalid_argument("mpi " + what_ + ": its part must be one of " + std::to_string(size_) +
-                                  " equal ones of the whole");
-    }
+    require_part("mpi " + what_, part, whole, size_);
     is_direct_ = part_.is_reachable() && whole_.is_reachable() && whole.bytes() <= kMaxBytes;
     const std::int64_t most = is_direct_ ? kMaxBytes : std::max<std::int64_t>(1, kPieceBytes / size_);
     cut(part_bytes_, most, is_direct_ ? 0 : std::min(most, part_bytes_) * size_);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/core/events.hpp"
-#include "kernels/core/sum_parts.hpp"
+#include "parallel/parts.hpp"
 
 namespace tessera::parallel {
 namespace {
@@ -16,16 +16,6 @@ using Bytes = kernels::Vector<unsigned char, Device>;
 
 Bytes bytes_of_span(const Span& span) {
   return Bytes(static_cast<unsigned char*>(span.data), static_cast<std::size_t>(span.bytes()));
-}
-
-template <class Number>
-void add(const Device& exec, const Span& from, const Span& to) {
-  kernels::SumParts<Device, Number> sum;
-  sum.part[0] = static_cast<const Number*>(to.data);
-  sum.part[1] = static_cast<const Number*>(from.data);
-  sum.parts = 2;
-  sum.out = kernels::Vector<Number, Device>(static_cast<Number*>(to.data), static_cast<std::size_t>(to.count));
-  sum.launch(exec);
 }
 
 }  // namespace
@@ -279,14 +269,8 @@ void Sharded::add_to_part(int unit, bool is_first) const {
   const Span& to = memory_[unit].own_gradient;
   if (from.data == to.data) return;
   if (is_first) return Kokkos::deep_copy(exec_, bytes_of_span(to), bytes_of_span(from));
-  switch (to.dtype) {
-    case Dtype::fp64: return add<double>(exec_, from, to);
-    case Dtype::fp32: return add<float>(exec_, from, to);
-    case Dtype::bf16: return add<bfloat16>(exec_, from, to);
-    case Dtype::fp16: return add<float16>(exec_, from, to);
-    case Dtype::int32: break;
-  }
-  throw std::invalid_argument("sharded: " + to.label + " cannot be summed");
+  const void* const parts[] = {to.data, from.data};
+  sum_parts(exec_, parts, to);
 }
 
 void Sharded::sum() {
