@@ -27,7 +27,8 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   if constexpr (kHasNccl) {
     if (takes_nccl) {
       const auto watch = world.watch("connecting the GPUs");
-      world.use(make_nccl_collectives(world, options.all_reduce));
+      const bool takes_ring = options.all_reduce == TransferMethod::automatic && options.forms_groups;
+      world.use(make_nccl_collectives(world, takes_ring ? TransferMethod::ring : options.all_reduce));
     }
   }
 }

@@ -12,6 +12,8 @@ enum class Library { automatic, mpi, nccl };
 struct CollectivesOptions {
   Library library = Library::automatic;
   TransferMethod all_reduce = TransferMethod::automatic;
+  bool forms_groups =
+      false;  // ranks exchange data in groups, which copy engines do not serve: automatic takes the ring
 };
 
 /// The requested collectives, in use while this exists. Create it after Kokkos has started on the rank's device, and

@@ -3,14 +3,15 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <stdexcept>
+#include <span>
 
 #include "kernels/core/out_of_memory.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/core/sum_parts.hpp"
 #include "kernels/cuda/check.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/parts.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -194,27 +195,10 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
 /// Sums this rank's part: its own values and, from the receive buffer, those of the others, in rank order.
 void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t bytes) const {
   if (bytes == 0) return;
-  switch (span_.dtype) {
-    case Dtype::fp64: return add_as<double>(exec, own, bytes);
-    case Dtype::fp32: return add_as<float>(exec, own, bytes);
-    case Dtype::bf16: return add_as<bfloat16>(exec, own, bytes);
-    case Dtype::fp16: return add_as<float16>(exec, own, bytes);
-    case Dtype::int32: break;
-  }
-  throw std::invalid_argument("copy engines: cannot sum the dtype of " + span_.label);
-}
-
-template <class Number>
-void CopyEngineTransfer::add_as(const Device& exec, char* own, std::int64_t bytes) const {
   const CopyEngines& e = engines_;
-  kernels::SumParts<Device, Number> sum;
-  for (int rank = 0; rank < e.ranks_; ++rank) {
-    const char* from = rank == e.rank_ ? own : slot(rank, e.rank_, own);
-    sum.part[rank] = reinterpret_cast<const Number*>(from);
-  }
-  sum.parts = e.ranks_;
-  sum.out = kernels::Vector<Number, Device>(reinterpret_cast<Number*>(own), bytes / std::int64_t{sizeof(Number)});
-  sum.launch(exec);
+  std::array<const void*, kMaxRanks> parts{};
+  for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
+  sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, own, bytes / bytes_of(span_.dtype), span_.dtype});
 }
 
 }  // namespace tessera::parallel

@@ -134,8 +134,6 @@ class CopyEngineTransfer {
   void gather(cudaStream_t stream) const;
   char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t bytes) const;
-  template <class Number>
-  void add_as(const kernels::Device& exec, char* own, std::int64_t bytes) const;
 
   const CopyEngines& engines_;
   Operation operation_;

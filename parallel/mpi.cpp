@@ -1,6 +1,4 @@
-/// Collectives through MPI in host memory: data on a device is copied to the host and back.
-
-#include "parallel/mpi_check.hpp"
+#include "parallel/mpi.hpp"  // the contract is there; here is how
 
 #include <algorithm>
 #include <limits>
@@ -10,18 +8,19 @@
 #include <vector>
 
 #include "kernels/core/events.hpp"
-#include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/flight_recorder.hpp"
+#include "parallel/mpi_check.hpp"
+#include "parallel/mpi_queue.hpp"
+#include "parallel/parts.hpp"
 #include "parallel/wire.hpp"
-#include "parallel/world.hpp"
 
 namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
 
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;  // of one call: MPI counts are ints
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;  // of one call: MPI counts are ints
 
 using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space, kernels::Unmanaged>;
@@ -68,85 +67,82 @@ class Sum {
   MPI_Op add_bf16_ = MPI_OP_NULL, add_fp16_ = MPI_OP_NULL;
 };
 
-/// A span's bytes in memory that MPI can access: the span itself, or a copy on the host.
-class Reachable {
+/// A span's bytes, in memory that MPI can access or on the device.
+class Bytes {
  public:
-  explicit Reachable(const Span& span)
-      : span_(span), copy_(is_device_memory(span.data) ? static_cast<std::size_t>(span.bytes()) : 0) {}
+  explicit Bytes(const Span& span) : data_(static_cast<char*>(span.data)), is_on_device_(is_device_memory(span.data)) {}
 
-  char* data() { return copy_.empty() ? static_cast<char*>(span_.data) : reinterpret_cast<char*>(copy_.data()); }
+  bool is_reachable() const { return !is_on_device_; }
+  char* at(std::int64_t first) const { return data_ + first; }
 
-  // Bytes `first` .. `first + count - 1` from the span into the copy, and back.
-  void fetch(const Device& exec, std::int64_t first, std::int64_t count) {
-    if (!copy_.empty()) Kokkos::deep_copy(exec, on_host(first, count), on_device(first, count));
-    if constexpr (!kernels::kIsHost<Device>) exec.fence();  // MPI reads immediately
+  // Bytes `first` .. `first + count - 1` into host memory and back, after the work on `exec`.
+  void fetch(const Device& exec, std::int64_t first, std::int64_t count, char* to) const {
+    if (is_on_device_) {
+      Kokkos::deep_copy(exec, on_host(to, count), on_device(first, count));
+    } else {
+      std::copy_n(at(first), count, to);
+    }
   }
-  void put_back(const Device& exec, std::int64_t first, std::int64_t count) {
-    if (!copy_.empty()) Kokkos::deep_copy(exec, on_device(first, count), on_host(first, count));
+  void put_back(const Device& exec, std::int64_t first, std::int64_t count, char* from) const {
+    if (is_on_device_) {
+      Kokkos::deep_copy(exec, on_device(first, count), on_host(from, count));
+    } else {
+      std::copy_n(from, count, at(first));
+    }
   }
 
  private:
-  HostBytes on_host(std::int64_t first, std::int64_t count) {
-    return HostBytes(copy_.data() + first, static_cast<std::size_t>(count));
+  static HostBytes on_host(char* data, std::int64_t count) {
+    return HostBytes(reinterpret_cast<unsigned char*>(data), static_cast<std::size_t>(count));
   }
-  DeviceBytes on_device(std::int64_t first, std::int64_t count) {
-    return DeviceBytes(static_cast<unsigned char*>(span_.data) + first, static_cast<std::size_t>(count));
+  DeviceBytes on_device(std::int64_t first, std::int64_t count) const {
+    return DeviceBytes(reinterpret_cast<unsigned char*>(at(first)), static_cast<std::size_t>(count));
   }
 
-  Span span_;
-  std::vector<unsigned char> copy_;
+  char* data_;
+  bool is_on_device_;
 };
 
-/// Elements of each of `ranks` equal parts of a span.
-std::int64_t part_of(const std::string& what, const Span& span, int ranks) {
-  if (span.count % ranks == 0) return span.count / ranks;
-  throw std::invalid_argument("mpi " + what + ": its " + std::to_string(span.count) +
-                              " elements cannot be divided into parts for " + std::to_string(ranks) + " ranks");
+/// MPI reads host memory immediately, and what was copied out of staging must have left it.
+void finish_copies(const Device& exec) {
+  if constexpr (!kernels::kIsHost<Device>) exec.fence();
 }
 
-void require_counts(const std::string& what, std::int64_t count) {
-  if (count <= std::numeric_limits<int>::max()) return;
-  throw std::invalid_argument("mpi " + what + ": " + std::to_string(count) +
-                              " are more than MPI can count in one call");
-}
-
-/// The ranks that take part, and where what they transfer is recorded.
+/// The ranks that take part, what they have under way, and where it is recorded.
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
   FlightRecorder& recorder;
+  std::shared_ptr<Queue> queue = std::make_shared<Queue>();
 };
 
 std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
 
-/// What the three transfers have in common: requests in progress, and when they began and ended.
-class MpiTransfer : public Transfer {
+/// What the three transfers have in common: their pieces, and when they began and ended.
+class MpiTransfer : public Transfer, private InPieces {
  public:
+  ~MpiTransfer() override { queue_->forget(*this); }
+
   void start(const Device& exec) override {
     exec_ = exec;
     prepare(exec);
     start_s_ = events::now_s();
     number_ = recorder_.begin(name_, bytes_);
-    is_complete_ = false;
-    requests_.clear();
-    post();
+    is_complete_ = is_joining_ = false;
+    missing_ = pieces_;
+    if (missing_ == 0) return end();
+    queue_->push(*this);
   }
 
   bool test() override {
-    if (is_complete_) return true;
-    int is_done = 0;
-    MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &is_done, MPI_STATUSES_IGNORE));
-    if (is_done != 0) {
-      end();
-      joined_s_ = end_s_;
-    }
-    return is_done != 0;
+    if (!is_complete_) queue_->poll();
+    return is_complete_;
   }
 
   void join(const Device&) override {
     if (is_complete_) return;
+    is_joining_ = true;
     joined_s_ = events::now_s();
-    MPI_CHECK(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE));
-    end();
+    while (!is_complete_) queue_->wait();
   }
 
   Times times() override {
@@ -159,45 +155,60 @@ class MpiTransfer : public Transfer {
   MpiTransfer(const std::string& operation, const std::string& label, std::int64_t bytes, const Group& group)
       : what_(operation + " of " + label),
         comm_(group.comm),
+        queue_(group.queue),
         recorder_(group.recorder),
         name_(recorder_.name(operation, "mpi", label)),
         bytes_(bytes) {
     MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
     MPI_CHECK(MPI_Comm_size(comm_, &size_));
   }
-  virtual void prepare(const Device& exec) = 0;   // puts what MPI reads in place on the host
-  virtual void post() = 0;                        // pushes to requests_
-  virtual void complete(const Device& exec) = 0;  // moves what has arrived into place, after the work on `exec`
 
-  /// Calls `one(first element, count)` for pieces whose counts MPI can express.
-  template <class One>
-  static void in_pieces(std::int64_t count, const One& one) {
-    for (std::int64_t first = 0; first < count; first += kMaxElements) {
-      one(first, static_cast<int>(std::min(kMaxElements, count - first)));
-    }
+  /// `count` elements, or bytes, go in pieces of `most`, each of which stages `staged` bytes.
+  void cut(std::int64_t count, std::int64_t most, std::int64_t staged) {
+    count_ = count;
+    most_ = std::min(most, std::max<std::int64_t>(count, 1));
+    pieces_ = (count + most_ - 1) / most_;
+    queue_->reserve(staged);
   }
-  MPI_Request* next_request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  // Of elements, or bytes, first .. first + count - 1:
+  virtual void prepare(const Device&) {}  // before the first piece, enqueued
+  virtual void send(std::int64_t first, int count, char* staging, MPI_Request* request) = 0;
+  virtual void receive(std::int64_t first, int count, char* staging) = 0;
+  virtual void complete(const Device&) {}  // after the last piece, enqueued
 
   const std::string what_;  // "all-reduce of grad.bucket.2"
   MPI_Comm comm_;
+  Device exec_;
   int rank_ = 0, size_ = 1;
 
  private:
+  std::int64_t pieces() const override { return pieces_; }
+  int count_of(std::int64_t piece) const { return static_cast<int>(std::min(most_, count_ - piece * most_)); }
+  void post(std::int64_t piece, char* staging, MPI_Request* request) override {
+    send(piece * most_, count_of(piece), staging, request);
+  }
+  void take(std::int64_t piece, char* staging) override {
+    receive(piece * most_, count_of(piece), staging);
+    if (--missing_ == 0) end();
+  }
+
   void end() {
     end_s_ = events::now_s();
+    if (!is_joining_) joined_s_ = end_s_;
     recorder_.end(number_);
     is_complete_ = true;
     complete(exec_);
   }
 
-  Device exec_;
-  std::vector<MPI_Request> requests_;
+  std::shared_ptr<Queue> queue_;
   FlightRecorder& recorder_;
   std::uint32_t name_;        // in the recorder
   std::uint64_t number_ = 0;  // of its latest start there
   std::int64_t bytes_;
+  std::int64_t count_ = 0, most_ = 1, pieces_ = 0, missing_ = 0;
   double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
-  bool is_complete_ = true;
+  bool is_complete_ = true, is_joining_ = false;
 };
 
 class MpiAllReduce final : public MpiTransfer {
@@ -206,101 +217,112 @@ class MpiAllReduce final : public MpiTransfer {
       : MpiTransfer("all-reduce", span.label, message_bytes(span, wire), group),
         wire_("mpi all-reduce", span, wire),
         message_(wire_.message()),
-        sum_(sum) {}
+        size_of_one_(bytes_of(wire_.message().dtype)),
+        sum_(sum) {
+    const std::int64_t count = wire_.message().count, most = kPieceBytes / size_of_one_;
+    cut(count, most, message_.is_reachable() ? 0 : std::min(most, count) * size_of_one_);
+  }
 
  private:
-  void prepare(const Device& exec) override {
-    wire_.narrow(exec);
-    message_.fetch(exec, 0, wire_.message().bytes());
+  void prepare(const Device& exec) override { wire_.narrow(exec); }
+  void send(std::int64_t first, int count, char* staging, MPI_Request* request) override {
+    char* const data = message_.is_reachable() ? message_.at(first * size_of_one_) : staging;
+    if (data == staging) message_.fetch(exec_, first * size_of_one_, count * size_of_one_, staging);
+    finish_copies(exec_);
+    MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, data, count, sum_.first, sum_.second, comm_, request));
   }
-  void post() override {
-    in_pieces(wire_.message().count, [&](std::int64_t first, int count) {
-      MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, message_.data() + first * bytes_of(wire_.message().dtype), count,
-                               sum_.first, sum_.second, comm_, next_request()));
-    });
+  void receive(std::int64_t first, int count, char* staging) override {
+    if (message_.is_reachable()) return;
+    message_.put_back(exec_, first * size_of_one_, count * size_of_one_, staging);
   }
-  void complete(const Device& exec) override {
-    message_.put_back(exec, 0, wire_.message().bytes());
-    wire_.widen(exec);
-  }
+  void complete(const Device& exec) override { wire_.widen(exec); }
 
   Wire wire_;
-  Reachable message_;
+  Bytes message_;
+  std::int64_t size_of_one_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
 };
 
+/// A piece is a range of every part. It is packed, so that the sums have their place apart from what MPI reads.
 class MpiReduceScatter final : public MpiTransfer {
  public:
   MpiReduceScatter(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
       : MpiTransfer("reduce-scatter", span.label, message_bytes(span, wire), group),
         wire_("mpi reduce-scatter", span, wire),
         message_(wire_.message()),
+        size_of_one_(bytes_of(wire_.message().dtype)),
         sum_(sum),
-        part_(part_of(what_, span, size_)) {
-    require_counts(what_, span.count);  // libraries count all parts together
-    own_.resize(static_cast<std::size_t>(part_ * bytes_of(wire_.message().dtype)));
+        part_(part_count("mpi " + what_, span, size_)) {
+    // Where MPI cannot reach the part, the sums lie behind what was packed.
+    const std::int64_t staged = size_of_one_ * (size_ + (message_.is_reachable() ? 0 : 1));
+    const std::int64_t most = std::max<std::int64_t>(1, kPieceBytes / staged);
+    cut(part_, most, std::min(most, part_) * staged);
   }
 
  private:
-  void prepare(const Device& exec) override {
-    wire_.narrow(exec);
-    message_.fetch(exec, 0, wire_.message().bytes());
+  std::int64_t place_of(int rank, std::int64_t first) const { return (rank * part_ + first) * size_of_one_; }
+
+  void prepare(const Device& exec) override { wire_.narrow(exec); }
+  void send(std::int64_t first, int count, char* staging, MPI_Request* request) override {
+    const std::int64_t bytes = count * size_of_one_;
+    for (int rank = 0; rank < size_; ++rank) {
+      message_.fetch(exec_, place_of(rank, first), bytes, staging + rank * bytes);
+    }
+    finish_copies(exec_);
+    char* const sums = message_.is_reachable() ? message_.at(place_of(rank_, first)) : staging + size_ * bytes;
+    MPI_CHECK(MPI_Ireduce_scatter_block(staging, sums, count, sum_.first, sum_.second, comm_, request));
   }
-  void post() override {
-    MPI_CHECK(MPI_Ireduce_scatter_block(message_.data(), own_.data(), static_cast<int>(part_), sum_.first, sum_.second,
-                                        comm_, next_request()));
+  void receive(std::int64_t first, int count, char* staging) override {
+    if (message_.is_reachable()) return;
+    const std::int64_t bytes = count * size_of_one_;
+    message_.put_back(exec_, place_of(rank_, first), bytes, staging + size_ * bytes);
   }
-  void complete(const Device& exec) override {
-    const auto bytes = static_cast<std::int64_t>(own_.size());
-    std::copy(own_.begin(), own_.end(), message_.data() + rank_ * bytes);
-    message_.put_back(exec, rank_ * bytes, bytes);
-    wire_.widen(exec, rank_ * part_, part_);
-  }
+  void complete(const Device& exec) override { wire_.widen(exec, rank_ * part_, part_); }
 
   Wire wire_;
-  Reachable message_;
+  Bytes message_;
+  std::int64_t size_of_one_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
-  std::int64_t part_;      // elements
-  std::vector<char> own_;  // the sums, separate from what MPI reads
+  std::int64_t part_;  // elements
 };
 
+/// Received in place, at once, where MPI can reach both spans and count the whole; else a piece is a range of every
+/// part, received in staging.
 class MpiAllGather final : public MpiTransfer {
  public:
   MpiAllGather(const Span& part, const Span& whole, const Group& group)
       : MpiTransfer("all-gather", whole.label, whole.bytes(), group),
-        part_(part),
-        whole_(whole),
-        part_bytes_(part_of(what_, whole, size_) * bytes_of(whole.dtype)),
+        part_bytes_(part_count("mpi " + what_, whole, size_) * bytes_of(whole.dtype)),
         is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * part_bytes_),
-        from_(is_in_place_ ? Span{} : part),
-        to_(whole) {
-    if (part.bytes() != part_bytes_ || part.dtype != whole.dtype) {
-      throw std::invalid_argument("mpi " + what_ + ": its part must be one of " + std::to_string(size_) +
-                                  " equal ones of the whole");
-    }
-    require_counts(what_, part_bytes_);
+        part_(part),
+        whole_(whole) {
+    require_part("mpi " + what_, part, whole, size_);
+    is_direct_ = part_.is_reachable() && whole_.is_reachable() && whole.bytes() <= kMaxBytes;
+    const std::int64_t most = is_direct_ ? kMaxBytes : std::max<std::int64_t>(1, kPieceBytes / size_);
+    cut(part_bytes_, most, is_direct_ ? 0 : std::min(most, part_bytes_) * size_);
   }
 
  private:
-  void prepare(const Device& exec) override {
-    if (is_in_place_) {
-      to_.fetch(exec, rank_ * part_bytes_, part_bytes_);
-    } else {
-      from_.fetch(exec, 0, part_bytes_);
+  void send(std::int64_t first, int count, char* staging, MPI_Request* request) override {
+    if (is_direct_) {
+      finish_copies(exec_);
+      MPI_CHECK(MPI_Iallgather(is_in_place_ ? MPI_IN_PLACE : part_.at(0), is_in_place_ ? 0 : count, MPI_BYTE,
+                               whole_.at(0), count, MPI_BYTE, comm_, request));
+      return;
+    }
+    part_.fetch(exec_, first, count, staging + std::int64_t{rank_} * count);
+    finish_copies(exec_);
+    MPI_CHECK(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, staging, count, MPI_BYTE, comm_, request));
+  }
+  void receive(std::int64_t first, int count, char* staging) override {
+    for (int rank = 0; rank < size_ && !is_direct_; ++rank) {
+      whole_.put_back(exec_, rank * part_bytes_ + first, count, staging + std::int64_t{rank} * count);
     }
   }
-  void post() override {
-    const void* from = is_in_place_ ? MPI_IN_PLACE : from_.data();
-    const int count = static_cast<int>(part_bytes_);
-    MPI_CHECK(
-        MPI_Iallgather(from, is_in_place_ ? 0 : count, MPI_BYTE, to_.data(), count, MPI_BYTE, comm_, next_request()));
-  }
-  void complete(const Device& exec) override { to_.put_back(exec, 0, whole_.bytes()); }
 
-  Span part_, whole_;
   std::int64_t part_bytes_;  // of a part
-  bool is_in_place_;
-  Reachable from_, to_;
+  bool is_in_place_, is_direct_;
+  Bytes part_, whole_;
 };
 
 class MpiCollectives final : public Collectives {
@@ -347,18 +369,23 @@ class MpiCollectives final : public Collectives {
   }
 
   void broadcast(const Span& span) override {
-    Reachable message(span);
+    const Bytes message(span);
+    const bool is_direct = message.is_reachable();
+    const std::int64_t most = is_direct ? kMaxBytes : kPieceBytes;
+    std::vector<char> staging(is_direct ? 0 : static_cast<std::size_t>(std::min(most, span.bytes())));
     const Device exec;
-    message.fetch(exec, 0, span.bytes());
     FlightRecorder& recorder = group_.recorder;
     const std::uint64_t number = recorder.begin(recorder.name("broadcast[mpi]", span.label), span.bytes());
-    for (std::int64_t first = 0; first < span.bytes(); first += kMaxElements) {
-      const int count = static_cast<int>(std::min(kMaxElements, span.bytes() - first));
-      MPI_CHECK(MPI_Bcast(message.data() + first, count, MPI_BYTE, 0, group_.comm));
+    for (std::int64_t first = 0; first < span.bytes(); first += most) {
+      const std::int64_t count = std::min(most, span.bytes() - first);
+      char* const data = is_direct ? message.at(first) : staging.data();
+      if (!is_direct && rank() == 0) message.fetch(exec, first, count, data);
+      finish_copies(exec);
+      MPI_CHECK(MPI_Bcast(data, static_cast<int>(count), MPI_BYTE, 0, group_.comm));
+      if (!is_direct) message.put_back(exec, first, count, data);
     }
+    finish_copies(exec);
     recorder.end(number);
-    message.put_back(exec, 0, span.bytes());
-    if constexpr (!kernels::kIsHost<Device>) exec.fence();
   }
 
   std::string fault() override { return ""; }

@@ -23,6 +23,7 @@
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/parts.hpp"
 #include "parallel/stream_log.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"
@@ -348,26 +349,17 @@ class NcclTransfer final : public Transfer {
   Span own_part() const {
     const Span& message = wire_.message();
     if (operation_ == Operation::all_reduce) return message;
-    if (message.count % comm_.size() != 0) {
-      throw std::invalid_argument(what_ + ": its " + std::to_string(message.count) +
-                                  " elements cannot be divided into parts for " + std::to_string(comm_.size()) +
-                                  " ranks");
-    }
     return place_in(message);
   }
 
   /// This rank's place among the parts of `whole`.
   Span place_in(const Span& whole) const {
-    const std::int64_t bytes = whole.bytes() / comm_.size();
-    return {whole.label, static_cast<char*>(whole.data) + comm_.rank() * bytes, whole.count / comm_.size(),
-            whole.dtype};
+    const std::int64_t count = part_count(what_, whole, comm_.size());
+    return whole.part(comm_.rank() * count, count);
   }
 
   void require_part_of(const Span& whole) const {
-    if (part_.dtype != whole.dtype || part_.count * comm_.size() != whole.count) {
-      throw std::invalid_argument(what_ + ": its part must be one of " + std::to_string(comm_.size()) +
-                                  " equal ones of the whole");
-    }
+    require_part(what_, part_, whole, comm_.size());
     const auto begin = reinterpret_cast<std::uintptr_t>(part_.data),
                place = reinterpret_cast<std::uintptr_t>(whole.data);
     const bool is_outside = begin + part_.bytes() <= place || place + whole.bytes() <= begin;

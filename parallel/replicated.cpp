@@ -120,10 +120,10 @@ void Replicated::finish() {
   for (Bucket& bucket : buckets_) {
     if (bucket.missing > 0) throw std::logic_error("gradients: '" + bucket.span.label + "' was never ready");
     if (is_asynchronous || !bucket.is_under_way) continue;
-    bucket.sum->join(exec_);
+    join(*bucket.sum, exec_, waits_);
     complete(bucket);
   }
-  if (is_asynchronous) last_started_->join(exec_);  // in the order of their start: its end is that of all
+  if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
 }
 
 double Replicated::collect() {

@@ -45,7 +45,8 @@ class Replicated final : public Strategy {
 
   void connect() override;
   bool is_connected() const override { return is_connected_; }
-  void begin_step() override {}
+  void begin_step(WaitTimes* waits) override { waits_ = waits; }
+  int most_waits() const override { return static_cast<int>(buckets_.size()); }
   void begin(bool completes) override;
   void open(int) override {}
   void close(int) override {}
@@ -54,7 +55,7 @@ class Replicated final : public Strategy {
   void progress() override;
   void finish() override;
   void sum() override {}
-  void begin_inference() override {}
+  void begin_inference() override { waits_ = nullptr; }
   double collect() override;
 
   std::size_t buckets() const { return buckets_.size(); }
@@ -81,6 +82,7 @@ class Replicated final : public Strategy {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
   Transfer* last_started_ = nullptr;
+  WaitTimes* waits_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits
   bool is_connected_ = false, is_active_ = false;
 };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/core/events.hpp"
-#include "kernels/core/sum_parts.hpp"
+#include "parallel/parts.hpp"
 
 namespace tessera::parallel {
 namespace {
@@ -16,16 +16,6 @@ using Bytes = kernels::Vector<unsigned char, Device>;
 
 Bytes bytes_of_span(const Span& span) {
   return Bytes(static_cast<unsigned char*>(span.data), static_cast<std::size_t>(span.bytes()));
-}
-
-template <class Number>
-void add(const Device& exec, const Span& from, const Span& to) {
-  kernels::SumParts<Device, Number> sum;
-  sum.part[0] = static_cast<const Number*>(to.data);
-  sum.part[1] = static_cast<const Number*>(from.data);
-  sum.parts = 2;
-  sum.out = kernels::Vector<Number, Device>(static_cast<Number*>(to.data), static_cast<std::size_t>(to.count));
-  sum.launch(exec);
 }
 
 }  // namespace
@@ -59,6 +49,8 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
 
 Sharded::~Sharded() = default;
 
+/// Groups are made collectively, and transfers belong to them: hence here, not in the constructor. Of memory they take
+/// events, or staging of bounded size (mpi.hpp): what grows with the model has been allocated before.
 void Sharded::connect() {
   shards_ = &all_;
   if (ownership_.shards() < all_.size()) {
@@ -149,8 +141,16 @@ void Sharded::begin_passes(Schedule& schedule) {
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
 
-void Sharded::begin_step() {
+/// Gathers, at most one for each opening; a scatter for each gradient that is sent; sums over the replicas; the scalars.
+int Sharded::most_waits() const {
+  const std::size_t units = memory_.size(), micro_steps = static_cast<std::size_t>(options_.micro_steps);
+  const std::size_t gathers = options_.shards_weights ? micro_steps * options_.openings.size() : units;
+  return static_cast<int>(gathers + (options_.shards_gradients ? micro_steps : 1) * units + units + 1);
+}
+
+void Sharded::begin_step(WaitTimes* waits) {
   is_in_step_ = true;
+  waits_ = waits;
   moved_.clear();
   pending_.clear();
   std::fill(is_summing_replicas_.begin(), is_summing_replicas_.end(), 0);
@@ -161,6 +161,7 @@ void Sharded::begin_step() {
 
 void Sharded::begin_inference() {
   is_in_step_ = false;
+  waits_ = nullptr;
   begin_passes(inference_);
 }
 
@@ -268,14 +269,8 @@ void Sharded::add_to_part(int unit, bool is_first) const {
   const Span& to = memory_[unit].own_gradient;
   if (from.data == to.data) return;
   if (is_first) return Kokkos::deep_copy(exec_, bytes_of_span(to), bytes_of_span(from));
-  switch (to.dtype) {
-    case Dtype::fp64: return add<double>(exec_, from, to);
-    case Dtype::fp32: return add<float>(exec_, from, to);
-    case Dtype::bf16: return add<bfloat16>(exec_, from, to);
-    case Dtype::fp16: return add<float16>(exec_, from, to);
-    case Dtype::int32: break;
-  }
-  throw std::invalid_argument("sharded: " + to.label + " cannot be summed");
+  const void* const parts[] = {to.data, from.data};
+  sum_parts(exec_, parts, to);
 }
 
 void Sharded::sum() {
@@ -295,7 +290,7 @@ void Sharded::start(Move& move) {
 }
 
 void Sharded::join(Move& move) {
-  move.transfer->join(exec_);
+  parallel::join(*move.transfer, exec_, waits_);
   if (all_.is_asynchronous()) return;
   std::erase(under_way_, &move);
   const Transfer::Times times = move.transfer->times();

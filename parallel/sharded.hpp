@@ -58,7 +58,8 @@ class Sharded final : public Strategy {
 
   void connect() override;
   bool is_connected() const override { return is_connected_; }
-  void begin_step() override;
+  void begin_step(WaitTimes* waits) override;
+  int most_waits() const override;
   void begin(bool completes) override;
   void open(int unit) override;
   void close(int unit) override;
@@ -135,6 +136,7 @@ class Sharded final : public Strategy {
   std::vector<Move*> under_way_;  // for progress()
   std::vector<Move*> moved_;      // in the step, in the order of their start, if the host does not wait
   double exposed_s_ = 0;          // of the last step, if the host waits
+  WaitTimes* waits_ = nullptr;
   int micro_ = -1;
   bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
 };

@@ -19,6 +19,7 @@
 
 #include "parallel/collective.hpp"
 #include "parallel/ownership.hpp"
+#include "parallel/wait_times.hpp"
 
 namespace tessera::parallel {
 
@@ -30,7 +31,9 @@ class Strategy {
   virtual void connect() = 0;
   virtual bool is_connected() const = 0;
 
-  virtual void begin_step() = 0;
+  /// `waits` times the step's waits for transfers, at most most_waits(), until the next one begins; null: nothing does.
+  virtual void begin_step(WaitTimes* waits) = 0;
+  virtual int most_waits() const = 0;
 
   /// A micro-step; `completes`: the last of its step, after which the gradients are complete.
   virtual void begin(bool completes) = 0;

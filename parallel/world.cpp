@@ -1,6 +1,7 @@
 #include "parallel/world.hpp"
 
 #include "parallel/collective.hpp"
+#include "parallel/mpi.hpp"
 #include "parallel/mpi_check.hpp"
 
 #include <algorithm>

@@ -106,7 +106,4 @@ class World {
 /// Throws  EnvironmentError if they do not.
 void check_launcher(int ranks, const char* slurm_ntasks);
 
-/// Transfers are recorded in `recorder`, which must outlive the result.
-std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder);
-
 }  // namespace tessera::parallel

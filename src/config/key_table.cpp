@@ -242,9 +242,9 @@ std::vector<Key> make_table() {
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
        "What moves data between ranks. auto: NCCL if the build has it and every rank has its own GPU, else MPI."},
       {"parallel.all_reduce", at<&S::parallel, &Parallel::all_reduce>(), words(kAllReduce), "-",
-       "Algorithm of all-reduces under NCCL. copy_engine: the GPUs' copy engines move the data and leave the "
-       "multiprocessors to the backward pass; ring: NCCL's ring; auto: copy_engine if all ranks share a host and can "
-       "access each other's memory, else ring."},
+       "How GPUs exchange data under NCCL: all-reduces, reduce-scatters and all-gathers. copy_engine: the GPUs' copy "
+       "engines move the data and leave the multiprocessors to the products; ring: NCCL's ring; auto: copy_engine if "
+       "all ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
        "How gradients are averaged over ranks. per_parameter: each parameter's after the backward pass; flat: all in "
        "one "

@@ -27,6 +27,7 @@
 #include "kernels/core/stream_timer.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/mpi.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -114,13 +115,15 @@ Timing time_together(const config::Bench& bench, parallel::World& world, const E
   return summarize(world.max(std::move(seconds)));
 }
 
-/// Memory that a rank needs for a case: the message and, on a host, a copy of the same length, in which MPI sums.
+/// Memory that a rank needs for a case: the message and, on a host, what MPI sums in.
 memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives, memory::TensorId& message) {
   memory::Layout layout;
   message = layout.add("message", {c.elements}, c.dtype, memory::Category::workspace, memory::Lifetime::whole_run());
   const bool sums = c.operation == Collective::all_reduce || c.operation == Collective::reduce_scatter;
   if (!collectives.is_asynchronous() && kernels::kIsHost<Exec> && sums) {
-    layout.add_outside("mpi", c.bytes());
+    const bool is_scatter = c.operation == Collective::reduce_scatter;
+    layout.add_outside(
+        "mpi", parallel::mpi_sum_bytes(c.bytes(), is_scatter) + (is_scatter ? parallel::staging_bytes(c.bytes()) : 0));
   }
   layout.place();
   return layout;

@@ -89,13 +89,12 @@ bool continues_itself(const Context& context) {
   return context.world.any(is_own);
 }
 
-Beginning find_beginning(const Context& context, const data::Corpus& corpus, const Note& note) {
+Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note) {
   if (!context.resume) return {};
   const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   Beginning beginning;
   std::string folder;
-  const bool is_own = continues_itself(context);
   on_root(world, [&] {
     if (*context.resume != "auto") {
       folder = checkpoint_folder(*context.resume).string();

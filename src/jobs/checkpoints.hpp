@@ -28,10 +28,10 @@ struct Beginning {
 bool continues_itself(const Context& context);
 
 /// Opens the checkpoint that --resume names: "auto", the newest in the run's own directory, if any; or a folder. Notes
-/// every key that has changed since.
+/// every key that has changed since. `is_own`: continues_itself().
 /// Throws Failure(Exit::files) if the checkpoint is incomplete or damaged, Failure(Exit::usage) if its model or
 /// tokenisation differs from the deck's.
-Beginning find_beginning(const Context& context, const data::Corpus& corpus, const Note& note);
+Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
 /// Restores weights, moments, scalars and GEMM algorithms.
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.

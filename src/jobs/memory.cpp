@@ -43,7 +43,7 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
 
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
   if (kComputesOnHost) return;  // counted by require_memory
-  const std::int64_t pinned = world.local_size() * layout.arena_bytes(memory::Space::host);
+  const std::int64_t pinned = world.local_size() * layout.total_bytes(memory::Space::host);
   const std::int64_t available = memory::available_host_bytes();
   if (pinned <= available) return;
   throw Failure(

@@ -105,7 +105,7 @@ class TrainingRun {
 
     const auto take_note = [this](const std::string& text) { note(text); };
     directory_.emplace(context_, continues, take_note);
-    const Beginning beginning = find_beginning(context_, *corpus_, take_note);
+    const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note);
     if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
       note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
                        beginning.checkpoint->state().step, settings_.train.steps));

@@ -42,9 +42,10 @@ TensorId Layout::add_flat(std::string label, std::vector<Part> parts, Dtype dtyp
   return id;
 }
 
-void Layout::add_outside(std::string label, std::int64_t bytes) {
-  outside_labels_ += (outside_labels_.empty() ? "" : ", ") + std::move(label);
-  outside_bytes_ += bytes;
+void Layout::add_outside(std::string label, std::int64_t bytes, Space space) {
+  std::string& labels = outside_labels_[static_cast<int>(space)];
+  labels += (labels.empty() ? "" : ", ") + std::move(label);
+  outside_bytes_[static_cast<int>(space)] += bytes;
 }
 
 namespace {
@@ -201,9 +202,12 @@ std::string Layout::table() const {
     const std::string host = readable_bytes(arena_bytes(Space::host));
     text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "on the host", on_host, host, host);
   }
-  if (outside_bytes_ > 0) {
-    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}  ({})\n", "outside", "", readable_bytes(outside_bytes_),
-                        readable_bytes(outside_bytes_), outside_labels_);
+  for (const Space space : {Space::device, Space::host}) {
+    const std::int64_t bytes = outside_bytes_[static_cast<int>(space)];
+    if (bytes == 0) continue;
+    text +=
+        fmt::format("  {:<12}{:>9}{:>14}{:>14}  ({}{})\n", "outside", "", readable_bytes(bytes), readable_bytes(bytes),
+                    space == Space::host ? "on the host: " : "", outside_labels_[static_cast<int>(space)]);
   }
   const double parameters = static_cast<double>(sums[static_cast<int>(Category::parameters)]);
   if (parameters > 0) {

@@ -71,7 +71,7 @@ class Layout {
                     Space space = Space::device);
 
   /// Memory that the step takes besides the arena, such as the kernels' pads: included in sums, but not in the arena.
-  void add_outside(std::string label, std::int64_t bytes);
+  void add_outside(std::string label, std::int64_t bytes, Space space = Space::device);
 
   /// Gives every tensor its offset. Call once, after the last add().
   void place();
@@ -79,8 +79,10 @@ class Layout {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const Tensor& operator[](TensorId id) const { return tensors_[id]; }
   std::int64_t arena_bytes(Space space = Space::device) const { return arena_bytes_[static_cast<int>(space)]; }
-  /// What a rank takes of its device, including memory outside the arena.
-  std::int64_t total_bytes() const { return arena_bytes() + outside_bytes_; }
+  /// What a rank takes of its device, or of its host besides that, including memory outside the arena.
+  std::int64_t total_bytes(Space space = Space::device) const {
+    return arena_bytes(space) + outside_bytes_[static_cast<int>(space)];
+  }
 
   /// Peak bytes live at one tick on the device, per category and overall (index kCategories).
   std::vector<std::int64_t> peak_by_category() const;
@@ -92,8 +94,8 @@ class Layout {
  private:
   std::vector<Tensor> tensors_;
   bool is_placed_ = false;
-  std::int64_t arena_bytes_[kSpaces] = {0, 0}, outside_bytes_ = 0;
-  std::string outside_labels_;
+  std::int64_t arena_bytes_[kSpaces] = {0, 0}, outside_bytes_[kSpaces] = {0, 0};
+  std::string outside_labels_[kSpaces];
 };
 
 /// "12.3 MiB", "4.0 KiB", "17 B".

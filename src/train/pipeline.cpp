@@ -11,18 +11,20 @@ namespace tessera::train {
 PhaseTimes StepMarks::phases() const {
   PhaseTimes times;
   for (int micro = 0; micro < micro_steps_; ++micro) {
-    times.forward_s += timer_.seconds(forward(micro), backward(micro));
-    times.backward_s += timer_.seconds(backward(micro), forward(micro + 1));
+    times.forward_s += worked_s(forward(micro), backward(micro));
+    times.backward_s += worked_s(backward(micro), forward(micro + 1));
   }
-  times.exposed_comm_s = timer_.seconds(forward(micro_steps_), reduced());
-  times.optimizer_s = timer_.seconds(begin(), forward(0)) + timer_.seconds(reduced(), end());
+  times.backward_s += worked_s(forward(micro_steps_), reduced());  // gradients that have arrived are added
+  times.exposed_comm_s = waited_s(begin(), end());
+  times.optimizer_s = worked_s(begin(), forward(0)) + worked_s(reduced(), end());
   times.total_s = timer_.seconds(begin(), end());
   return times;
 }
 
-Pipeline::Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, bool records_graphs)
+Pipeline::Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, int most_waits,
+                   bool records_graphs)
     : exec_(exec), world_(world), records_graphs_(records_graphs) {
-  for (int i = 0; i < kMaxStarted; ++i) slots_.emplace_back(micro_steps);
+  for (int i = 0; i < kMaxStarted; ++i) slots_.emplace_back(micro_steps, most_waits);
 }
 
 int Pipeline::next_slot() const {

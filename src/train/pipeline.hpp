@@ -12,22 +12,30 @@
 
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/core/tensor.hpp"
+#include "parallel/wait_times.hpp"
 #include "parallel/world.hpp"
 #include "train/graph.hpp"
 
 namespace tessera::train {
 
-/// Seconds of the phases of a step, on the clock of the device that computes it.
+/// Seconds of the phases of a step, on the clock of the device that computes it. Waits for transfers are in none of the
+/// phases in which they occur, but in `exposed_comm_s`: the four add up to the total.
 struct PhaseTimes {
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last
 };
 
 /// The time marks of a step: begin, then forward and backward of every micro-step (the forward mark after the last one
-/// ends its backward pass), reduced, end. They are part of a step's graph, and valid once the step is done.
+/// ends its backward pass), reduced, end; and two around each wait for a transfer. They are part of a step's graph, and
+/// valid once the step is done.
 class StepMarks {
  public:
-  explicit StepMarks(int micro_steps) : micro_steps_(micro_steps), timer_(2 * micro_steps + 4) {}
+  /// For steps of at most `most_waits` waits.
+  StepMarks(int micro_steps, int most_waits)
+      : micro_steps_(micro_steps),
+        timer_(2 * micro_steps + 4),
+        waits_(most_waits),
+        waits_before_(2 * static_cast<std::size_t>(micro_steps) + 4) {}
 
   int begin() const { return 0; }
   int forward(int micro) const { return 1 + 2 * micro; }
@@ -35,19 +43,29 @@ class StepMarks {
   int reduced() const { return 2 + 2 * micro_steps_; }
   int end() const { return 3 + 2 * micro_steps_; }
 
-  void mark(const kernels::Device& exec, int mark) { timer_.mark(exec, mark); }
+  void mark(const kernels::Device& exec, int mark) {
+    timer_.mark(exec, mark);
+    waits_before_[static_cast<std::size_t>(mark)] = waits_.count();
+  }
+  parallel::WaitTimes& waits() { return waits_; }
   PhaseTimes phases() const;
 
  private:
+  double waited_s(int from, int to) const { return waits_.seconds(waits_before_[from], waits_before_[to]); }
+  double worked_s(int from, int to) const { return timer_.seconds(from, to) - waited_s(from, to); }
+
   int micro_steps_;
   kernels::StreamTimer<kernels::Device> timer_;
+  parallel::WaitTimes waits_;
+  std::vector<int> waits_before_;  // [marks]
 };
 
 class Pipeline {
  public:
   static constexpr int kMaxStarted = 2;  // most steps started and not collected
 
-  Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, bool records_graphs);
+  /// `most_waits`: for transfers, in a step.
+  Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, int most_waits, bool records_graphs);
 
   /// The slot of the step that start() begins next. What the host wrote for the slot's previous step is no longer in
   /// use.
@@ -81,7 +99,7 @@ class Pipeline {
 
  private:
   struct Slot {
-    explicit Slot(int micro_steps) : marks(micro_steps) {}
+    Slot(int micro_steps, int most_waits) : marks(micro_steps, most_waits) {}
     StepMarks marks;
     StepGraph graph;
     bool has_run = false, is_by_launch = true, is_cold = true;

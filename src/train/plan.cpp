@@ -12,6 +12,7 @@
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/mpi.hpp"
 #include "train/compute.hpp"
 #include "train/offload.hpp"
 #include "train/pipeline.hpp"
@@ -37,8 +38,8 @@ Dtype dtype_of(config::Precision precision) {
   return Dtype::fp32;
 }
 
-parallel::CollectivesOptions collectives_of(const config::Parallel& keys) {
-  parallel::CollectivesOptions options;
+parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks) {
+  parallel::CollectivesOptions options{.forms_groups = forms_groups(keys, ranks)};
   switch (keys.collectives) {
     case config::Collectives::automatic: options.library = parallel::Library::automatic; break;
     case config::Collectives::mpi: options.library = parallel::Library::mpi; break;
@@ -216,6 +217,34 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   return t;
 }
 
+/// Bytes of host memory that a rank's collectives over MPI take (parallel/mpi.hpp).
+struct MpiBytes {
+  std::int64_t staging = 0, sums = 0;  // ours; the library's
+};
+
+/// `sent`: the dtype of gradients on the network.
+MpiBytes mpi_bytes(const Plan& plan, Dtype sent) {
+  const Sharing& sharing = plan.sharing;
+  const parallel::Ownership& o = sharing.ownership;
+  const bool is_staged = !plan.options.target.is_host;  // besides reduce-scatters, which always are
+  const std::int64_t all = o.whole_count() * bytes_of(sent);
+  if (!sharing.is_sharded()) {
+    return {.staging = is_staged ? parallel::staging_bytes(all) : 0, .sums = parallel::mpi_sum_bytes(all, false)};
+  }
+  std::int64_t largest = 0, part = 0;
+  for (int unit = 0; unit < o.units(); ++unit) {
+    part = std::max(part, o.part(unit) * bytes_of(sent));
+    largest = std::max(largest, (o.padded(unit) + (is_staged ? o.part(unit) : 0)) * bytes_of(sent));
+    if (is_staged) largest = std::max(largest, o.padded(unit) * bytes_of(plan.options.dtype));
+  }
+  MpiBytes bytes{.staging = parallel::staging_bytes(largest), .sums = parallel::mpi_sum_bytes(all, true)};
+  if (o.shards() < plan.batch.ranks) {  // a communicator of its own for sums over the replicas
+    if (is_staged) bytes.staging += parallel::staging_bytes(part);
+    bytes.sums += parallel::mpi_sum_bytes(o.owned_count() * bytes_of(sent), false);
+  }
+  return bytes;
+}
+
 /// Bytes of the largest result of a matrix product: an activation, or a weight's gradient in fp32.
 std::int64_t largest_product_bytes(const Plan& plan) {
   const model::Shape& s = plan.shape;
@@ -228,9 +257,12 @@ std::int64_t largest_product_bytes(const Plan& plan) {
 
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine) {
   if (!machine.has_nccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};
-  // What NCCL 2.28 allocates with its first collectives on 2 and 4 GPUs, beyond what connecting took.
-  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || !machine.is_one_host;
-  return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = std::int64_t{490} << 20};
+  // What NCCL 2.28 allocates with its first collectives on 2 and 4 GPUs, beyond what connecting took; each communicator
+  // is taken to need as much: that of all ranks and, in groups, those of a rank's shards and of its replicas.
+  constexpr std::int64_t kNcclBytes = std::int64_t{490} << 20;
+  const bool has_groups = forms_groups(choice, ranks);
+  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.is_one_host;
+  return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
 }
 
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine) {
@@ -282,9 +314,11 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
-  if (machine.target.is_host && plan.sharing.is_sharded()) {  // reduce-scatters keep their results
-    plan.layout.add_outside("MPI's sums",
-                            plan.sharing.ownership.owned_count() * bytes_of(has_wire ? Dtype::bf16 : gradients));
+  if (ranks > 1 && collectives.nccl == 0) {
+    const memory::Space space = machine.target.is_host ? memory::Space::device : memory::Space::host;
+    const MpiBytes mpi = mpi_bytes(plan, has_wire ? Dtype::bf16 : gradients);
+    if (mpi.staging > 0) plan.layout.add_outside("staging for MPI", mpi.staging, space);
+    plan.layout.add_outside("MPI's sums, about", mpi.sums, space);
   }
   if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The sampled text's products are not timed, so the two never coexist and the larger counts.

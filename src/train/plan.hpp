@@ -34,7 +34,7 @@ struct Machine {
 /// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
-parallel::CollectivesOptions collectives_of(const config::Parallel& keys);
+parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
@@ -85,7 +85,7 @@ struct Plan {
 /// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.
 struct CollectivesBytes {
   std::int64_t receive = 0;  // the copy engines' receive buffer, from the beginning
-  std::int64_t nccl = 0;     // NCCL's buffers, from the first sum until the program ends
+  std::int64_t nccl = 0;     // NCCL's buffers, from the first sum of each communicator on
 };
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
 

@@ -45,7 +45,7 @@ std::string device_text(config::PlanDevice device) {
 
 /// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
 std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
-  const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.arena_bytes(memory::Space::host);
+  const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.total_bytes(memory::Space::host);
   const std::int64_t ranks = plan.batch.ranks;
   const std::int64_t together = keys.ranks_per_node > 0 ? std::min(ranks, keys.ranks_per_node) : ranks;
   const auto readable = [](std::int64_t bytes) { return memory::readable_bytes(bytes); };

@@ -50,7 +50,7 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
                                            "ranks",
                                            shards, counted(ranks, "rank")));
   }
-  if (shards > 1 && shards < ranks && parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+  if (forms_groups(parallel, ranks) && parallel.all_reduce == config::AllReduceMethod::copy_engine) {
     throw Failure(Exit::usage,
                   "parallel.all_reduce = \"copy_engine\" serves all ranks together, and "
                   "parallel.shard_ranks cuts them into groups: use \"ring\" or \"auto\", or "

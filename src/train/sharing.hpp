@@ -46,6 +46,11 @@ struct Sharing {
 /// As decks write it: "none", "optimizer", "gradients", "parameters".
 std::string_view name_of(config::Shard shard);
 
+/// Whether `ranks` form groups: several divide the units among themselves, and several hold the same part.
+inline bool forms_groups(const config::Parallel& parallel, int ranks) {
+  return parallel.shard != config::Shard::none && parallel.shard_ranks > 1 && parallel.shard_ranks < ranks;
+}
+
 /// Throws  Failure(Exit::usage) if parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
 

@@ -35,7 +35,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       compute_(make_compute(plan, settings, arena_)),
       update_(make_update(plan, settings, plan.sharing.shard_of(world.rank()), arena_)),
       strategy_(make_strategy(plan, settings, world, exec_, arena_)),
-      pipeline_(exec_, world, plan.batch.micro_steps, settings.train.graph),
+      pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
   compute_->clear_gradients(exec_);  // the padding between tensors stays zero
@@ -80,10 +80,11 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   const BatchPlan& batch = plan_.batch;
   const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
   hooks_->begin_step();
+  marks.waits().begin_step();
   marks.mark(exec_, marks.begin());
   phase("begin", [&] {
     compute_->begin_step(exec_, tokens);
-    strategy_->begin_step();
+    strategy_->begin_step(&marks.waits());
   });
   for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
     strategy_->begin(micro + 1 == batch.micro_steps);
@@ -140,8 +141,6 @@ StepNumbers Trainer::collect() {
   n.was_skipped = s.adamw.skip != 0;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
-  // Gathers are waited for in the forward pass, too: over MPI the strategy knows all of it.
-  if (plan_.sharing.is_sharded() && !world_.collectives().is_asynchronous()) n.exposed_comm_s = strategy_->collect();
   return n;
 }
 

@@ -424,15 +424,15 @@ class Delays(SharedSteps):
       dawdle();
       return PMPI_Iallgather(a, n, t, b, m, u, c, r);
     }
-    int MPI_Waitall(int n, MPI_Request* r, MPI_Status* s) {
+    int MPI_Wait(MPI_Request* r, MPI_Status* s) {
       dawdle();
-      int code = PMPI_Waitall(n, r, s);
+      int code = PMPI_Wait(r, s);
       dawdle();
       return code;
     }
-    int MPI_Testall(int n, MPI_Request* r, int* done, MPI_Status* s) {
+    int MPI_Test(MPI_Request* r, int* done, MPI_Status* s) {
       *done = 0;  /* often enough it has not arrived yet */
-      return next() % 2 ? MPI_SUCCESS : PMPI_Testall(n, r, done, s);
+      return next() % 2 ? MPI_SUCCESS : PMPI_Test(r, done, s);
     }
     int MPI_Finalize(void) {
       if (write(2, "dawdled\n", 8) < 0) return 1;

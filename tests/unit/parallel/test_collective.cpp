@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#ifdef __GLIBC__
+  #include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
+#include "parallel/mpi.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
 #include "unit/parallel/world.hpp"
@@ -219,6 +224,79 @@ TEST(Collectives, gather_the_parts_of_all_ranks_in_every_dtype_in_place_and_from
     }
   }
 }
+
+/// Transfers of several pieces each, all of them under way at once, which the ranks ask for in different orders.
+TEST(Collectives, pieces_of_several_transfers_arrive_whole_however_each_rank_polls) {
+  TestWorld world;
+  const int ranks = world.size();
+  const std::int64_t part = 3 * kPieceBytes / 4 / ranks + 17;  // three pieces and a rest
+  const auto value = [](std::int64_t i, int rank) { return static_cast<float>((i % 251 - 125) * (rank + 1)); };
+  const auto sum = [&](std::int64_t i) { return value(i, ranks * (ranks + 1) / 2 - 1); };
+  std::vector<std::vector<float>> values(6, std::vector<float>(static_cast<std::size_t>(part * ranks)));
+  const auto fill = [&](std::vector<float>& of) {
+    for (std::size_t i = 0; i < of.size(); ++i) of[i] = value(static_cast<std::int64_t>(i), world.rank());
+  };
+  Collectives& all = world.collectives();
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Span whole = span_of(values[i]);
+    transfers.push_back(i % 3 == 0   ? all.make_all_reduce(whole, {})
+                        : i % 3 == 1 ? all.make_reduce_scatter(whole, {})
+                                     : all.make_all_gather(whole.part(world.rank() * part, part), whole));
+    transfers.back()->connect();
+  }
+  for (int run = 0; run < 2; ++run) {
+    for (std::vector<float>& of : values) fill(of);
+    for (const auto& transfer : transfers) transfer->start({});
+    const auto nth = [&](std::size_t i) { return (i * 5 + static_cast<std::size_t>(world.rank())) % values.size(); };
+    for (int polls = 0; polls < 10; ++polls) transfers[nth(polls)]->test();
+    for (std::size_t i = 0; i < values.size(); ++i) transfers[nth(i)]->join({});
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::int64_t own = world.rank() * part;
+      const bool is_scatter = i % 3 == 1;
+      for (std::int64_t at = is_scatter ? own : 0; at < (is_scatter ? own + part : part * ranks); ++at) {
+        const float expected = i % 3 == 2 ? value(at, static_cast<int>(at / part)) : sum(at);
+        ASSERT_EQ(values[i][static_cast<std::size_t>(at)], expected) << "transfer " << i << ", element " << at;
+      }
+    }
+  }
+}
+
+#ifdef __GLIBC__
+/// What the process has allocated beyond these transfers' spans, at most, while they run [bytes].
+std::int64_t most_allocated(const std::vector<std::unique_ptr<Transfer>>& transfers) {
+  const auto allocated = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+  };
+  const std::int64_t before = allocated();
+  std::int64_t most = 0;
+  for (const auto& transfer : transfers) transfer->start({});
+  for (const auto& transfer : transfers) {
+    do most = std::max(most, allocated() - before);
+    while (!transfer->test());
+  }
+  return most;
+}
+
+TEST(Collectives, allocate_no_more_for_larger_messages_or_more_of_them) {
+  TestWorld world;
+  const std::int64_t count = 24 * kPieceBytes / 4 / world.size() * world.size();
+  std::vector<std::vector<float>> values(3, std::vector<float>(static_cast<std::size_t>(count)));
+  for (const bool scatters : {false, true}) {
+    std::vector<std::unique_ptr<Transfer>> transfers;
+    for (std::vector<float>& of : values) {
+      Collectives& all = world.collectives();
+      transfers.push_back(scatters ? all.make_reduce_scatter(span_of(of), {}) : all.make_all_reduce(span_of(of), {}));
+      transfers.back()->connect();
+    }
+    most_allocated(transfers);  // the library keeps some of what it allocates at first
+    const std::int64_t message = count * 4, margin = std::int64_t{1} << 20;
+    EXPECT_LE(most_allocated(transfers), mpi_sum_bytes(3 * message, scatters) + margin)
+        << (scatters ? "reduce-scatters" : "all-reduces") << " of " << message << " bytes";
+  }
+}
+#endif
 
 TEST(Collectives, refuse_parts_that_are_not_equal) {
   TestWorld world;

@@ -183,7 +183,7 @@ struct Toy {
 
   void step(int version) {
     const int head = o.units() - 1;
-    strategy->begin_step();
+    strategy->begin_step(nullptr);
     for (int micro = 0; micro < micro_steps; ++micro) {
       strategy->begin(micro + 1 == micro_steps);
       for (int u = 0; u < head; ++u) visit(u, version);

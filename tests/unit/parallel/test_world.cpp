@@ -9,6 +9,7 @@
 #include "parallel/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/mpi.hpp"
 #include "parallel/nccl.hpp"
 #include "unit/parallel/world.hpp"
 

@@ -9,26 +9,13 @@
 #include "errors.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
+#include "unit/train/decks.hpp"
 
 namespace tessera::train {
 namespace {
 
 using memory::Category;
 using ::testing::HasSubstr;
-
-config::Settings settings() {
-  config::Settings s;
-  s.model = {.size = "custom",
-             .vocab_size = 101,
-             .context_length = 32,
-             .d_model = 64,
-             .num_layers = 3,
-             .num_heads = 4,
-             .d_ff = 160};
-  s.train.batch_size = 12;
-  s.train.steps = 10;
-  return s;
-}
 
 std::int64_t sum_of(const Plan& plan, Category category) {
   std::int64_t bytes = 0;
@@ -45,7 +32,7 @@ TEST(Plan, takes_names_from_the_deck) {
   EXPECT_EQ(kind_of(config::AttentionImplementation::flash2), kernels::AttentionKind::flash2);
   EXPECT_EQ(kind_of(config::AttentionImplementation::automatic), kernels::AttentionKind::flash2);
   EXPECT_THROW(kind_of(config::AttentionImplementation::flash1), std::logic_error);  // not another one in its place
-  const model::Shape shape = shape_of(settings().model);
+  const model::Shape shape = shape_of(test::small_deck().model);
   EXPECT_EQ(shape.V, 101);
   EXPECT_EQ(shape.T, 32);
   EXPECT_EQ(shape.C, 64);
@@ -56,7 +43,7 @@ TEST(Plan, takes_names_from_the_deck) {
 }
 
 TEST(Plan, fp32_holds_four_numbers_per_parameter) {
-  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  const Plan plan = plan_training(test::small_deck(), Dtype::fp32, 1);
   const std::int64_t P = plan.table.flat_count();
   EXPECT_EQ(sum_of(plan, Category::parameters), 4 * P);
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
@@ -65,19 +52,19 @@ TEST(Plan, fp32_holds_four_numbers_per_parameter) {
 }
 
 TEST(Plan, bf16_holds_the_lower_halves_of_its_weights_beside_them) {
-  const Plan plan = plan_training(settings(), Dtype::bf16, 1);
+  const Plan plan = plan_training(test::small_deck(), Dtype::bf16, 1);
   const std::int64_t P = plan.table.flat_count();
   EXPECT_EQ(sum_of(plan, Category::parameters), 2 * P);
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
   EXPECT_EQ(sum_of(plan, Category::optimizer), (2 + 8) * P);
 
-  config::Settings narrow = settings();
+  config::Settings narrow = test::small_deck();
   narrow.precision.gradients = config::GradientPrecision::bf16;
   EXPECT_EQ(sum_of(plan_training(narrow, Dtype::bf16, 1), Category::gradients), 2 * P);
 }
 
 TEST(Plan, fp16_holds_fp32_master_weights_beside_its_own) {
-  const Plan plan = plan_training(settings(), Dtype::fp16, 1);
+  const Plan plan = plan_training(test::small_deck(), Dtype::fp16, 1);
   const std::int64_t P = plan.table.flat_count();
   EXPECT_EQ(sum_of(plan, Category::parameters), 2 * P);
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
@@ -85,22 +72,22 @@ TEST(Plan, fp16_holds_fp32_master_weights_beside_its_own) {
 }
 
 TEST(Plan, more_ranks_or_micro_steps_need_less_activation_memory) {
-  const std::int64_t one = sum_of(plan_training(settings(), Dtype::fp32, 1), Category::activations);
-  const std::int64_t four = sum_of(plan_training(settings(), Dtype::fp32, 4), Category::activations);
+  const std::int64_t one = sum_of(plan_training(test::small_deck(), Dtype::fp32, 1), Category::activations);
+  const std::int64_t four = sum_of(plan_training(test::small_deck(), Dtype::fp32, 4), Category::activations);
   EXPECT_NEAR(static_cast<double>(one) / static_cast<double>(four), 4, 0.05);
-  config::Settings micro = settings();
+  config::Settings micro = test::small_deck();
   micro.train.micro_batch_size = 3;
   EXPECT_EQ(sum_of(plan_training(micro, Dtype::fp32, 1), Category::activations), four);
 }
 
 TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
-  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  const Plan plan = plan_training(test::small_deck(), Dtype::fp32, 1);
   EXPECT_EQ(plan.layout[plan.state.state].bytes, static_cast<std::int64_t>(sizeof(optim::StepState)));
   EXPECT_EQ(plan.layout[plan.state.state].offset % alignof(optim::StepState), 0u);
 }
 
 TEST(Plan, what_is_timed_at_first_and_the_text_afterwards_share_their_memory) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   const auto outside = [&](bool times, std::int64_t tokens) {
     deck.train.tune_gemm = times;
     deck.train.sample_tokens = tokens;
@@ -130,17 +117,17 @@ TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_o
 }
 
 TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
-  const Plan plan = plan_training(settings(), Dtype::fp32, 1);
+  const Plan plan = plan_training(test::small_deck(), Dtype::fp32, 1);
   const double V = 101, T = 32, C = 64, L = 3, F = 160, tokens = 12 * T;
   const double weights =
       L * (3 * C * C + C * C + 2 * F * C + C * F + 2 * C) + C + V * C;  // the embedding multiplies nothing
   // scores and their weighted sum: 2 products of 2*T*C each, half of it causal, three times with backward
   EXPECT_DOUBLE_EQ(step_flop(plan), tokens * (6 * weights + L * 3 * (2 * 2 * T * C) / 2));
-  EXPECT_DOUBLE_EQ(step_flop(plan_training(settings(), Dtype::fp32, 3)), step_flop(plan));
+  EXPECT_DOUBLE_EQ(step_flop(plan_training(test::small_deck(), Dtype::fp32, 3)), step_flop(plan));
 }
 
 TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_network) {
-  const config::Settings deck = settings();
+  const config::Settings deck = test::small_deck();
   const Plan one = plan_training(deck, Dtype::fp32, 1), three = plan_training(deck, Dtype::fp32, 3);
   const std::string text = describe(three, deck);
   EXPECT_THAT(text, HasSubstr(std::to_string(three.table.parameter_count()) + " parameters"));
@@ -155,7 +142,7 @@ TEST(Describe, prints_the_model_the_batch_the_memory_and_what_crosses_the_networ
 }
 
 TEST(Describe, says_when_the_shares_are_not_equal) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.parallel.allow_uneven = true;
   deck.train.batch_size = 5;
   EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 2), deck),
@@ -167,7 +154,7 @@ TEST(Describe, says_when_the_shares_are_not_equal) {
 }
 
 TEST(Describe, notes_what_the_run_does_not_get_to) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   const auto described = [&] { return describe(plan_training(deck, Dtype::fp32, 1), deck); };
   deck.train.steps = 40;
   deck.optimizer.warmup_steps = 40;
@@ -179,7 +166,7 @@ TEST(Describe, notes_what_the_run_does_not_get_to) {
 }
 
 TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("plan       for 1 rank (as started"));
   const std::string three = plan_text(deck, 3);
   EXPECT_THAT(three, HasSubstr("plan       for 3 ranks (as started"));
@@ -191,7 +178,7 @@ TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number)
 }
 
 TEST(PlanText, of_a_benchmark_of_steps_is_one_plan_for_each_size_and_prices_no_run) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.job.kind = config::JobKind::bench_step;
   deck.bench.sizes = {"deck", "small"};
   const std::string text = plan_text(deck, 1);
@@ -206,7 +193,7 @@ TEST(PlanText, of_a_benchmark_of_steps_is_one_plan_for_each_size_and_prices_no_r
 }
 
 TEST(PlanText, of_a_benchmark_of_strategies_is_one_plan_for_each) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.job.kind = config::JobKind::bench_strategies;
   deck.bench.strategies = {"flat", "parameters"};
   const std::string text = plan_text(deck, 2);
@@ -219,7 +206,7 @@ TEST(PlanText, of_a_benchmark_of_strategies_is_one_plan_for_each) {
 }
 
 TEST(PlanText, takes_what_no_row_of_a_benchmark_of_steps_exceeds) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   const std::int64_t fused = plan_training(deck, Dtype::bf16, 1).layout.total_bytes();
   deck.train.fused = false;
   EXPECT_EQ(plan_training(deck, Dtype::bf16, 1).layout.total_bytes(), fused);
@@ -241,7 +228,7 @@ TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
   using config::JobKind;
   for (const JobKind kind : {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels, JobKind::bench_comm,
                              JobKind::verify_attention, JobKind::verify_model}) {
-    config::Settings deck = settings();
+    config::Settings deck = test::small_deck();
     deck.job.kind = kind;
     deck.bench.tuned = {true};  // not in every build, which is not what is wrong
     const auto [code, words] = refusal_of(deck);
@@ -251,7 +238,7 @@ TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
 }
 
 TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_the_run) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.precision.compute = config::Precision::bf16;
   deck.attention.tuned = config::AttentionTuned::yes;
   deck.train.graph = true;
@@ -266,23 +253,16 @@ TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_t
 }
 
 /// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
-config::Settings gpu_deck() {
-  config::Settings s;
-  s.model = config::with_size({.vocab_size = 10000, .context_length = 512}, "small");
-  s.train.batch_size = 4;
+config::Settings tuned_gpu_deck() {
+  config::Settings s = test::gpu_deck("small");
   s.train.graph = s.train.tune_gemm = true;
-  s.precision.compute = config::Precision::bf16;
-  s.precision.gradients = config::GradientPrecision::bf16;
-  s.precision.reduce = config::ReducePrecision::bf16;
-  s.attention.tuned = config::AttentionTuned::yes;
-  s.plan.device = config::PlanDevice::h200;
   return s;
 }
 
 const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
 
 TEST(PlanDevice, here_is_what_this_build_computes_on) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.train.sample_tokens = 10;
   const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
   Machine named;
@@ -300,7 +280,7 @@ TEST(PlanDevice, here_is_what_this_build_computes_on) {
 
 TEST(PlanText, of_cpus_is_that_of_a_build_for_them_but_for_the_name) {
   if (this_build().cuda) GTEST_SKIP() << "this build is for GPUs";
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   const std::string here = plan_text(deck, 2);
   deck.plan.device = config::PlanDevice::cpu;
   const std::string cpu = plan_text(deck, 2);
@@ -314,7 +294,7 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
     std::int64_t bytes;  // as a build for sm_90a plans
     double gib;          // as taken on an H200: input/bench/README.md, of which plans are within 0.2 %
   };
-  config::Settings deck = gpu_deck();
+  config::Settings deck = tuned_gpu_deck();
   deck.train.tune_gemm = false;
   for (const Golden& row : {Golden{"small", 2'497'255'424, 2.3}, Golden{"medium", 7'636'580'096, 7.1},
                             Golden{"large", 16'703'960'320, 15.6}, Golden{"xl", 33'136'506'880, 30.9},
@@ -327,7 +307,7 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
 }
 
 TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
-  const Plan plan = plan_training(gpu_deck(), Dtype::bf16, 1, kH200);
+  const Plan plan = plan_training(tuned_gpu_deck(), Dtype::bf16, 1, kH200);
   const auto bytes_of_tensor = [&](std::string_view label) {
     for (const memory::Tensor& tensor : plan.layout.tensors()) {
       if (tensor.label == label) return tensor.bytes;
@@ -347,7 +327,7 @@ TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
 }
 
 TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
-  config::Settings deck = gpu_deck();
+  config::Settings deck = tuned_gpu_deck();
   deck.train.tune_gemm = false;
   Machine machine = kH200;
   const auto outside = [&](int ranks) {
@@ -360,8 +340,47 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
 
+/// Copy engines serve all ranks together, and each group has a communicator of its own.
+TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buffer) {
+  config::Settings deck = tuned_gpu_deck();
+  deck.train.tune_gemm = false;
+  deck.parallel.shard = config::Shard::parameters;
+  const auto outside = [&](std::int64_t shard_ranks) {
+    deck.parallel.shard_ranks = shard_ranks;
+    EXPECT_EQ(collectives_of(deck.parallel, 4).forms_groups, shard_ranks == 2) << shard_ranks;
+    const Plan plan = plan_training(deck, Dtype::bf16, 4, kH200);
+    return plan.layout.total_bytes() - plan.layout.arena_bytes();
+  };
+  EXPECT_EQ(outside(0), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(1), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(2), std::int64_t{3 * 490} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 64} << 20);
+}
+
+/// Whatever the size of the model, as test_collective.cpp measures it.
+TEST(PlanDevice, counts_what_collectives_over_mpi_take_of_the_host) {
+  config::Settings deck = tuned_gpu_deck();
+  deck.attention = {};
+  deck.train.tune_gemm = false;
+  const auto outside = [&](const Machine& machine, memory::Space space) {
+    const Plan plan = plan_training(deck, Dtype::fp32, 4, machine);
+    return plan.layout.total_bytes(space) - plan.layout.arena_bytes(space);
+  };
+  constexpr std::int64_t kPieces = 8 << 20;  // of one communicator under way
+  const Machine cpu{.target = kernels::kHostTarget, .has_nccl = false};
+  EXPECT_EQ(outside(cpu, memory::Space::host), 0);
+  const std::int64_t none = outside(cpu, memory::Space::device);
+  deck.parallel.shard = config::Shard::gradients;
+  EXPECT_EQ(outside(cpu, memory::Space::device) - none, (1 + 2 - 1) * kPieces);
+  deck.parallel.shard_ranks = 2;
+  EXPECT_EQ(outside(cpu, memory::Space::device) - none, (1 + 2 + 1 - 1) * kPieces);
+  deck.parallel.collectives = config::Collectives::mpi;
+  EXPECT_LT(outside(kH200, memory::Space::device), kPieces);  // nothing of NCCL
+  EXPECT_EQ(outside(kH200, memory::Space::host), (2 + 3) * kPieces);
+}
+
 TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
-  config::Settings deck = gpu_deck();
+  config::Settings deck = tuned_gpu_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("on H200s (plan.device; sm_90a)\n"));
   EXPECT_THAT(plan_text(deck, 1), HasSubstr(": fits, an H200 has 139.3 GiB free\n"));
   deck.model = config::with_size(deck.model, "8b");
@@ -372,7 +391,7 @@ TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
 }
 
 TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
-  config::Settings deck = gpu_deck();
+  config::Settings deck = tuned_gpu_deck();
   deck.plan.device = config::PlanDevice::cpu;
   const auto [code, words] = refusal_of(deck);
   EXPECT_EQ(code, Exit::environment);
@@ -384,7 +403,7 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
   EXPECT_EQ(engine_code, Exit::usage);
   EXPECT_THAT(engine_words, HasSubstr("a build for A100s has no such kernel for bf16"));
 
-  deck = gpu_deck();
+  deck = tuned_gpu_deck();
   deck.parallel.ranks = 8;
   deck.train.batch_size = 8;
   deck.plan.ranks_per_node = 4;
@@ -395,7 +414,7 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
 }
 
 TEST(PlanText, sums_the_memory_of_the_ranks_of_a_host) {
-  config::Settings deck = settings();
+  config::Settings deck = test::small_deck();
   deck.plan.device = config::PlanDevice::cpu;
   const Plan plan = plan_training(deck, Dtype::fp32, 3, {.target = kernels::kHostTarget, .has_nccl = false});
   const std::int64_t each = plan.layout.total_bytes() + plan.layout.arena_bytes(memory::Space::host);

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "config/rules.hpp"
+#include "unit/train/decks.hpp"
 
 namespace tessera::train {
 namespace {
@@ -18,15 +19,7 @@ using ::testing::Not;
 /// V 101, T 32, C 64, L 3, F 160: weights of products 3 (4 64^2 + 3 64 160) = 141,312 in blocks, 148,224 with gains and
 /// head; 384 tokens in a step.
 config::Settings settings() {
-  config::Settings s;
-  s.model = {.size = "custom",
-             .vocab_size = 101,
-             .context_length = 32,
-             .d_model = 64,
-             .num_layers = 3,
-             .num_heads = 4,
-             .d_ff = 160};
-  s.train.batch_size = 12;
+  config::Settings s = test::small_deck();
   s.plan.gemm_tflops = 2;
   s.plan.attention_tflops = 0.5;
   s.plan.copy_gbyte_per_s = 100;
@@ -236,25 +229,13 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
 }
 
 /// The medium model of input/bench/step_gpu.toml, as measured there.
-config::Settings gpu_deck(std::string_view size) {
-  config::Settings s;
-  s.model = config::with_size({.vocab_size = 10000, .context_length = 512}, size);
-  s.train.batch_size = 4;
-  s.precision.compute = config::Precision::bf16;
-  s.precision.gradients = config::GradientPrecision::bf16;
-  s.precision.reduce = config::ReducePrecision::bf16;
-  s.attention.tuned = config::AttentionTuned::yes;
-  s.plan.device = config::PlanDevice::h200;
-  return s;
-}
-
 Rates rates_on(const config::Settings& s, int ranks) {
   const Machine machine = machine_of(s.plan, ranks);
   return rates_of(s, plan_training(s, dtype_of(s.precision.compute), ranks, machine), machine);
 }
 
 TEST(ShippedRates, are_those_of_its_gpu_dtype_and_engine_and_keys_win) {
-  config::Settings s = gpu_deck("medium");
+  config::Settings s = test::gpu_deck("medium");
   EXPECT_EQ(rates_on(s, 1).gemm.value, 785e12);
   EXPECT_EQ(rates_on(s, 1).copy.value, 4.16e12);
   EXPECT_DOUBLE_EQ(rates_on(s, 1).attention.value, 3.5e12 / (1.0 / 409 + 2.5 / 306));  // D 64, T 1024 stands for 512
@@ -274,7 +255,7 @@ TEST(ShippedRates, are_those_of_its_gpu_dtype_and_engine_and_keys_win) {
 }
 
 TEST(ShippedRates, of_other_devices_are_what_was_measured_on_them) {
-  config::Settings s = gpu_deck("medium");
+  config::Settings s = test::gpu_deck("medium");
   s.plan.device = config::PlanDevice::h100;
   EXPECT_EQ(rates_on(s, 1).gemm.value, 0);
   EXPECT_NEAR(rates_on(s, 1).attention.value, 514e12, 1e12);
@@ -285,7 +266,7 @@ TEST(ShippedRates, of_other_devices_are_what_was_measured_on_them) {
 
 TEST(ShippedRates, predict_the_measured_steps_of_an_h200_from_below) {
   for (const auto& [size, measured_ms] : {std::pair{"medium", 14.05}, {"large", 30.2}, {"2.7b", 93.2}}) {
-    const config::Settings s = gpu_deck(size);
+    const config::Settings s = test::gpu_deck(size);
     const Machine machine = machine_of(s.plan, 1);
     const Plan plan = plan_training(s, Dtype::bf16, 1, machine);
     const double ms = 1e3 * predict_step(plan, s.parallel, rates_of(s, plan, machine), {}).step_s();
@@ -307,7 +288,7 @@ TEST(PlanText, prints_the_time_of_a_step_and_the_rates_that_it_comes_from) {
 }
 
 TEST(PlanText, for_4096_ranks_takes_milliseconds) {
-  config::Settings s = gpu_deck("8b");
+  config::Settings s = test::gpu_deck("8b");
   s.train.batch_size = 4096;
   s.parallel.ranks = 4096;
   s.plan.ranks_per_node = 8;

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
+#include <utility>
 
 #include "errors.hpp"
 #include "support/buffer.hpp"
@@ -480,6 +483,39 @@ TEST(Offload, chunks_cover_the_state_once) {
       next += chunk.count;
     }
     EXPECT_EQ(next, count);
+  }
+}
+
+/// The last rank sleeps: before a step, so that the others wait for weights in forward or for gradients, or inside of it.
+TEST(Sharing, a_wait_for_a_late_rank_is_exposed_wherever_it_occurs) {
+  struct Sleeper final : model::Hooks {
+    void before(model::Pass pass, int unit) override {
+      if (pass == moment && unit == 1 && std::exchange(sleeps, false)) sleep();
+    }
+    static void sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }
+    model::Pass moment = model::Pass::forward;
+    bool sleeps = false;
+  };
+  const parallel::World& world = kRanks->world();
+  if (world.size() == 1) GTEST_SKIP() << "one rank waits for nobody";
+  const bool is_late = world.rank() == world.size() - 1;
+  for (const Shard shard : {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters}) {
+    Sleeper sleeper;
+    Training training(settings_of({.shard = shard, .prefetch = 0}), Dtype::fp32, &sleeper);
+    training.step();
+    for (const auto moment : {model::Pass::inference, model::Pass::forward, model::Pass::backward}) {
+      SCOPED_TRACE(std::string(train::name_of(shard)) + ", late in pass " + std::to_string(static_cast<int>(moment)));
+      world.barrier();
+      sleeper.moment = moment;
+      sleeper.sleeps = is_late;
+      if (is_late && moment == model::Pass::inference) Sleeper::sleep();  // before the step
+      const Training::Step step = training.step();
+      if (!is_late) {
+        EXPECT_GT(step.exposed_comm_s, 0.2);
+      }
+      EXPECT_GE(std::min({step.forward_s, step.backward_s, step.optimizer_s, step.exposed_comm_s}), 0);
+      EXPECT_NEAR(step.forward_s + step.backward_s + step.exposed_comm_s + step.optimizer_s, step.total_s, 1e-4);
+    }
   }
 }
 

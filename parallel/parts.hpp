@@ -1,0 +1,54 @@
+/// What the libraries' transfers have in common: spans that consist of equal parts, one for each rank, and sums of them.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/core/sum_parts.hpp"
+#include "parallel/collective.hpp"
+
+namespace tessera::parallel {
+
+/// Elements of each part of `whole`. `what`, the transfer, begins the message.
+/// Throws  std::invalid_argument if the parts cannot be equal.
+inline std::int64_t part_count(const std::string& what, const Span& whole, int ranks) {
+  if (whole.count % ranks == 0) return whole.count / ranks;
+  throw std::invalid_argument(what + ": its " + std::to_string(whole.count) +
+                              " elements cannot be divided into parts for " + std::to_string(ranks) + " ranks");
+}
+
+/// Throws  std::invalid_argument if `part` has not the dtype and the length of a part of `whole`.
+inline void require_part(const std::string& what, const Span& part, const Span& whole, int ranks) {
+  if (part.dtype == whole.dtype && part.count * ranks == whole.count) return;
+  throw std::invalid_argument(what + ": its part must be one of " + std::to_string(ranks) + " equal ones of the whole");
+}
+
+namespace detail {
+
+template <class Number>
+void sum_as(const kernels::Device& exec, std::span<const void* const> parts, const Span& out) {
+  kernels::SumParts<kernels::Device, Number> sum;
+  for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
+  sum.parts = static_cast<int>(parts.size());
+  sum.out =
+      kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
+  sum.launch(exec);
+}
+
+}  // namespace detail
+
+/// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them.
+/// Throws  std::invalid_argument if its dtype cannot be summed.
+inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out) {
+  switch (out.dtype) {
+    case Dtype::fp64: return detail::sum_as<double>(exec, parts, out);
+    case Dtype::fp32: return detail::sum_as<float>(exec, parts, out);
+    case Dtype::bf16: return detail::sum_as<bfloat16>(exec, parts, out);
+    case Dtype::fp16: return detail::sum_as<float16>(exec, parts, out);
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("sum of " + out.label + ": " + std::string(name_of(out.dtype)) + " cannot be summed");
+}
+
+}  // namespace tessera::parallel
