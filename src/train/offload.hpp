@@ -1,9 +1,17 @@
-/// The optimizer's state in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is
-/// copied in and the previous one is copied out, on two copy streams.
+/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is copied in and the
+/// previous one is copied out, on two copy streams; the update itself runs on a third.
+///
+///   start(exec, update)         follows what is enqueued on exec
+///     await(exec, unit)         what is enqueued on exec after this reads the unit's updated weights
+///   join(exec)                  the same of everything; gradients may be overwritten from here on
+///
+/// Chunks go in the order of the units, which is that of a forward pass, so a forward pass can run behind the update.
+/// On host spaces a chunk is updated when it is waited for, not before.
 ///
 /// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -38,13 +46,23 @@ class Offload {
  public:
   using Exec = kernels::Device;
 
+  /// Enqueues on an instance the update of chunk number `chunk` in place: in tensor plan.state.staged[array].slots[slot]
+  /// for each of its arrays.
+  using UpdateChunk = std::function<void(const Exec&, std::size_t chunk, int slot)>;
+
   /// For the state of `plan`, which must have some of it on the host. Keeps references to both.
   Offload(const Plan& plan, const memory::Arena<Exec>& arena);
 
-  /// Calls `update(chunk, slot)` for each chunk in turn, to enqueue on `exec` its update in place: in tensor
-  /// plan.state.staged[array][slot], for arrays m, v and master.
-  /// Async  returns after enqueue on `exec` and the copy streams.
-  void stream(const Exec& exec, const std::function<void(const Chunk&, int slot)>& update);
+  /// Begins to stream every chunk once. The previous time must have been joined.
+  /// Async  returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture.
+  void start(const Exec& exec, UpdateChunk update);
+
+  /// What is enqueued on `exec` after this sees the updated weights of a unit, and on the host those of the units
+  /// before it. Nothing to do if everything has been joined.
+  void await(const Exec& exec, int unit);
+
+  /// The same for all units and the whole state.
+  void join(const Exec& exec);
 
   /// Streams the whole state to the device and back, unchanged.
   /// Async  waits for the end.
@@ -53,17 +71,19 @@ class Offload {
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
  private:
-  struct Array {
-    memory::TensorId home;
-    std::vector<memory::TensorId> staged;  // [slots]
-  };
-  void copy(const Exec& exec, const Array& array, const Chunk& chunk, int slot, bool is_in) const;
+  void advance(std::size_t end);
+  void copy(const Exec& exec, const StagedArray& array, const Chunk& chunk, int slot, bool is_in) const;
 
   const memory::Arena<Exec>& arena_;
-  std::vector<Array> arrays_;
+  const std::vector<StagedArray>& arrays_;
+  const bool has_weights_;  // among the arrays: a unit is up to date once it has been copied out
   std::vector<Chunk> chunks_;
-  kernels::SideStream<Exec> in_, out_;
-  kernels::StreamOrder<Exec> order_{3 * kChunkSlots + 1};
+  std::vector<std::size_t> ends_;  // [units] chunks up to the end of each
+  kernels::SideStream<Exec> in_, update_stream_, out_;
+  kernels::StreamOrder<Exec> order_;
+  UpdateChunk update_;
+  std::size_t next_ = 0;  // chunk that has not been enqueued
+  bool is_under_way_ = false;
 };
 
 }  // namespace tessera::train

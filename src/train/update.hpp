@@ -1,5 +1,15 @@
 /// The end of a step: the norm of all gradients, the clip factor, the learning rate, and AdamW over the elements that
 /// this rank owns.
+///
+/// With offloaded state AdamW is deferred: it runs under the next step's forward pass, unit by unit in its order.
+///
+///   norm  apply            the end of a step
+///   begin                  of the next one: starts what is deferred
+///     await(unit)          before the unit's weights are read
+///   join                   before the first gradient is overwritten
+///
+/// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
+/// memory whether there is one (drop()).
 #pragma once
 
 #include <cstdint>
@@ -20,9 +30,22 @@ class Update {
   /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks.
   virtual void norm(const kernels::Device& exec) = 0;
 
-  /// Enqueues the rest, after the sum of squares has been summed over all gradients. A step whose gradients are not
-  /// finite leaves weights and moments unchanged.
+  /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A
+  /// step whose gradients are not finite leaves weights and moments unchanged.
   virtual void apply(const kernels::Device& exec) = 0;
+
+  virtual bool is_deferred() const = 0;
+
+  // Of a deferred update; else nothing.
+
+  /// Enqueues AdamW by the latest apply(), on streams of its own.
+  virtual void begin(const kernels::Device& exec) = 0;
+  /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
+  virtual void await(const kernels::Device& exec, int unit) = 0;
+  /// What is enqueued on `exec` after this sees all of them, and may overwrite gradients.
+  virtual void join(const kernels::Device& exec) = 0;
+  /// Enqueues that the next begin() changes nothing: its update is done.
+  virtual void drop(const kernels::Device& exec) = 0;
 
   /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is
   /// offloaded.

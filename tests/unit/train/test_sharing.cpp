@@ -49,6 +49,23 @@ const Way kVariants[] = {
     {.name = "bucket, offloaded", .offload = config::Offload::optimizer},
     {.name = "optimizer, offloaded", .shard = Shard::optimizer, .offload = config::Offload::optimizer},
     {.name = "parameters, offloaded", .shard = Shard::parameters, .offload = config::Offload::optimizer},
+    {.name = "parameters on the host", .shard = Shard::parameters, .offload = config::Offload::parameters},
+    {.name = "parameters on the host, nothing ahead",
+     .shard = Shard::parameters,
+     .prefetch = 0,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, kept for backward",
+     .shard = Shard::parameters,
+     .reshards = false,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, in pairs",
+     .shard = Shard::parameters,
+     .shard_ranks = 2,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, alone",
+     .shard = Shard::parameters,
+     .shard_ranks = 1,
+     .offload = config::Offload::parameters},
 };
 
 bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
