@@ -58,6 +58,14 @@ std::vector<Case> cases() {
     offloaded.settings.parallel.shard = shard;
     offloaded.settings.parallel.offload = config::Offload::optimizer;
     list.push_back(offloaded);
+    if (shard == config::Shard::none) continue;
+    offloaded.name = "with weights on the host";
+    offloaded.settings.parallel.offload = config::Offload::parameters;
+    list.push_back(offloaded);
+    offloaded.settings.optimizer.clip_norm = 0;
+    offloaded.settings.train.micro_batch_size = 1;
+    offloaded.settings.train.checkpoint_activations = 2;
+    list.push_back(offloaded);
   }
   for (const config::Shard shard : {config::Shard::optimizer, config::Shard::parameters}) {
     Case paired{"sharded in pairs", small_settings(), Dtype::bf16};

@@ -399,9 +399,13 @@ TEST(Sharing, a_state_goes_from_every_precision_and_place_to_every_other) {
                         {"bf16, offloaded", bf16, Dtype::bf16, config::Offload::optimizer},
                         {"bf16 moments", narrow_moments, Dtype::bf16, config::Offload::none, false},
                         {"16 bits", all_in_16_bits(), Dtype::bf16, config::Offload::none, false},
-                        {"16 bits, offloaded", all_in_16_bits(), Dtype::bf16, config::Offload::optimizer, false}};
+                        {"16 bits, offloaded", all_in_16_bits(), Dtype::bf16, config::Offload::optimizer, false},
+                        {"fp32, on the host", {}, Dtype::fp32, config::Offload::parameters},
+                        {"bf16, on the host", bf16, Dtype::bf16, config::Offload::parameters}};
   const auto make = [](const Form& form) {
-    config::Settings deck = settings_of({.shard = Shard::gradients, .offload = form.offload});
+    const bool is_streamed = form.offload == config::Offload::parameters;
+    config::Settings deck =
+        settings_of({.shard = is_streamed ? Shard::parameters : Shard::gradients, .offload = form.offload});
     deck.precision = form.precision;
     return std::make_unique<Training>(deck, form.dtype);
   };
@@ -454,36 +458,111 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
 }
 
+/// Where each of the arrays that are kept from step to step lies.
+void expect_on_host(const train::Plan& plan, bool with_weights) {
+  for (const memory::Tensor& tensor : plan.layout.tensors()) {
+    if (tensor.label.find(".chunk.") != std::string::npos || tensor.label.find(".gathered.") != std::string::npos)
+      continue;
+    const bool is_offloaded = tensor.category == memory::Category::optimizer ||
+                              (with_weights && tensor.category == memory::Category::parameters);
+    if (is_offloaded) EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
+    if (tensor.category == memory::Category::gradients) EXPECT_EQ(tensor.space, memory::Space::device) << tensor.label;
+  }
+}
+
 TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
   struct Case {
     Dtype dtype;
     bool is_all_narrow;
   };
-  for (const Shard shard : {Shard::none, Shard::optimizer, Shard::parameters}) {
+  struct Place {
+    Shard shard;
+    config::Offload offload;
+  };
+  using enum config::Offload;
+  for (const auto& [shard, offload] : {Place{Shard::none, optimizer},
+                                       {Shard::optimizer, optimizer},
+                                       {Shard::parameters, optimizer},
+                                       {Shard::parameters, parameters}}) {
     for (const auto& [dtype, is_all_narrow] :
          {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
-      config::Settings deck = settings_of({.shard = shard});
-      if (is_all_narrow) deck.precision = all_in_16_bits();
-      Training here(deck, dtype);
-      deck.parallel.offload = config::Offload::optimizer;
-      Training offloaded(deck, dtype);
-      SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)));
-      EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
-      const train::LinkRate rate = offloaded.trainer->measure_link();
-      EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
-      EXPECT_GT(rate.seconds, 0);
-      for (int step = 0; step < 4; ++step) {
-        const Training::Step a = here.step(), b = offloaded.step();
-        EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
-        EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
-      }
-      EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
-      for (const memory::Tensor& tensor : offloaded.plan.layout.tensors()) {
-        if (tensor.category != memory::Category::optimizer || tensor.label.find(".chunk.") != std::string::npos)
-          continue;
-        EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
+      for (const double clip_norm : {1.0, 0.0}) {
+        config::Settings deck = settings_of({.shard = shard});
+        if (is_all_narrow) deck.precision = all_in_16_bits();
+        deck.optimizer.clip_norm = clip_norm;
+        Training here(deck, dtype);
+        deck.parallel.offload = offload;
+        Training offloaded(deck, dtype);
+        SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)) + ", offload " +
+                     std::to_string(static_cast<int>(offload)) + ", clip_norm " + std::to_string(clip_norm));
+        EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
+        const train::LinkRate rate = offloaded.trainer->measure_link();
+        EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
+        EXPECT_GT(rate.seconds, 0);
+        for (int step = 0; step < 4; ++step) {
+          const Training::Step a = here.step(), b = offloaded.step();
+          EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
+          EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
+        }
+        EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
+        expect_on_host(offloaded.plan, offload == parameters);
       }
     }
+  }
+}
+
+/// With gradients that accumulate, recomputed blocks and, on some ranks, no sequences.
+TEST(Offload, gives_the_same_bits_however_a_step_is_divided) {
+  for (const config::Offload offload : {config::Offload::optimizer, config::Offload::parameters}) {
+    for (const std::int64_t batch : {1, 7}) {
+      config::Settings deck = settings_of({.shard = Shard::parameters});
+      deck.train.batch_size = batch;
+      deck.train.micro_batch_size = 1;
+      deck.train.checkpoint_activations = 2;
+      deck.precision.reduce = config::ReducePrecision::bf16;
+      for (const double clip_norm : {1.0, 0.0}) {
+        deck.optimizer.clip_norm = clip_norm;
+        deck.parallel.offload = config::Offload::none;
+        Training here(deck, Dtype::bf16);
+        deck.parallel.offload = offload;
+        Training offloaded(deck, Dtype::bf16);
+        for (int step = 0; step < 3; ++step) EXPECT_EQ(here.step().loss_sum, offloaded.step().loss_sum);
+        EXPECT_EQ(here.trainer->weights_fingerprint(), offloaded.trainer->weights_fingerprint());
+      }
+    }
+  }
+}
+
+/// What reads weights or state outside of steps sees the last update, which is otherwise part of the next step.
+TEST(Offload, settles_before_anything_else_reads_the_state) {
+  const auto with = [](config::Offload offload) {
+    config::Settings deck = settings_of({.shard = Shard::parameters, .offload = offload});
+    return std::make_unique<Training>(deck, Dtype::bf16);
+  };
+  for (const config::Offload offload : {config::Offload::optimizer, config::Offload::parameters}) {
+    const auto here = with(config::Offload::none), offloaded = with(offload);
+    const auto both = [&](const char* what, const auto& read) {
+      here->step();
+      offloaded->step();
+      EXPECT_TRUE(read(*here) == read(*offloaded)) << what;
+    };
+    both("validation", [](Training& t) { return t.trainer->validate(t.sampler, 5).loss_sum; });
+    both("fingerprint", [](Training& t) { return t.trainer->weights_fingerprint(); });
+    both("saved state", [](Training& t) { return joined_state(*t.trainer, t.world); });
+    both("link", [](Training& t) {
+      t.trainer->measure_link();
+      return t.trainer->weights_fingerprint();
+    });
+    both("a state that is loaded is not updated", [](Training& t) {
+      const train::StateScalars scalars = t.trainer->scalars();
+      t.trainer->load_state(
+          [](const train::StateTensor& tensor) { std::fill(tensor.data.begin(), tensor.data.end(), 0.5f); });
+      t.trainer->set_scalars(scalars);
+      const State state = joined_state(*t.trainer, t.world);
+      for (const auto& [label, values] : state) EXPECT_EQ(values[0], 0.5f) << label;
+      return state;
+    });
+    both("the step after it", [](Training& t) { return t.trainer->weights_fingerprint(); });
   }
 }
 
