@@ -1,12 +1,14 @@
 /// State in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is copied in and the
 /// previous one is copied out, on two copy streams; the update itself runs on a third.
 ///
-///   start(exec, update)         follows what is enqueued on exec
+///   start(exec, part, update)   follows what is enqueued on exec
 ///     await(exec, unit)         what is enqueued on exec after this reads the unit's updated weights
-///   join(exec)                  the same of everything; gradients may be overwritten from here on
+///     release(exec, unit)       what is enqueued on exec so far was the last to write gradients of units from this on
+///   join(exec)                  the same as await(), of everything; gradients may be overwritten from here on
 ///
-/// Chunks go in the order of the units, which is that of a forward pass, so a forward pass can run behind the update.
-/// On host spaces a chunk is updated when it is waited for, not before.
+/// Part::forward goes in the order of the units, which is that of a forward pass, so a forward pass can run behind the
+/// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite order
+/// behind a backward pass, as far as that releases units.
 ///
 /// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload.
 #pragma once
@@ -50,16 +52,21 @@ class Offload {
   /// for each of its arrays.
   using UpdateChunk = std::function<void(const Exec&, std::size_t chunk, int slot)>;
 
-  /// For the state of `plan`, which must have some of it on the host. Keeps references to both.
-  Offload(const Plan& plan, const memory::Arena<Exec>& arena);
+  enum class Part { forward, backward };  // together each chunk once
 
-  /// Begins to stream every chunk once. The previous time must have been joined.
+  /// For the state of `plan`, which must have some of it on the host. `has_backward`: Part::backward is the last half of
+  /// the chunks; else it is empty. Keeps references to both.
+  Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward);
+
+  /// Begins to stream a part. The previous one must have been joined.
   /// Async  returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture.
-  void start(const Exec& exec, UpdateChunk update);
+  void start(const Exec& exec, Part part, UpdateChunk update);
 
-  /// What is enqueued on `exec` after this sees the updated weights of a unit, and on the host those of the units
-  /// before it. Nothing to do if everything has been joined.
+  /// What is enqueued on `exec` after this sees a unit's weights as updated by Part::forward, if that is under way.
   void await(const Exec& exec, int unit);
+
+  /// Lets Part::backward, if that is under way, update the units from this one on.
+  void release(const Exec& exec, int unit);
 
   /// The same for all units and the whole state.
   void join(const Exec& exec);
@@ -71,6 +78,7 @@ class Offload {
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
  private:
+  std::size_t chunk_at(std::size_t place) const;
   void advance(std::size_t end);
   void copy(const Exec& exec, const StagedArray& array, const Chunk& chunk, int slot, bool is_in) const;
 
@@ -78,11 +86,13 @@ class Offload {
   const std::vector<StagedArray>& arrays_;
   const bool has_weights_;  // among the arrays: a unit is up to date once it has been copied out
   std::vector<Chunk> chunks_;
-  std::vector<std::size_t> ends_;  // [units] chunks up to the end of each
+  std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
+  std::size_t middle_;                      // chunks of Part::forward: those before it
   kernels::SideStream<Exec> in_, update_stream_, out_;
   kernels::StreamOrder<Exec> order_;
   UpdateChunk update_;
-  std::size_t next_ = 0;  // chunk that has not been enqueued
+  Part part_ = Part::forward;
+  std::size_t next_ = 0, count_ = 0;  // chunks of part_ that are enqueued, and all
   bool is_under_way_ = false;
 };
 

@@ -314,6 +314,23 @@ std::int64_t offloaded_bytes(const Plan& plan) {
   return bytes;
 }
 
+UploadedBytes uploaded_bytes(const Plan& plan) {
+  UploadedBytes bytes;
+  if (!plan.state.slots_of(plan.state.params)) return bytes;
+  const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
+  const std::vector<int> units = gathers_of(plan.table, plan.sharing, segments, plan.batch.micro_steps);
+  for (const int unit : units) {
+    const auto part = static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
+    const bool is_forward = bytes.forward < static_cast<double>(plan.layout[plan.state.params].bytes);
+    (is_forward ? bytes.forward : bytes.backward) += part;  // a step begins with each unit once
+  }
+  return bytes;
+}
+
+bool updates_early(const Plan& plan, const config::Optimizer& optimizer) {
+  return plan.batch.ranks == 1 && optimizer.clip_norm == 0 && plan.options.dtype != Dtype::fp16;
+}
+
 NetworkBytes network_bytes(const Plan& plan) {
   NetworkBytes bytes;
   const int ranks = plan.batch.ranks;
@@ -408,9 +425,16 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
              : "");
   text += describe_network(plan);
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
-    text +=
-        fmt::format("offload    {} of optimizer state on the host; each step streams it through the device and back\n",
-                    memory::readable_bytes(bytes));
+    const UploadedBytes uploaded = uploaded_bytes(plan);
+    const auto weights = static_cast<std::int64_t>(uploaded.forward + uploaded.backward);
+    text += fmt::format(
+        "offload    {} of optimizer state{} on the host; each step streams it through the device and back, "
+        "{}\n",
+        memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
+        updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
+                                                : "under the next forward");
+    if (weights > 0)
+      text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
   if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
   return text;

@@ -104,6 +104,16 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
 
+/// Bytes of weights that a step copies from the host to the device, to be read there: forward and backward.
+struct UploadedBytes {
+  double forward = 0, backward = 0;
+};
+UploadedBytes uploaded_bytes(const Plan& plan);
+
+/// Whether the last half of offloaded state is updated under backward (update.hpp): nothing but a unit's own gradients
+/// decides its update.
+bool updates_early(const Plan& plan, const config::Optimizer& optimizer);
+
 /// Plans for `ranks` ranks. `dtype` is that of precision.compute, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 

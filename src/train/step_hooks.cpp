@@ -73,7 +73,10 @@ void StepHooks::after(model::Pass pass, int unit) {
   end(pass);
   if (observer_) observer_->after(pass, unit);
   if (reads_weights(pass, unit)) strategy_.close(unit);
-  if (pass == model::Pass::backward) progress();
+  if (pass == model::Pass::backward) {
+    calls_.end_backward(unit);
+    progress();
+  }
 }
 
 void StepHooks::end(model::Pass pass) {

@@ -22,6 +22,7 @@ class StepHooks final : public model::Hooks {
   struct UnitCalls {
     std::function<void(int)> await_weights;    // they are about to be read
     std::function<void(int)> clear_gradients;  // they are about to be written
+    std::function<void(int)> end_backward;     // this micro-step neither writes them nor reads its weights again
   };
 
   /// `last_tick` is the update's. `observer` receives the same calls about passes and gradients. Keeps references to

@@ -44,7 +44,8 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   hooks_.emplace(plan.layout, model::Timeline{plan.shape.units()}.update(), *strategy_, plan.table,
                  StepHooks::UnitCalls{.await_weights = [this](int unit) { update_->await(exec_, unit); },
-                                      .clear_gradients = [this](int unit) { clear_unit(unit); }},
+                                      .clear_gradients = [this](int unit) { clear_unit(unit); },
+                                      .end_backward = [this](int unit) { update_->early(exec_, unit); }},
                  observer);
 }
 
@@ -123,7 +124,10 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
     });
     marks.mark(exec_, marks.backward(micro));
     const bool accumulates = micro > 0 && !plan_.sharing.shards_gradients();
-    phase("backward", [&] { compute_->backward(exec_, accumulates, *hooks_); });
+    phase("backward", [&] {
+      if (micro + 1 == batch.micro_steps) update_->begin_early(exec_);
+      compute_->backward(exec_, accumulates, *hooks_);
+    });
     first += sequences;
   }
   marks.mark(exec_, marks.forward(batch.micro_steps));

@@ -55,7 +55,8 @@ class UpdateOf final : public Update {
         norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
         state_(optim::state_at(arena.template data<double>(plan.state.state))) {
     if (!plan.state.staged.empty()) {
-      offload_.emplace(plan, arena);
+      is_early_ = updates_early(plan, settings.optimizer);
+      offload_.emplace(plan, arena, is_early_);
       for (int slot = 0; slot < kChunkSlots; ++slot) slots_.push_back(staged_arrays(plan, arena, slot));
       stages_weights_ = plan.state.slots_of(plan.state.params) != nullptr;
     }
@@ -88,18 +89,11 @@ class UpdateOf final : public Update {
   }
 
   void apply(const Exec& exec) override {
-    const config::Optimizer& o = settings_.optimizer;
-    optim::PrepareUpdate<Exec>{.state = state_,
-                               .schedule = {.peak = o.learning_rate,
-                                            .minimum = o.min_learning_rate,
-                                            .warmup_steps = o.warmup_steps,
-                                            .steps = settings_.train.steps},
-                               .beta1 = o.beta1,
-                               .beta2 = o.beta2,
-                               .clip_norm = o.clip_norm,
-                               .scales_dynamically = kDtype<Scalar> == Dtype::fp16,
-                               .seed = settings_.job.seed}
-        .launch(exec);
+    if (is_early_) {
+      offload_->join(exec);
+      return optim::FinishUpdate<Exec>{state_}.launch(exec);
+    }
+    prepare(exec);
     if (is_deferred()) return;
     const Arrays all{m_, v_, master_, working_};
     if (settings_.train.fused) return adamw(exec, {0, blocks_.extent(0)}, all);
@@ -108,13 +102,18 @@ class UpdateOf final : public Update {
 
   bool is_deferred() const override { return offload_.has_value(); }
 
-  void begin(const Exec& exec) override {
-    if (!offload_) return;
-    offload_->start(exec, [this](const Exec& instance, std::size_t chunk, int slot) {
-      adamw(instance, blocks_of_chunks_[chunk], slots_[slot]);
-    });
+  void begin_early(const Exec& exec) override {
+    if (!is_early_) return;
+    prepare(exec);
+    stream(exec, Offload::Part::backward);
+  }
+  void early(const Exec& exec, int unit) override {
+    if (is_early_) offload_->release(exec, unit);
   }
 
+  void begin(const Exec& exec) override {
+    if (offload_) stream(exec, Offload::Part::forward);
+  }
   void await(const Exec& exec, int unit) override {
     if (offload_) offload_->await(exec, unit);
   }
@@ -129,6 +128,28 @@ class UpdateOf final : public Update {
 
  private:
   using BlockRange = std::pair<std::size_t, std::size_t>;
+
+  void prepare(const Exec& exec) const {
+    const config::Optimizer& o = settings_.optimizer;
+    optim::PrepareUpdate<Exec>{.state = state_,
+                               .schedule = {.peak = o.learning_rate,
+                                            .minimum = o.min_learning_rate,
+                                            .warmup_steps = o.warmup_steps,
+                                            .steps = settings_.train.steps},
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .clip_norm = o.clip_norm,
+                               .scales_dynamically = kDtype<Scalar> == Dtype::fp16,
+                               .seed = settings_.job.seed,
+                               .precedes_norm = is_early_}
+        .launch(exec);
+  }
+
+  void stream(const Exec& exec, Offload::Part part) {
+    offload_->start(exec, part, [this](const Exec& instance, std::size_t chunk, int slot) {
+      adamw(instance, blocks_of_chunks_[chunk], slots_[slot]);
+    });
+  }
 
   struct Arrays {
     kernels::Vector<Moment, Exec> m, v;
@@ -196,6 +217,7 @@ class UpdateOf final : public Update {
   std::vector<BlockRange> blocks_of_tensors_, blocks_of_chunks_;  // in blocks_
   std::optional<Offload> offload_;                                // empty: the state is on the device
   std::vector<Arrays> slots_;                                     // of offload_
+  bool is_early_ = false;                                         // for its second half
   bool stages_weights_ = false;                                   // the working copy is offloaded, too
 };
 

@@ -3,10 +3,16 @@
 ///
 /// With offloaded state AdamW is deferred: it runs under the next step's forward pass, unit by unit in its order.
 ///
-///   norm  apply            the end of a step
+///   begin_early            before a step's last backward pass
+///     early(unit)          after each unit of it
+///   norm  apply            the end of the step
 ///   begin                  of the next one: starts what is deferred
 ///     await(unit)          before the unit's weights are read
 ///   join                   before the first gradient is overwritten
+///
+/// Where nothing but a unit's gradients decides its update (one rank, no clipping, no loss scale), the last half of the
+/// state is updated under the last backward pass: early(). If the norm then turns out not to be finite, that half has been
+/// updated all the same, and the step counts as skipped.
 ///
 /// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
 /// memory whether there is one (drop()).
@@ -38,7 +44,11 @@ class Update {
 
   // Of a deferred update; else nothing.
 
-  /// Enqueues AdamW by the latest apply(), on streams of its own.
+  /// Enqueues what begins early, if anything may.
+  virtual void begin_early(const kernels::Device& exec) = 0;
+  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights.
+  virtual void early(const kernels::Device& exec, int unit) = 0;
+  /// Enqueues AdamW by the latest apply(), but for what it was early for, on streams of its own.
   virtual void begin(const kernels::Device& exec) = 0;
   /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
   virtual void await(const kernels::Device& exec, int unit) = 0;

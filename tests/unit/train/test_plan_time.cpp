@@ -103,7 +103,7 @@ TEST(StepWork, attention_that_is_kept_is_not_repeated) {
 TEST(DescribeTime, has_none_where_the_optimizer_is_offloaded) {
   config::Settings s = settings();
   s.parallel.offload = config::Offload::optimizer;
-  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("no formula for parallel.offload"));
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("the link to the host"));
 }
 
 TEST(StepWork, is_that_of_the_rank_with_the_most_sequences) {
