@@ -23,6 +23,10 @@ constexpr int kBegin = 3 * kChunkSlots;
 constexpr int kReleased = kBegin + 1;
 int is_done(int unit) { return kReleased + 1 + unit; }
 
+// Units whose chunks are enqueued ahead of the one that is waited for. All at once would fill the device's queues, and
+// the host would wait there before it had enqueued the work that the streams run beside.
+constexpr int kUnitsAhead = kernels::kIsHost<kernels::Device> ? 0 : 2;
+
 }  // namespace
 
 std::int64_t chunk_elements(std::int64_t owned_count) {
@@ -66,12 +70,12 @@ void Offload::start(const Exec& exec, Part part, UpdateChunk update) {
   order_.record(exec, kBegin);
   order_.wait(in_.instance(), kBegin);
   order_.wait(update_stream_.instance(), kBegin);
-  if (!kernels::kIsHost<Exec> && part == Part::forward) advance(count_);
 }
 
 void Offload::await(const Exec& exec, int unit) {
   if (!is_under_way_ || part_ != Part::forward) return;
-  advance(std::min(ends_[unit], count_));
+  const std::size_t ahead = std::min(static_cast<std::size_t>(unit + kUnitsAhead), ends_.size() - 1);
+  advance(std::min(ends_[ahead], count_));
   order_.wait(exec, is_done(unit));
 }
 

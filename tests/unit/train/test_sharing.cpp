@@ -10,24 +10,13 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/scalars.hpp"
-#include "train/offload.hpp"
-#include "unit/train/training.hpp"
+#include "unit/train/ways.hpp"
 
 namespace tessera::test {
 namespace {
 
 using config::GradientSync;
 using config::Shard;
-
-struct Way {
-  std::string name = {};
-  GradientSync sync = GradientSync::bucket;
-  Shard shard = Shard::none;
-  std::int64_t prefetch = 1;
-  bool reshards = true;
-  std::int64_t shard_ranks = 0;
-  config::Offload offload = config::Offload::none;
-};
 
 const Way kOrdersAndStages[] = {
     {.name = "per_parameter", .sync = GradientSync::per_parameter},
@@ -67,24 +56,6 @@ const Way kVariants[] = {
      .shard_ranks = 1,
      .offload = config::Offload::parameters},
 };
-
-bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
-
-config::Settings settings_of(const Way& way) {
-  config::Settings deck = small_settings();
-  deck.model.num_layers = 3;
-  deck.train.steps = 12;
-  deck.train.batch_size = 12;  // which 1, 2, 3 and 4 ranks divide
-  deck.parallel.gradient_sync = way.sync;
-  deck.parallel.bucket_mbyte = 0.02;
-  deck.parallel.shard = way.shard;
-  deck.parallel.prefetch_blocks = way.prefetch;
-  deck.parallel.reshard_after_forward = way.reshards;
-  deck.parallel.shard_ranks = way.shard_ranks;
-  deck.parallel.offload = way.offload;
-  deck.precision.initial_loss_scale = 1024;
-  return deck;
-}
 
 struct Case {
   std::int64_t batch, micro, checkpoint;
@@ -248,15 +219,6 @@ struct Outcome {
   State state;
   bool operator==(const Outcome&) const = default;
 };
-
-/// All weights, gradients and moments in 16 bits.
-config::PrecisionSettings all_in_16_bits() {
-  return {.compute = config::Precision::bf16,
-          .master = config::MasterPrecision::none,
-          .moments = config::MomentPrecision::bf16,
-          .gradients = config::GradientPrecision::bf16,
-          .reduce = config::ReducePrecision::bf16};
-}
 
 Outcome outcome_of(const Way& way, bool graph = false, Dtype dtype = Dtype::fp32) {
   config::Settings deck = settings_of(way);
@@ -456,127 +418,6 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   }
   EXPECT_LE(bytes(Shard::gradients, Category::gradients), padding * gradients / ranks);
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
-}
-
-/// Where each of the arrays that are kept from step to step lies.
-void expect_on_host(const train::Plan& plan, bool with_weights) {
-  for (const memory::Tensor& tensor : plan.layout.tensors()) {
-    if (tensor.label.find(".chunk.") != std::string::npos || tensor.label.find(".gathered.") != std::string::npos)
-      continue;
-    const bool is_offloaded = tensor.category == memory::Category::optimizer ||
-                              (with_weights && tensor.category == memory::Category::parameters);
-    if (is_offloaded) EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
-    if (tensor.category == memory::Category::gradients) EXPECT_EQ(tensor.space, memory::Space::device) << tensor.label;
-  }
-}
-
-TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
-  struct Case {
-    Dtype dtype;
-    bool is_all_narrow;
-  };
-  struct Place {
-    Shard shard;
-    config::Offload offload;
-  };
-  using enum config::Offload;
-  for (const auto& [shard, offload] : {Place{Shard::none, optimizer},
-                                       {Shard::optimizer, optimizer},
-                                       {Shard::parameters, optimizer},
-                                       {Shard::parameters, parameters}}) {
-    for (const auto& [dtype, is_all_narrow] :
-         {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
-      for (const double clip_norm : {1.0, 0.0}) {
-        config::Settings deck = settings_of({.shard = shard});
-        if (is_all_narrow) deck.precision = all_in_16_bits();
-        deck.optimizer.clip_norm = clip_norm;
-        Training here(deck, dtype);
-        deck.parallel.offload = offload;
-        Training offloaded(deck, dtype);
-        SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)) + ", offload " +
-                     std::to_string(static_cast<int>(offload)) + ", clip_norm " + std::to_string(clip_norm));
-        EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
-        const train::LinkRate rate = offloaded.trainer->measure_link();
-        EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
-        EXPECT_GT(rate.seconds, 0);
-        for (int step = 0; step < 4; ++step) {
-          const Training::Step a = here.step(), b = offloaded.step();
-          EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
-          EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
-        }
-        EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
-        expect_on_host(offloaded.plan, offload == parameters);
-      }
-    }
-  }
-}
-
-/// With gradients that accumulate, recomputed blocks and, on some ranks, no sequences.
-TEST(Offload, gives_the_same_bits_however_a_step_is_divided) {
-  for (const config::Offload offload : {config::Offload::optimizer, config::Offload::parameters}) {
-    for (const std::int64_t batch : {1, 7}) {
-      config::Settings deck = settings_of({.shard = Shard::parameters});
-      deck.train.batch_size = batch;
-      deck.train.micro_batch_size = 1;
-      deck.train.checkpoint_activations = 2;
-      deck.precision.reduce = config::ReducePrecision::bf16;
-      for (const double clip_norm : {1.0, 0.0}) {
-        deck.optimizer.clip_norm = clip_norm;
-        deck.parallel.offload = config::Offload::none;
-        Training here(deck, Dtype::bf16);
-        deck.parallel.offload = offload;
-        Training offloaded(deck, Dtype::bf16);
-        for (int step = 0; step < 3; ++step) EXPECT_EQ(here.step().loss_sum, offloaded.step().loss_sum);
-        EXPECT_EQ(here.trainer->weights_fingerprint(), offloaded.trainer->weights_fingerprint());
-      }
-    }
-  }
-}
-
-/// What reads weights or state outside of steps sees the last update, which is otherwise part of the next step.
-TEST(Offload, settles_before_anything_else_reads_the_state) {
-  const auto with = [](config::Offload offload) {
-    config::Settings deck = settings_of({.shard = Shard::parameters, .offload = offload});
-    return std::make_unique<Training>(deck, Dtype::bf16);
-  };
-  for (const config::Offload offload : {config::Offload::optimizer, config::Offload::parameters}) {
-    const auto here = with(config::Offload::none), offloaded = with(offload);
-    const auto both = [&](const char* what, const auto& read) {
-      here->step();
-      offloaded->step();
-      EXPECT_TRUE(read(*here) == read(*offloaded)) << what;
-    };
-    both("validation", [](Training& t) { return t.trainer->validate(t.sampler, 5).loss_sum; });
-    both("fingerprint", [](Training& t) { return t.trainer->weights_fingerprint(); });
-    both("saved state", [](Training& t) { return joined_state(*t.trainer, t.world); });
-    both("link", [](Training& t) {
-      t.trainer->measure_link();
-      return t.trainer->weights_fingerprint();
-    });
-    both("a state that is loaded is not updated", [](Training& t) {
-      const train::StateScalars scalars = t.trainer->scalars();
-      t.trainer->load_state(
-          [](const train::StateTensor& tensor) { std::fill(tensor.data.begin(), tensor.data.end(), 0.5f); });
-      t.trainer->set_scalars(scalars);
-      const State state = joined_state(*t.trainer, t.world);
-      for (const auto& [label, values] : state) EXPECT_EQ(values[0], 0.5f) << label;
-      return state;
-    });
-    both("the step after it", [](Training& t) { return t.trainer->weights_fingerprint(); });
-  }
-}
-
-TEST(Offload, chunks_cover_the_state_once) {
-  for (const std::int64_t count :
-       {std::int64_t{64}, std::int64_t{8192}, std::int64_t{8256}, std::int64_t{200000}, std::int64_t{123'456'768}}) {
-    std::int64_t next = 0;
-    for (const train::Chunk& chunk : train::chunks_of(count)) {
-      EXPECT_EQ(chunk.first, next);
-      EXPECT_LE(chunk.count, train::chunk_elements(count));
-      next += chunk.count;
-    }
-    EXPECT_EQ(next, count);
-  }
 }
 
 TEST(Sharing, refuses_shards_that_do_not_divide_the_ranks) {
