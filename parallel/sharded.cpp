@@ -38,6 +38,7 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
       shard_(all.rank() % ownership.shards()),
       memory_(std::move(memory)),
       options_(std::move(options)),
+      is_alone_(ownership_.shards() == 1 && options_.shards_weights && !options_.shards_gradients),
       gather_order_(ownership.units() + 1) {
   const auto units = static_cast<std::size_t>(ownership_.units());
   if (memory_.size() != units) throw std::invalid_argument("sharded: each unit needs a place");
@@ -45,7 +46,9 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
     throw std::invalid_argument("sharded: " + std::to_string(ownership_.shards()) + " shards do not divide " +
                                 std::to_string(all.size()) + " ranks");
   }
-  if (options_.shards_weights && !options_.shards_gradients && ownership_.shards() > 1) {
+  const auto is_on_host = [](const UnitMemory& unit) { return unit.host_weights.count > 0; };
+  if (options_.shards_weights && !options_.shards_gradients &&
+      !(is_alone_ && std::all_of(memory_.begin(), memory_.end(), is_on_host))) {
     throw std::invalid_argument("sharded: sharded weights require sharded gradients");
   }
   params_.resize(units);
@@ -67,7 +70,7 @@ Sharded::~Sharded() = default;
 
 void Sharded::connect() {
   shards_ = &all_;
-  if (ownership_.shards() == 1) {  // nothing is scattered or gathered
+  if (is_alone_) {
     replicas_ = all_.size() > 1 ? &all_ : nullptr;
   } else if (ownership_.shards() < all_.size()) {
     own_shards_ = all_.make_group(all_.rank() / ownership_.shards());
@@ -119,16 +122,14 @@ void Sharded::connect() {
 
 Sharded::Move Sharded::make_gather(int unit) {
   const UnitMemory& memory = memory_[unit];
-  const bool is_alone = ownership_.shards() == 1;
-  return {is_alone ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights), &gather_,
+  return {is_alone_ ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights), &gather_,
           &weight_labels_[unit], memory.weights.bytes()};
 }
 
 Sharded::Move Sharded::make_scatter(int unit) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
-  const bool is_alone = ownership_.shards() == 1;
-  return {is_alone ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_,
+  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_,
           &gradient_labels_[unit], message.bytes()};
 }
 
@@ -244,7 +245,7 @@ void Sharded::gradient_ready(int param) {
   if (missing_[unit] < 0)
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
   const std::size_t number = static_cast<std::size_t>(micro_ * ownership_.units() + unit) % scatters_.size();
-  if (ownership_.shards() == 1 && !options_.shards_gradients) {  // each unit's gradient and wire have their own memory
+  if (is_alone_) {  // each unit's gradient and wire have their own memory
     return complete({unit, &scatters_[number], false, completes_});
   }
   free_wire(unit);

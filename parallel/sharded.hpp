@@ -47,7 +47,7 @@ struct UnitMemory {
 
 struct ShardedOptions {
   bool shards_gradients = false;
-  bool shards_weights = false;          // requires shards_gradients, unless there is one shard
+  bool shards_weights = false;          // requires shards_gradients, unless one shard is on the host
   int prefetch = 1;                     // units that are gathered ahead of the one that is open
   int micro_steps = 1;                  // of a step
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
@@ -131,6 +131,7 @@ class Sharded final : public Strategy {
   const int shard_;  // this rank's
   std::vector<UnitMemory> memory_;
   ShardedOptions options_;
+  const bool is_alone_;  // one shard, all weights on the host: between ranks, gradients alone cross
   std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
   Collectives* shards_ = nullptr;                           // the ranks that divide the units
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
