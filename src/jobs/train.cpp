@@ -26,6 +26,7 @@
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
+#include "train/plan_time.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
