@@ -17,7 +17,8 @@
 
 namespace tessera::train {
 
-/// Seconds of the phases of a step, on the clock of the device that computes it.
+/// Seconds of the phases of a step, on the clock of the device that computes it. The wait for a deferred update
+/// (update.hpp) belongs to the next step's forward.
 struct PhaseTimes {
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last

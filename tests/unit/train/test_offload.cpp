@@ -89,6 +89,37 @@ TEST(Offload, gives_the_same_bits_however_a_step_is_divided) {
   }
 }
 
+TEST(Offload, a_step_whose_gradients_are_not_finite_is_skipped_in_every_place) {
+  for (const config::Offload offload : {config::Offload::optimizer, config::Offload::parameters}) {
+    config::Settings deck = settings_of({.shard = Shard::parameters, .offload = offload});
+    deck.precision.initial_loss_scale = 0x1p24;
+    Training training(deck, Dtype::fp16);
+    const std::uint64_t untouched = training.trainer->weights_fingerprint();
+    EXPECT_TRUE(training.step().was_skipped);
+    EXPECT_EQ(training.trainer->weights_fingerprint(), untouched);
+    EXPECT_EQ(training.trainer->scalars().optimizer_steps, 0);
+  }
+}
+
+/// On one rank half of the update precedes the norm: the step counts as skipped all the same, at which a run ends.
+TEST(Offload, without_clipping_a_step_whose_gradients_are_not_finite_counts_as_skipped) {
+  config::Settings deck = settings_of({});
+  deck.optimizer.clip_norm = 0;
+  deck.optimizer.learning_rate = 1e30;
+  deck.optimizer.warmup_steps = 0;
+  Training here(deck);
+  deck.parallel.offload = config::Offload::optimizer;
+  Training offloaded(deck);
+  bool was_skipped = false;
+  for (int step = 0; step < 4 && !was_skipped; ++step) {
+    const Training::Step a = here.step(), b = offloaded.step();
+    EXPECT_EQ(a.was_skipped, b.was_skipped) << "step " << step;
+    was_skipped = a.was_skipped;
+  }
+  EXPECT_TRUE(was_skipped);
+  EXPECT_EQ(here.trainer->scalars().optimizer_steps, offloaded.trainer->scalars().optimizer_steps);
+}
+
 /// What reads weights or state outside of steps sees the last update, which is otherwise part of the next step.
 TEST(Offload, settles_before_anything_else_reads_the_state) {
   const auto with = [](config::Offload offload) {
