@@ -22,14 +22,23 @@ Bytes bytes_of_span(const Span& span) {
 
 Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
                  ShardedOptions options)
-    : all_(all), exec_(exec), ownership_(ownership), memory_(std::move(memory)), options_(std::move(options)) {
+    : all_(all),
+      exec_(exec),
+      ownership_(ownership),
+      shard_(all.rank() % ownership.shards()),
+      memory_(std::move(memory)),
+      options_(std::move(options)),
+      is_alone_(ownership_.shards() == 1 && options_.shards_weights && !options_.shards_gradients),
+      gather_order_(ownership.units() + 1) {
   const auto units = static_cast<std::size_t>(ownership_.units());
   if (memory_.size() != units) throw std::invalid_argument("sharded: each unit needs a place");
   if (all.size() % ownership_.shards() != 0) {
     throw std::invalid_argument("sharded: " + std::to_string(ownership_.shards()) + " shards do not divide " +
                                 std::to_string(all.size()) + " ranks");
   }
-  if (options_.shards_weights && !options_.shards_gradients) {
+  const auto is_on_host = [](const UnitMemory& unit) { return unit.host_weights.count > 0; };
+  if (options_.shards_weights && !options_.shards_gradients &&
+      !(is_alone_ && std::all_of(memory_.begin(), memory_.end(), is_on_host))) {
     throw std::invalid_argument("sharded: sharded weights require sharded gradients");
   }
   params_.resize(units);
@@ -53,7 +62,9 @@ Sharded::~Sharded() = default;
 /// events, or staging of bounded size (mpi.hpp): what grows with the model has been allocated before.
 void Sharded::connect() {
   shards_ = &all_;
-  if (ownership_.shards() < all_.size()) {
+  if (is_alone_) {
+    replicas_ = all_.size() > 1 ? &all_ : nullptr;
+  } else if (ownership_.shards() < all_.size()) {
     own_shards_ = all_.make_group(all_.rank() / ownership_.shards());
     own_replicas_ = all_.make_group(all_.rank() % ownership_.shards());
     shards_ = own_shards_.get();
@@ -78,7 +89,9 @@ void Sharded::connect() {
     replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire), &sum_, &gradient_labels_[unit],
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
-  scalar_sum_ = {all_.make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label, options_.scalars.bytes()};
+  if (options_.scalars.count > 0)
+    scalar_sum_ = {all_.make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label,
+                   options_.scalars.bytes()};
 
   std::size_t moves = 0;
   const auto connect = [&](Move& move) {
@@ -95,21 +108,21 @@ void Sharded::connect() {
   connect(scalar_sum_);
   moved_.reserve(moves);
   under_way_.reserve(moves);
-  pending_.reserve(moves);
+  pending_.reserve(std::max(moves, memory_.size()));
   is_connected_ = true;
 }
 
 Sharded::Move Sharded::make_gather(int unit) {
   const UnitMemory& memory = memory_[unit];
-  return {shards_->make_all_gather(memory.own_weights, memory.weights), &gather_, &weight_labels_[unit],
-          memory.weights.bytes()};
+  return {is_alone_ ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights), &gather_,
+          &weight_labels_[unit], memory.weights.bytes()};
 }
 
 Sharded::Move Sharded::make_scatter(int unit) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
-  return {shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_, &gradient_labels_[unit],
-          message.bytes()};
+  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_,
+          &gradient_labels_[unit], message.bytes()};
 }
 
 /// The openings, `times` times over.
@@ -175,9 +188,9 @@ void Sharded::open(int unit) {
   if (open_[unit]++ > 0) return;
   if (!options_.shards_weights) {
     if (!std::exchange(has_started_gathers_, true)) {  // not earlier: without a pass they would never be joined
-      for (Move& gather : gathers_) start(gather);
+      for (int each = 0; each < ownership_.units(); ++each) start_gather(gathers_[each], each);
     }
-    if (!std::exchange(is_gathered_[unit], 1)) join(gathers_[unit]);
+    if (!std::exchange(is_gathered_[unit], 1)) join_gather(gathers_[unit], unit);
     return;
   }
   Schedule& s = *schedule_;
@@ -187,11 +200,12 @@ void Sharded::open(int unit) {
   }
   const std::size_t last = std::min(s.next + static_cast<std::size_t>(options_.prefetch), s.visits.size() - 1);
   for (; s.started <= last && has_place(s, s.started); ++s.started) {
-    if (s.visits[s.started].gather.transfer) start(s.visits[s.started].gather);
+    Visit& visit = s.visits[s.started];
+    if (visit.gather.exists()) start_gather(visit.gather, visit.unit);
   }
   Visit& visit = s.visits[s.next];
   if (s.started <= s.next) throw std::logic_error("sharded: the place of '" + ownership_[unit].label + "' is in use");
-  if (visit.gather.transfer) join(visit.gather);
+  if (visit.gather.exists()) join_gather(visit.gather, unit);
   stays_[unit] = visit.stays;
   ++s.next;
 }
@@ -232,6 +246,9 @@ void Sharded::gradient_ready(int param) {
   if (missing_[unit] < 0)
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
   const std::size_t number = static_cast<std::size_t>(micro_ * ownership_.units() + unit) % scatters_.size();
+  if (is_alone_) {  // each unit's gradient and wire have their own memory
+    return complete({unit, &scatters_[number], false, completes_});
+  }
   free_wire(unit);
   start(scatters_[number]);
   pending_.push_back({unit, &scatters_[number], micro_ == 0, completes_});
@@ -279,9 +296,34 @@ void Sharded::sum() {
   is_in_step_ = false;
 }
 
-void Sharded::start(Move& move) {
+/// Copies what is on the host and gathers the rest; exec_ has left the unit's place.
+void Sharded::start_gather(Move& move, int unit) {
+  const UnitMemory& memory = memory_[unit];
+  if (memory.host_weights.count == 0 && !options_.await_update) return start(move);
+  const Device& stream = gather_stream_.instance();
+  const int left = ownership_.units();
+  gather_order_.record(exec_, left);
+  gather_order_.wait(stream, left);
+  if (options_.await_update) options_.await_update(stream, unit);
+  if (memory.host_weights.count > 0) {
+    using Pinned = Kokkos::View<const unsigned char*, kernels::PinnedSpace, kernels::Unmanaged>;
+    const Span& from = memory.host_weights;
+    Kokkos::deep_copy(stream, bytes_of_span(memory.own_weights),
+                      Pinned(static_cast<const unsigned char*>(from.data), static_cast<std::size_t>(from.bytes())));
+  }
+  gather_order_.record(stream, unit);
+  start(move, stream);
+}
+
+void Sharded::join_gather(Move& move, int unit) {
+  if (move.transfer) return join(move);
+  gather_order_.wait(exec_, unit);
+}
+
+void Sharded::start(Move& move, const Device& after) {
+  if (!move.transfer) return;
   events::report(events::CommunicationStart{*move.operation, *move.label, move.bytes, events::now_s()});
-  move.transfer->start(exec_);
+  move.transfer->start(after);
   if (!all_.is_asynchronous()) {
     under_way_.push_back(&move);
   } else if (is_in_step_) {
@@ -290,6 +332,7 @@ void Sharded::start(Move& move) {
 }
 
 void Sharded::join(Move& move) {
+  if (!move.transfer) return;
   parallel::join(*move.transfer, exec_, waits_);
   if (all_.is_asynchronous()) return;
   std::erase(under_way_, &move);
@@ -323,7 +366,7 @@ void Sharded::poison(const Span& weights) const {
 /// Poisons what other ranks have updated and this one has not yet gathered.
 void Sharded::poison_other_parts(int unit) const {
   const Span& whole = memory_[unit].weights;
-  const std::int64_t before = shards_->rank() * ownership_.part(unit), part = ownership_.part(unit);
+  const std::int64_t before = shard_ * ownership_.part(unit), part = ownership_.part(unit);
   poison(whole.part(0, before));
   poison(whole.part(before + part, whole.count - before - part));
 }
@@ -331,7 +374,7 @@ void Sharded::poison_other_parts(int unit) const {
 /// This rank's part of a whole unit.
 Span Sharded::own_slice(const Span& whole) const {
   const std::int64_t part = whole.count / ownership_.shards();
-  return whole.part(shards_->rank() * part, part);
+  return whole.part(shard_ * part, part);
 }
 
 }  // namespace tessera::parallel

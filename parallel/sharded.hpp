@@ -13,16 +13,23 @@
 /// where depends only on the order of the openings, so addresses are fixed and a step can be captured. A unit that
 /// still lies in its place is not gathered again before the next update.
 ///
+/// Weights on the host (ZeRO-3): a rank's part is copied to its place before the others' are gathered there; with S = 1
+/// that copy is all, and gradients are kept whole. Copies and gathers wait for nothing but the unit's own update and its
+/// place, on a stream of their own.
+///
 /// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
 ///         its gradients after the last micro-step has added to it.
+/// Limits  copies from the host are no transfers: neither events nor collect() know their times.
 /// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/core/side_stream.hpp"
 #include "parallel/strategy.hpp"
 
 namespace tessera::parallel {
@@ -31,6 +38,7 @@ namespace tessera::parallel {
 struct UnitMemory {
   Span weights;       // gathered, as the model reads them
   Span own_weights;   // this rank's part, kept from step to step: inside `weights`, or outside all places
+  Span host_weights;  // empty, or the same in pinned host memory: own_weights, inside `weights`, is then a copy
   Span gradient;      // as backward writes it
   Span own_gradient;  // the sum of this rank's part: inside `gradient`, or outside all places
   Span wire;          // empty, or what crosses the network for `gradient`, in a narrower dtype
@@ -39,13 +47,17 @@ struct UnitMemory {
 
 struct ShardedOptions {
   bool shards_gradients = false;
-  bool shards_weights = false;          // requires shards_gradients
+  bool shards_weights = false;          // requires shards_gradients, unless one shard is on the host
   int prefetch = 1;                     // units that are gathered ahead of the one that is open
   int micro_steps = 1;                  // of a step
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
   std::vector<int> unit_of_param = {};  // [parameters]
-  Span scalars = {};                    // what sum() sums
+  Span scalars = {};                    // what sum() sums; empty: nothing
   bool poisons = false;                 // for tests: weights that are not gathered are NaN
+
+  /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
+  /// what is enqueued on the instance of the gradients.
+  std::function<void(const kernels::Device&, int unit)> await_update = {};
 };
 
 class Sharded final : public Strategy {
@@ -78,6 +90,8 @@ class Sharded final : public Strategy {
     const std::string* operation = nullptr;  // "all_gather[nccl]"
     const std::string* label = nullptr;
     std::int64_t bytes = 0;
+
+    bool exists() const { return operation != nullptr; }
   };
   struct Visit {  // one opening of a unit
     int unit;
@@ -99,7 +113,10 @@ class Sharded final : public Strategy {
   Move make_scatter(int unit);
   void begin_passes(Schedule& schedule);
   bool has_place(const Schedule& schedule, std::size_t visit) const;
-  void start(Move& move);
+  void start_gather(Move& move, int unit);
+  void join_gather(Move& move, int unit);
+  void start(Move& move) { start(move, exec_); }
+  void start(Move& move, const kernels::Device& after);
   void join(Move& move);
   void complete(const Pending& pending);
   void free_wire(int unit);
@@ -112,21 +129,25 @@ class Sharded final : public Strategy {
   Collectives& all_;
   kernels::Device exec_;
   Ownership ownership_;
+  const int shard_;  // this rank's
   std::vector<UnitMemory> memory_;
   ShardedOptions options_;
+  const bool is_alone_;  // one shard, all weights on the host: between ranks, gradients alone cross
   std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
   Collectives* shards_ = nullptr;                           // the ranks that divide the units
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
   std::string gather_, scatter_, sum_;                      // operations
   std::vector<std::string> weight_labels_, gradient_labels_;
 
-  std::vector<Move> gathers_;              // [units] of weights that are kept whole
-  std::vector<char> is_gathered_;          // [units] whether their gather has been joined
-  Schedule step_, inference_;              // of weights that are not
-  Schedule* schedule_ = nullptr;           // which of the two is walked
-  std::vector<Move> scatters_;             // [units], or [micro-steps][units]: see connect()
-  std::vector<Move> replica_sums_;         // [units]
-  std::vector<char> is_summing_replicas_;  // [units] whether that sum is under way
+  kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start
+  kernels::StreamOrder<kernels::Device> gather_order_;  // [units] when copied from the host; when exec_ had come so far
+  std::vector<Move> gathers_;                           // [units] of weights that are kept whole
+  std::vector<char> is_gathered_;                       // [units] whether their gather has been joined
+  Schedule step_, inference_;                           // of weights that are not
+  Schedule* schedule_ = nullptr;                        // which of the two is walked
+  std::vector<Move> scatters_;                          // [units], or [micro-steps][units]: see connect()
+  std::vector<Move> replica_sums_;                      // [units]
+  std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
   Move scalar_sum_;
 
   std::vector<int> open_;              // [units] passes that have it open

@@ -19,7 +19,6 @@ constexpr Missing kMissing[] = {
     {"job.kind", "experiment.*", "train with one deck per variant"},
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
-    {"parallel.offload", "parameters", "optimizer"},
 };
 
 bool matches(std::string_view pattern, std::string_view word) {

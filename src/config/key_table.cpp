@@ -254,15 +254,21 @@ std::vector<Key> make_table() {
        "Size of a gradient bucket, in millions of bytes. Used with parallel.gradient_sync = bucket only."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
        "What is sharded over ranks instead of replicated: nothing; the optimizer's state (ZeRO-1); the gradients, too "
-       "(ZeRO-2); the parameters, too (ZeRO-3, FSDP). One rank alone holds everything."},
+       "(ZeRO-2); the parameters, too (ZeRO-3, FSDP). One rank alone holds everything, unless parallel.offload keeps "
+       "its "
+       "parameters on the host."},
       {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
        "How many ranks share one copy of what is sharded, such as those of a host; groups of so many ranks replicate "
        "it. Must divide the number of ranks. 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What is kept in host memory instead of device memory. optimizer: AdamW's moments and the master weights, which "
-       "stream through the GPU in each step; the results are the same bits."},
+       "What is kept in host memory instead of device memory; the results are the same bits. optimizer: AdamW's "
+       "moments "
+       "and the master weights, which stream through the GPU under the next forward pass. parameters: the weights, "
+       "too, "
+       "which are copied to the GPU unit by unit before they are read; with parallel.shard = parameters only."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
-       "How many blocks ahead sharded parameters are gathered. Used with parallel.shard = parameters only."},
+       "How many blocks ahead sharded parameters are gathered, or copied from the host. Used with parallel.shard = "
+       "parameters only."},
       {"parallel.reshard_after_forward", at<&S::parallel, &Parallel::reshard_after_forward>(), any(), "-",
        "Whether sharded parameters are given up after the forward pass and gathered once more for the backward pass. "
        "false: kept until the update, which takes the memory of all of them. Used with parallel.shard = parameters "

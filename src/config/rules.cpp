@@ -182,6 +182,14 @@ void check_sharding(const Settings& settings, Rules& rules) {
   require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte, "parallel.bucket_mbyte",
           "would be ignored: there are no buckets",
           "parallel.gradient_sync = \"bucket\" with parallel.shard = \"none\"", "\"bucket\"");
+  const bool has_only_parameters =
+      has_parameters &&
+      (!sweeps || std::all_of(rows.begin(), rows.end(), [](auto& row) { return row == "parameters"; }));
+  rules.require(parallel.offload != Offload::parameters || has_only_parameters,
+                {"parallel.offload", sweeps ? "bench.strategies" : "parallel.shard"},
+                "\"parameters\" streams the units that parallel.shard = \"parameters\" gathers, on one rank, too",
+                sweeps ? "bench.strategies = [\"parameters\"], or parallel.offload = \"optimizer\""
+                       : "parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\"");
   rules.require(sweeps || parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",

@@ -49,8 +49,9 @@ void require_pinned_memory(const memory::Layout& layout, const parallel::World& 
   throw Failure(
       Exit::out_of_memory,
       fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
-                  "groups included: ask the scheduler for more, use more hosts, or keep the optimizer's state on the "
-                  "GPUs (parallel.offload = \"none\", parallel.shard = \"optimizer\")\n{}",
+                  "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
+                  "(parallel.offload = \"optimizer\" instead of \"parameters\", or \"none\" with parallel.shard = "
+                  "\"optimizer\")\n{}",
                   memory::readable_bytes(pinned), world.host(), counted(world.local_size(), "rank"),
                   memory::readable_bytes(available), layout.table()));
 }

@@ -26,6 +26,7 @@
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
+#include "train/plan_time.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
@@ -144,15 +145,18 @@ class TrainingRun {
     return true;
   }
 
-  /// Prints the rate of the link to the offloaded state, and the least time of an update that follows from it.
+  /// Prints the rate of the link to the offloaded state, and the time of a step that follows from it.
   void measure_offload() {
     if (train::offloaded_bytes(*plan_) == 0) return;
     const train::LinkRate rate = trainer_->measure_link();
-    offload_s_ = rate.seconds;
+    const double bytes_per_s = rate.bytes / rate.seconds;
+    const train::OffloadTime time =
+        train::predict_offloaded(*plan_, settings_, train::machine_of(settings_.plan, world_.size()), bytes_per_s);
+    offload_s_ = time.streams_s;
     note(fmt::format(
-        "offload    {} pinned, the link moves {:.1f} GB/s each way at once: an update takes at least {:.1f} ms\n",
-        memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), rate.bytes / rate.seconds / 1e9,
-        1e3 * rate.seconds));
+        "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.1f} ms{}\n",
+        memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), bytes_per_s / 1e9, 1e3 * time.streams_s,
+        std::isnan(time.step_s) ? "" : fmt::format(", by the formulas of --plan {:.1f} ms", 1e3 * time.step_s)));
   }
 
   /// After this, --resume auto finds this checkpoint or a successor. Call on rank 0.
@@ -274,7 +278,6 @@ class TrainingRun {
     if (is_profiled) add_profile();  // before a validation or a checkpoint, which are not part of the step
     if (trace_) trace_->record_events(false);
     steps_s_ += numbers.step_s;
-    updates_s_ += numbers.optimizer_s;
     ++step_;
     sample_ += settings_.train.batch_size;
 
@@ -401,8 +404,8 @@ class TrainingRun {
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
                      share(checkpoint_s_), share(trace_s_)));
     if (offload_s_ > 0 && step_ > first_step_) {
-      note(fmt::format("offload    updates took {:.1f} ms each, the link alone {:.1f} ms\n",
-                       1e3 * updates_s_ / static_cast<double>(step_ - first_step_), 1e3 * offload_s_));
+      note(fmt::format("offload    steps took {:.1f} ms each, the link alone {:.1f} ms\n",
+                       1e3 * steps_s_ / static_cast<double>(step_ - first_step_), 1e3 * offload_s_));
     }
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
@@ -494,8 +497,7 @@ class TrainingRun {
   std::int64_t validated_step_ = 0;
   double start_s_ = 0;           // of the loop
   std::int64_t first_step_ = 0;  // of this start
-  double updates_s_ = 0;         // of all steps
-  double offload_s_ = 0;         // time of the link per update of offloaded state; 0: none
+  double offload_s_ = 0;         // time of the link per step with offloaded state; 0: none
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 

@@ -26,7 +26,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   StepState& s = state();
   const double scale = s.loss_scale;
   s.grad_norm = kernels::sqrt(s.norm_squared) / scale;
-  const bool is_finite = s.norm_squared - s.norm_squared == 0;
+  const bool is_finite = precedes_norm || s.norm_squared - s.norm_squared == 0;
 
   s.adamw.skip = is_finite ? 0 : 1;
   if (is_finite) {
@@ -50,8 +50,23 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   ++s.step;
 }
 
+template <class Exec>
+void FinishUpdate<Exec>::launch(const Exec& exec) const {
+  Kokkos::parallel_for("tessera::optim::finish_update", Kokkos::RangePolicy<Exec>(exec, 0, 1), *this);
+}
+
+template <class Exec>
+KOKKOS_FUNCTION void FinishUpdate<Exec>::operator()(int) const {
+  StepState& s = state();
+  s.grad_norm = kernels::sqrt(s.norm_squared) / s.loss_scale;
+  if (s.norm_squared - s.norm_squared == 0) return;
+  s.adamw.skip = 1;
+  --s.optimizer_steps;
+}
+
 template struct BeginStep<kernels::Device, float>;
 template struct BeginStep<kernels::Device, double>;
 template struct PrepareUpdate<kernels::Device>;
+template struct FinishUpdate<kernels::Device>;
 
 }  // namespace tessera::optim

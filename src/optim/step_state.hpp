@@ -1,8 +1,9 @@
 /// The scalars of a training step, in device memory: loss, norm, learning rate, loss scale, AdamW's factors.
 ///
-/// One struct, updated by two one-thread kernels, so that a step needs no round trip to the host:
+/// One struct, updated by one-thread kernels, so that a step needs no round trip to the host:
 ///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
 ///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, schedule -> learning rate
+///   FinishUpdate   what PrepareUpdate leaves out if it precedes the norm
 ///
 /// Sources  clipping: Pascanu et al. 2013, arXiv:1211.5063; dynamic loss scaling: Micikevicius et al. 2018,
 ///          arXiv:1710.03740, section 3.2.
@@ -51,12 +52,22 @@ struct PrepareUpdate {
   StateView<Exec> state;
   Schedule schedule;
   double beta1, beta2;
-  double clip_norm;         // 0: off
-  bool scales_dynamically;  // fp16
-  std::uint64_t seed;       // of stochastic rounding
+  double clip_norm;            // 0: off
+  bool scales_dynamically;     // fp16
+  std::uint64_t seed;          // of stochastic rounding
+  bool precedes_norm = false;  // which nothing depends on: neither clipping nor fp16; FinishUpdate follows
 
   static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles
+
+  void launch(const Exec& exec) const;
+  KOKKOS_FUNCTION void operator()(int) const;
+};
+
+/// The norm, and whether it is finite: if not, what is updated from here on is skipped.
+template <class Exec>
+struct FinishUpdate {
+  StateView<Exec> state;
 
   void launch(const Exec& exec) const;
   KOKKOS_FUNCTION void operator()(int) const;

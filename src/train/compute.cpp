@@ -45,8 +45,11 @@ class ComputeOf final : public Compute {
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, places_) {}
 
   void begin_step(const Exec& exec, double tokens) override {
-    if (!plan_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
     optim::BeginStep<Exec, Real>{state_, grad_scale_, tokens}.launch(exec);
+  }
+
+  void clear_sums(const Exec& exec) override {
+    if (!plan_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
   }
 
   void clear_gradients(const Exec& exec) override { clear_bytes(exec, grads_); }

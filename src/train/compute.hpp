@@ -28,9 +28,12 @@ class Compute {
   using Exec = kernels::Device;
   virtual ~Compute() = default;
 
-  /// Clears the loss and, unless gradients are sharded, what backward adds to. Sets the factor on gradients to the loss
-  /// scale / `tokens`, the tokens of the whole step over all ranks.
+  /// Clears the loss. Sets the factor on gradients to the loss scale / `tokens`, the tokens of the whole step over all
+  /// ranks.
   virtual void begin_step(const Exec& exec, double tokens) = 0;
+
+  /// Before the first backward pass of a step: unless gradients are sharded, clears what backward adds to.
+  virtual void clear_sums(const Exec& exec) = 0;
 
   /// Sets every gradient to zero, including padding: before the first step, and in a step in which this rank has no
   /// sequences and gradients are not sharded.

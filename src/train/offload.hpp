@@ -1,9 +1,19 @@
-/// The optimizer's state in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is
-/// copied in and the previous one is copied out, on two copy streams.
+/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is copied in and the
+/// previous one is copied out, on two copy streams; the update itself runs on a third.
+///
+///   start(exec, part, update)   follows what is enqueued on exec
+///     await(exec, unit)         what is enqueued on exec after this reads the unit's updated weights
+///     release(exec, unit)       what is enqueued on exec so far was the last to write gradients of units from this on
+///   join(exec)                  the same as await(), of everything; gradients may be overwritten from here on
+///
+/// Part::forward goes in the order of the units, which is that of a forward pass, so a forward pass can run behind the
+/// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite order
+/// behind a backward pass, as far as that releases units.
 ///
 /// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -38,13 +48,28 @@ class Offload {
  public:
   using Exec = kernels::Device;
 
-  /// For the state of `plan`, which must have some of it on the host. Keeps references to both.
-  Offload(const Plan& plan, const memory::Arena<Exec>& arena);
+  /// Enqueues on an instance the update of chunk number `chunk` in place: in tensor plan.state.staged[array].slots[slot]
+  /// for each of its arrays.
+  using UpdateChunk = std::function<void(const Exec&, std::size_t chunk, int slot)>;
 
-  /// Calls `update(chunk, slot)` for each chunk in turn, to enqueue on `exec` its update in place: in tensor
-  /// plan.state.staged[array][slot], for arrays m, v and master.
-  /// Async  returns after enqueue on `exec` and the copy streams.
-  void stream(const Exec& exec, const std::function<void(const Chunk&, int slot)>& update);
+  enum class Part { forward, backward };  // together each chunk once
+
+  /// For the state of `plan`, which must have some of it on the host. `has_backward`: Part::backward is the last half of
+  /// the chunks; else it is empty. Keeps references to both.
+  Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward);
+
+  /// Begins to stream a part. The previous one must have been joined.
+  /// Async  returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture.
+  void start(const Exec& exec, Part part, UpdateChunk update);
+
+  /// What is enqueued on `exec` after this sees a unit's weights as updated by Part::forward, if that is under way.
+  void await(const Exec& exec, int unit);
+
+  /// Lets Part::backward, if that is under way, update the units from this one on.
+  void release(const Exec& exec, int unit);
+
+  /// The same for all units and the whole state.
+  void join(const Exec& exec);
 
   /// Streams the whole state to the device and back, unchanged.
   /// Async  waits for the end.
@@ -53,17 +78,22 @@ class Offload {
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
  private:
-  struct Array {
-    memory::TensorId home;
-    std::vector<memory::TensorId> staged;  // [slots]
-  };
-  void copy(const Exec& exec, const Array& array, const Chunk& chunk, int slot, bool is_in) const;
+  std::size_t chunk_at(std::size_t place) const;
+  void advance(std::size_t end);
+  void copy(const Exec& exec, const StagedArray& array, const Chunk& chunk, int slot, bool is_in) const;
 
   const memory::Arena<Exec>& arena_;
-  std::vector<Array> arrays_;
+  const std::vector<StagedArray>& arrays_;
+  const bool has_weights_;  // among the arrays: a unit is up to date once it has been copied out
   std::vector<Chunk> chunks_;
-  kernels::SideStream<Exec> in_, out_;
-  kernels::StreamOrder<Exec> order_{3 * kChunkSlots + 1};
+  std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
+  std::size_t middle_;                      // chunks of Part::forward: those before it
+  kernels::SideStream<Exec> in_, update_stream_, out_;
+  kernels::StreamOrder<Exec> order_;
+  UpdateChunk update_;
+  Part part_ = Part::forward;
+  std::size_t next_ = 0, count_ = 0;  // chunks of part_ that are enqueued, and all
+  bool is_under_way_ = false;
 };
 
 }  // namespace tessera::train

@@ -138,18 +138,20 @@ HostTensors declare_host_tensors(const std::string& label, std::int64_t sequence
 struct Storage {
   Dtype weights, gradients, moments;
   bool has_master, has_wire;
-  bool offloads_optimizer;
+  config::Offload offload;
 };
 
 StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
                            const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
-  const auto [dtype, gradients, moments, has_master, has_wire, offloads_optimizer] = storage;
+  const auto [dtype, gradients, moments, has_master, has_wire, offload] = storage;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
   const parallel::Ownership& o = sharing.ownership;
-  const auto array = [&, offloads = offloads_optimizer](const std::string& label, std::int64_t count, Dtype kept,
-                                                        Category category) {
-    const bool is_on_host = offloads && category == Category::optimizer;
+  const bool offloads_optimizer = offload != config::Offload::none;
+  const bool offloads_weights = offload == config::Offload::parameters;
+  const auto array = [&](const std::string& label, std::int64_t count, Dtype kept, Category category) {
+    const bool is_on_host = (offloads_optimizer && category == Category::optimizer) ||
+                            (offloads_weights && category == Category::parameters);
     const memory::Space space = is_on_host ? memory::Space::host : memory::Space::device;
     if (o.shards() == 1)
       return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole, space);
@@ -190,16 +192,13 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   }
   t.m = array("optimizer.m", o.owned_count(), moments, Category::optimizer);
   t.v = array("optimizer.v", o.owned_count(), moments, Category::optimizer);
-  if (offloads_optimizer) {
-    for (const memory::TensorId home : {t.m, t.v, t.master}) {
-      if (home == kAbsent) continue;
-      const std::string label = layout[home].label + ".chunk.";
-      const Dtype kept = layout[home].dtype;
-      std::vector<memory::TensorId>& places = t.staged.emplace_back();
-      for (int slot = 0; slot < kChunkSlots; ++slot) {
-        places.push_back(layout.add(fmt::format("{}{}", label, slot), {chunk_elements(o.owned_count())}, kept,
-                                    Category::optimizer, {time.update(), time.update()}));
-      }
+  for (const memory::TensorId home : {t.m, t.v, t.master, t.params}) {
+    if (home == kAbsent || layout[home].space != memory::Space::host) continue;
+    const memory::Tensor kept = layout[home];
+    StagedArray& array = t.staged.emplace_back(StagedArray{home, {}});
+    for (int slot = 0; slot < kChunkSlots; ++slot) {  // used in the next step's forward pass, too
+      array.slots.push_back(layout.add(fmt::format("{}.chunk.{}", kept.label, slot), {chunk_elements(o.owned_count())},
+                                       kept.dtype, kept.category, whole));
     }
   }
 
@@ -228,7 +227,7 @@ MpiBytes mpi_bytes(const Plan& plan, Dtype sent) {
   const parallel::Ownership& o = sharing.ownership;
   const bool is_staged = !plan.options.target.is_host;  // besides reduce-scatters, which always are
   const std::int64_t all = o.whole_count() * bytes_of(sent);
-  if (!sharing.is_sharded()) {
+  if (!sharing.is_sharded() || o.shards() == 1) {
     return {.staging = is_staged ? parallel::staging_bytes(all) : 0, .sums = parallel::mpi_sum_bytes(all, false)};
   }
   std::int64_t largest = 0, part = 0;
@@ -303,7 +302,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .moments = has_narrow_moments ? Dtype::bf16 : real,
                         .has_master = settings.precision.master == config::MasterPrecision::fp32,
                         .has_wire = has_wire,
-                        .offloads_optimizer = settings.parallel.offload != config::Offload::none};
+                        .offload = settings.parallel.offload};
   plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
@@ -344,11 +343,25 @@ double step_flop(const Plan& plan) {
 
 std::int64_t offloaded_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
-  if (plan.state.staged.empty()) return bytes;
-  for (const memory::TensorId home : {plan.state.m, plan.state.v, plan.state.master}) {
-    if (home != kAbsent) bytes += plan.layout[home].bytes;
+  for (const StagedArray& array : plan.state.staged) bytes += plan.layout[array.home].bytes;
+  return bytes;
+}
+
+UploadedBytes uploaded_bytes(const Plan& plan) {
+  UploadedBytes bytes;
+  if (!plan.state.slots_of(plan.state.params)) return bytes;
+  const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
+  const std::vector<int> units = gathers_of(plan.table, plan.sharing, segments, plan.batch.micro_steps);
+  for (const int unit : units) {
+    const auto part = static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
+    const bool is_forward = bytes.forward < static_cast<double>(plan.layout[plan.state.params].bytes);
+    (is_forward ? bytes.forward : bytes.backward) += part;  // a step begins with each unit once
   }
   return bytes;
+}
+
+bool updates_early(const Plan& plan, const config::Optimizer& optimizer) {
+  return plan.batch.ranks == 1 && optimizer.clip_norm == 0 && plan.options.dtype != Dtype::fp16;
 }
 
 NetworkBytes network_bytes(const Plan& plan) {
@@ -377,6 +390,7 @@ NetworkBytes network_bytes(const Plan& plan) {
   } else {
     bytes.weights = static_cast<double>(o.whole_count() * weight);
   }
+  if (shards == 1) bytes.weights = 0;  // they come from the rank's own host
   bytes.reduce_scatter = share(shards) * bytes.gradients;
   bytes.all_gather = share(shards) * bytes.weights;
   bytes.all_reduce = 2 * share(ranks / shards) * static_cast<double>(o.owned_count() * gradient);
@@ -444,9 +458,16 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
              : "");
   text += describe_network(plan);
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
-    text +=
-        fmt::format("offload    {} of optimizer state on the host; each step streams it through the device and back\n",
-                    memory::readable_bytes(bytes));
+    const UploadedBytes uploaded = uploaded_bytes(plan);
+    const auto weights = static_cast<std::int64_t>(uploaded.forward + uploaded.backward);
+    text += fmt::format(
+        "offload    {} of optimizer state{} on the host; each step streams it through the device and back, "
+        "{}\n",
+        memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
+        updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
+                                                : "under the next forward");
+    if (weights > 0)
+      text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
   if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
   return text;

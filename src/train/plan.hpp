@@ -45,6 +45,12 @@ struct HostTensors {
   memory::TensorId scalars;          // optim::StepState after the step, as fp64
 };
 
+/// An array that is kept on the host, and its chunks' places on the device (train/offload.hpp).
+struct StagedArray {
+  memory::TensorId home;
+  std::vector<memory::TensorId> slots;  // [kChunkSlots]
+};
+
 /// The arrays and scalars of a training step, besides the activations. W counts the elements of all units, each padded
 /// to equal parts for the ranks that share them, and O those of this rank's parts (parallel/ownership.hpp); if nothing
 /// is sharded, both are table.flat_count().
@@ -57,17 +63,23 @@ struct StateTensors {
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
-  // If the optimizer's state is kept on the host: slots on the device for the chunks of m, v and, if it is a separate
-  // tensor, master. [arrays][kChunkSlots], train/offload.hpp
-  std::vector<std::vector<memory::TensorId>> staged;
-  memory::TensorId cleared;          // ClearSpan, as int32: gradients that backward adds to
-  memory::TensorId adamw_blocks;     // AdamwBlock, as int32
-  memory::TensorId norm_partial;     // [blocks] fp64
-  memory::TensorId state;            // optim::StepState, as fp64
-  memory::TensorId grad_scale;       // one number
-  memory::TensorId validation_loss;  // one number
-  std::vector<HostTensors> slots;    // of steps in progress (pipeline.hpp)
-  HostTensors validation;            // without scalars
+  std::vector<StagedArray> staged;           // of params, master, m and v those that are kept on the host
+  memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
+  memory::TensorId adamw_blocks;             // AdamwBlock, as int32
+  memory::TensorId norm_partial;             // [blocks] fp64
+  memory::TensorId state;                    // optim::StepState, as fp64
+  memory::TensorId grad_scale;               // one number
+  memory::TensorId validation_loss;          // one number
+  std::vector<HostTensors> slots;            // of steps in progress (pipeline.hpp)
+  HostTensors validation;                    // without scalars
+
+  /// The chunks' places of an array; null if it is not kept on the host.
+  const std::vector<memory::TensorId>* slots_of(memory::TensorId home) const {
+    for (const StagedArray& array : staged) {
+      if (array.home == home) return &array.slots;
+    }
+    return nullptr;
+  }
 };
 
 struct Plan {
@@ -91,6 +103,16 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
+
+/// Bytes of weights that a step copies from the host to the device, to be read there: forward and backward.
+struct UploadedBytes {
+  double forward = 0, backward = 0;
+};
+UploadedBytes uploaded_bytes(const Plan& plan);
+
+/// Whether the last half of offloaded state is updated under backward (update.hpp): nothing but a unit's own gradients
+/// decides its update.
+bool updates_early(const Plan& plan, const config::Optimizer& optimizer);
 
 /// Plans for `ranks` ranks. `dtype` is that of precision.compute, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "kernels/core/words.hpp"
@@ -186,9 +187,27 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
   return time;
 }
 
+OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine,
+                              double bytes_per_s) {
+  const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
+  const UploadedBytes uploaded = uploaded_bytes(plan);
+  const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
+  const double forward_s = update_s - early_s + uploaded.forward / bytes_per_s;
+  const double backward_s = early_s + uploaded.backward / bytes_per_s;
+  OffloadTime time{.streams_s = forward_s + backward_s, .step_s = NAN};
+  const Rates rates = rates_of(settings, plan, machine);
+  const Spread spread = spread_of(plan, settings.plan);
+  if (!missing_rates(plan, rates, spread).empty()) return time;
+  const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
+  time.step_s =
+      std::max(computed.forward_s, forward_s) + std::max(computed.backward_s, backward_s) + computed.exposed_s;
+  return time;
+}
+
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine) {
   if (offloaded_bytes(plan) > 0) {
-    return "time       not predicted: there is no formula for parallel.offload, which streams the optimizer's state\n";
+    return "time       not predicted: it depends on the link to the host, which a run measures before its first step "
+           "(parallel.offload)\n";
   }
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);

@@ -55,6 +55,16 @@ struct StepTime {
 /// Every rate that missing_rates() would name must be known. What parallel.offload streams is not included.
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
+/// The time of a step whose state is offloaded to a link that moves `bytes_per_s` in each direction at once: the update
+/// runs under the next step's forward pass, or one half of it there and the other under backward (updates_early());
+/// copies of weights share the link with it. NaN where a rate is missing.
+struct OffloadTime {
+  double streams_s = 0;  // the link alone: no step is shorter
+  double step_s = 0;
+};
+OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine,
+                              double bytes_per_s);
+
 /// The lines `time` and `rates` of --plan, or one that says why no time is predicted, for example which keys are
 /// missing.
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine);

@@ -59,7 +59,8 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
   std::vector<parallel::Unit> spans;
   for (const model::UnitSpan& unit : table.units()) spans.push_back({unit.label, unit.first, unit.count});
   const int units = static_cast<int>(spans.size());
-  Sharing sharing{.shard = shards == 1 ? config::Shard::none : parallel.shard,
+  const bool keeps_all = shards == 1 && parallel.offload != config::Offload::parameters;
+  Sharing sharing{.shard = keeps_all ? config::Shard::none : parallel.shard,
                   .ownership = parallel::Ownership(std::move(spans), shards),
                   .prefetch = static_cast<int>(std::min<std::int64_t>(parallel.prefetch_blocks, units)),
                   .weights_places = places_in_ring(units, 1),

@@ -15,7 +15,7 @@
 namespace tessera::train {
 
 struct Sharing {
-  config::Shard shard;  // none if a single rank would hold all shards
+  config::Shard shard;  // none if a single rank would hold all shards, unless its weights are on the host
   parallel::Ownership ownership;
   int prefetch;  // units that are gathered ahead
 
@@ -24,7 +24,10 @@ struct Sharing {
   std::vector<int> gradient_places;  // [units] of gradients in transit
 
   bool is_sharded() const { return shard != config::Shard::none; }
-  bool shards_gradients() const { return shard == config::Shard::gradients || shard == config::Shard::parameters; }
+  bool shards_gradients() const {
+    return ownership.shards() > 1 && (shard == config::Shard::gradients || shard == config::Shard::parameters);
+  }
+  /// Whether units are gathered before they are read: from other ranks, or from the host.
   bool shards_weights() const { return shard == config::Shard::parameters; }
 
   /// Which shard of each unit a rank holds.

@@ -13,13 +13,13 @@ constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompu
 }  // namespace
 
 StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy,
-                     const model::ParamTable& table, std::function<void(int)> clear_unit, model::Hooks* observer)
+                     const model::ParamTable& table, UnitCalls calls, model::Hooks* observer)
     : layout_(layout),
       begins_(last_tick + 1),
       ends_(last_tick + 1),
       table_(table),
       strategy_(strategy),
-      clear_unit_(std::move(clear_unit)),
+      calls_(std::move(calls)),
       observer_(observer) {
   for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
     if (layout.tensors()[i].space != memory::Space::device) continue;
@@ -57,10 +57,13 @@ void StepHooks::before(model::Pass pass, int unit) {
   if (pass == model::Pass::backward) {  // the recomputation is over, though the unit stays open
     if (under_way_[static_cast<int>(model::Pass::recompute)].unit == unit) end(model::Pass::recompute);
   }
-  if (reads_weights(pass, unit)) strategy_.open(unit);
+  if (reads_weights(pass, unit)) {
+    calls_.await_weights(unit);
+    strategy_.open(unit);
+  }
   if (pass == model::Pass::backward) {
     strategy_.begin_gradients(unit);
-    clear_unit_(unit);
+    calls_.clear_gradients(unit);
   }
   if (observer_) observer_->before(pass, unit);
   under_way_[static_cast<int>(pass)] = {unit, events::now_s()};
@@ -70,7 +73,10 @@ void StepHooks::after(model::Pass pass, int unit) {
   end(pass);
   if (observer_) observer_->after(pass, unit);
   if (reads_weights(pass, unit)) strategy_.close(unit);
-  if (pass == model::Pass::backward) progress();
+  if (pass == model::Pass::backward) {
+    calls_.end_backward(unit);
+    progress();
+  }
 }
 
 void StepHooks::end(model::Pass pass) {

@@ -18,10 +18,17 @@ namespace tessera::train {
 
 class StepHooks final : public model::Hooks {
  public:
-  /// `last_tick` is the update's. `clear_unit` is called when a unit's gradients are about to be written. `observer`
-  /// receives the same calls about passes and gradients. Keeps references to all arguments.
+  /// What the trainer does with a unit.
+  struct UnitCalls {
+    std::function<void(int)> await_weights;    // they are about to be read
+    std::function<void(int)> clear_gradients;  // they are about to be written
+    std::function<void(int)> end_backward;     // this micro-step neither writes them nor reads its weights again
+  };
+
+  /// `last_tick` is the update's. `observer` receives the same calls about passes and gradients. Keeps references to
+  /// all arguments.
   StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy, const model::ParamTable& table,
-            std::function<void(int)> clear_unit, model::Hooks* observer = nullptr);
+            UnitCalls calls, model::Hooks* observer = nullptr);
 
   /// Call before the first micro-step of a step. The first call reports what lives for the whole run.
   void begin_step();
@@ -53,7 +60,7 @@ class StepHooks final : public model::Hooks {
   std::vector<int> whole_run_;
   const model::ParamTable& table_;
   parallel::Strategy& strategy_;
-  const std::function<void(int)> clear_unit_;
+  const UnitCalls calls_;
   model::Hooks* const observer_;                                 // receives every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
   std::array<UnderWay, model::kPasses> under_way_;               // [pass]

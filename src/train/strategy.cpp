@@ -58,6 +58,10 @@ std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::
     if (sharing.shards_weights()) {
       m.weights = span_of(arena, t.gathered[m.weights_place], 0, padded, weights);
       m.own_weights = span_of(arena, t.params, owned, part, weights);
+      if (t.slots_of(t.params)) {
+        m.host_weights = m.own_weights;
+        m.own_weights = m.weights.part(shard * part, part);
+      }
     } else {
       m.weights = span_of(arena, t.params, whole, padded, weights);
       m.own_weights = span_of(arena, t.params, whole + shard * part, part, weights);
@@ -92,7 +96,8 @@ parallel::GradientOrder order_of(const config::Parallel& keys) {
 
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const Arena& arena) {
+                                                  const Arena& arena,
+                                                  std::function<void(const kernels::Device&, int)> await_update) {
   const Sharing& sharing = plan.sharing;
   if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
@@ -101,8 +106,10 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                    .prefetch = sharing.prefetch,
                                    .micro_steps = plan.batch.micro_steps,
                                    .openings = openings_of(plan.table, {plan.shape.L, plan.options.checkpoint_blocks}),
-                                   .scalars = {"norm_squared", &state->norm_squared, 1, Dtype::fp64},
                                    .poisons = plan.poisons_closed_units};
+  // If each rank has all gradients, it has their norm.
+  if (sharing.ownership.shards() > 1) options.scalars = {"norm_squared", &state->norm_squared, 1, Dtype::fp64};
+  if (offloaded_bytes(plan) > 0) options.await_update = std::move(await_update);
   for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
   return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,
                                              unit_memory(plan, world, arena), std::move(options));

@@ -1,6 +1,7 @@
 /// The strategy that a plan selects, on the memory that it declares.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "config/settings.hpp"
@@ -15,9 +16,11 @@ namespace tessera::train {
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// Not collective; the strategy's connect() is.
+/// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there
+/// may be one. Not collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const memory::Arena<kernels::Device>& arena);
+                                                  const memory::Arena<kernels::Device>& arena,
+                                                  std::function<void(const kernels::Device&, int)> await_update);
 
 }  // namespace tessera::train

@@ -34,16 +34,19 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),
       compute_(make_compute(plan, settings, arena_)),
       update_(make_update(plan, settings, plan.sharing.shard_of(world.rank()), arena_)),
-      strategy_(make_strategy(plan, settings, world, exec_, arena_)),
+      strategy_(make_strategy(plan, settings, world, exec_, arena_,
+                              [this](const Exec& exec, int unit) { update_->await(exec, unit); })),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
   compute_->clear_gradients(exec_);  // the padding between tensors stays zero
   exec_.fence();
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
-  hooks_.emplace(
-      plan.layout, model::Timeline{plan.shape.units()}.update(), *strategy_, plan.table,
-      [this](int unit) { clear_unit(unit); }, observer);
+  hooks_.emplace(plan.layout, model::Timeline{plan.shape.units()}.update(), *strategy_, plan.table,
+                 StepHooks::UnitCalls{.await_weights = [this](int unit) { update_->await(exec_, unit); },
+                                      .clear_gradients = [this](int unit) { clear_unit(unit); },
+                                      .end_backward = [this](int unit) { update_->early(exec_, unit); }},
+                 observer);
 }
 
 Trainer::~Trainer() { exec_.fence(); }
@@ -58,6 +61,7 @@ void Trainer::disconnect() {
 void Trainer::initialize(std::uint64_t seed) {
   // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
   const bool is_broadcast = !plan_.sharing.is_sharded() && offloaded_bytes(plan_) == 0;
+  settle();
   state_->clear(exec_);
   if (!is_broadcast || world_.rank() == 0) state_->initialize(exec_, seed);
   exec_.fence();
@@ -73,6 +77,16 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
   fill(host_tokens(slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { enqueue(slot, marks); });
+  is_update_due_ = update_->is_deferred();
+}
+
+void Trainer::settle() {
+  if (!is_update_due_) return;
+  update_->begin(exec_);
+  update_->join(exec_);
+  update_->drop(exec_);
+  exec_.fence();
+  is_update_due_ = false;
 }
 
 /// Every launch of a step, in order. Nothing here waits, queries the device or allocates, so it can be recorded.
@@ -83,7 +97,10 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   marks.waits().begin_step();
   marks.mark(exec_, marks.begin());
   phase("begin", [&] {
+    // A graph is replayed whether or not an update is due.
+    if (is_update_due_ || settings_.train.graph) update_->begin(exec_);
     compute_->begin_step(exec_, tokens);
+    if (!update_->is_deferred()) compute_->clear_sums(exec_);
     strategy_->begin_step(&marks.waits());
   });
   for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
@@ -93,6 +110,7 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
     has_sequences_ = sequences > 0;
     marks.mark(exec_, marks.forward(micro));
     if (!has_sequences_) {
+      if (micro == 0) update_->join(exec_);
       if (micro == 0 && !plan_.sharing.shards_gradients()) compute_->clear_gradients(exec_);
       hooks_->skip_ticks();
       compute_->walk(*hooks_);
@@ -102,11 +120,15 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
     phase("forward", [&] {
       compute_->load(exec_, host_tokens(slot), first, sequences);
       compute_->forward(exec_, *hooks_);
+      if (micro == 0 && update_->is_deferred()) begin_backward();
       hooks_->set_phase("backward");
     });
     marks.mark(exec_, marks.backward(micro));
     const bool accumulates = micro > 0 && !plan_.sharing.shards_gradients();
-    phase("backward", [&] { compute_->backward(exec_, accumulates, *hooks_); });
+    phase("backward", [&] {
+      if (micro + 1 == batch.micro_steps) update_->begin_early(exec_);
+      compute_->backward(exec_, accumulates, *hooks_);
+    });
     first += sequences;
   }
   marks.mark(exec_, marks.forward(batch.micro_steps));
@@ -122,6 +144,12 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   Kokkos::deep_copy(exec_, host_scalars(slot), scalars_);
   marks.mark(exec_, marks.end());
   hooks_->end_step();
+}
+
+/// Deferred updates read the gradients of the step before.
+void Trainer::begin_backward() {
+  update_->join(exec_);
+  compute_->clear_sums(exec_);
 }
 
 /// If gradients are sharded, a unit's place may hold another unit's gradients.
@@ -148,6 +176,7 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
   const std::int64_t share = kernels::ceil_div(windows, world_.size());
   const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
   const HostTokens tokens = host_tokens(plan_.state.validation);
+  settle();
   compute_->clear_validation(exec_);
   strategy_->begin_inference();
   std::int64_t window = first;
@@ -173,6 +202,7 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
 }
 
 std::vector<SavedTensor> Trainer::saved_state(bool mine_only) {
+  settle();
   const int shards = plan_.sharing.ownership.shards(), copies = world_.size() / shards;
   return state_->saved(
       [&](std::size_t number) { return !mine_only || static_cast<int>(number % copies) == world_.rank() / shards; });
@@ -190,6 +220,7 @@ std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {
 }
 
 void Trainer::load_state(const std::function<void(const StateTensor&)>& visit) {
+  settle();
   state_->clear(exec_);
   state_->load(visit);
 }
@@ -202,7 +233,9 @@ StateScalars Trainer::scalars() const {
 }
 
 void Trainer::set_scalars(const StateScalars& scalars) {
+  settle();
   optim::StepState s{};
+  s.adamw.skip = 1;  // no update is due
   s.step = scalars.step;
   s.optimizer_steps = scalars.optimizer_steps;
   s.good_steps = scalars.good_steps;

@@ -107,6 +107,10 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
+  /// Enqueues, and waits for, what the last step has deferred (update.hpp); everything below that reads weights or the
+  /// optimizer's state calls it.
+  void settle();
+
   /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.
   /// Valid until a step is started.
   std::vector<SavedTensor> saved_state(bool mine_only);
@@ -117,7 +121,10 @@ class Trainer final : public Steps {
 
   /// Call before weights are read outside of steps, pass by pass: by generate() on one rank and follow() on the others.
   /// Collective.
-  void begin_generation() { strategy_->begin_inference(); }
+  void begin_generation() {
+    settle();
+    strategy_->begin_inference();
+  }
   /// Continues `prompt` with the current weights; allocates. Every other rank must call follow() for each pass
   /// (options.begins_pass) if parameters are sharded, and may otherwise.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) {
@@ -127,15 +134,24 @@ class Trainer final : public Steps {
 
   /// Measures the link between the device and the offloaded state; zeros without parallel.offload.
   /// Async  waits for the end.
-  LinkRate measure_link() const { return update_->measure_link(exec_); }
+  LinkRate measure_link() {
+    settle();
+    return update_->measure_link(exec_);
+  }
 
-  const State& state() const { return *state_; }
+  const State& state() {
+    settle();
+    return *state_;
+  }
 
   /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines those of the ranks that
   /// share a model into that of the whole model: equal on all ranks if they hold the same model.
-  std::uint64_t own_fingerprint() const { return state_->fingerprint(); }
+  std::uint64_t own_fingerprint() {
+    settle();
+    return state_->fingerprint();
+  }
   std::uint64_t joined_fingerprint(std::uint64_t own) const;
-  std::uint64_t weights_fingerprint() const { return joined_fingerprint(own_fingerprint()); }
+  std::uint64_t weights_fingerprint() { return joined_fingerprint(own_fingerprint()); }
 
  private:
   using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
@@ -146,6 +162,7 @@ class Trainer final : public Steps {
   template <class NextRow>
   void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
   void enqueue(const HostTensors& slot, StepMarks& marks);
+  void begin_backward();
   void clear_unit(int unit);
 
   const Plan& plan_;
@@ -161,6 +178,7 @@ class Trainer final : public Steps {
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;
   bool has_sequences_ = true;      // in the micro-step being enqueued
+  bool is_update_due_ = false;     // of the last step that was started
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
 };
 

@@ -47,15 +47,18 @@ class UpdateOf final : public Update {
         master_(master_of<Scalar>(plan, arena)),
         grads_(array_of<const Grad>(arena, plan.state.grads)),
         owned_gradients_(owned_gradients(plan.sharing, shard)),
-        norm_share_(plan.sharing.is_sharded() ? static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks
-                                              : 1.0),
+        norm_share_(plan.sharing.ownership.shards() == 1
+                        ? 1.0
+                        : static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks),
         m_(array_of<Moment>(arena, plan.state.m)),
         v_(array_of<Moment>(arena, plan.state.v)),
         norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
         state_(optim::state_at(arena.template data<double>(plan.state.state))) {
     if (!plan.state.staged.empty()) {
-      offload_.emplace(plan, arena);
-      for (int slot = 0; slot < kChunkSlots; ++slot) slots_.push_back(staged_state(plan, arena, slot));
+      is_early_ = updates_early(plan, settings.optimizer);
+      offload_.emplace(plan, arena, is_early_);
+      for (int slot = 0; slot < kChunkSlots; ++slot) slots_.push_back(staged_arrays(plan, arena, slot));
+      stages_weights_ = plan.state.slots_of(plan.state.params) != nullptr;
     }
     const std::vector<Chunk> chunks =
         offload_ ? offload_->chunks() : std::vector<Chunk>{{0, plan.sharing.ownership.owned_count()}};
@@ -86,6 +89,47 @@ class UpdateOf final : public Update {
   }
 
   void apply(const Exec& exec) override {
+    if (is_early_) {
+      offload_->join(exec);
+      return optim::FinishUpdate<Exec>{state_}.launch(exec);
+    }
+    prepare(exec);
+    if (is_deferred()) return;
+    const Arrays all{m_, v_, master_, working_};
+    if (settings_.train.fused) return adamw(exec, {0, blocks_.extent(0)}, all);
+    for (const auto& range : blocks_of_tensors_) adamw(exec, range, all);
+  }
+
+  bool is_deferred() const override { return offload_.has_value(); }
+
+  void begin_early(const Exec& exec) override {
+    if (!is_early_) return;
+    prepare(exec);
+    stream(exec, Offload::Part::backward);
+  }
+  void early(const Exec& exec, int unit) override {
+    if (is_early_) offload_->release(exec, unit);
+  }
+
+  void begin(const Exec& exec) override {
+    if (offload_) stream(exec, Offload::Part::forward);
+  }
+  void await(const Exec& exec, int unit) override {
+    if (offload_) offload_->await(exec, unit);
+  }
+  void join(const Exec& exec) override {
+    if (offload_) offload_->join(exec);
+  }
+  void drop(const Exec& exec) override {
+    Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->adamw.skip), 1);
+  }
+
+  LinkRate measure_link(const Exec& exec) override { return offload_ ? offload_->measure(exec) : LinkRate{}; }
+
+ private:
+  using BlockRange = std::pair<std::size_t, std::size_t>;
+
+  void prepare(const Exec& exec) const {
     const config::Optimizer& o = settings_.optimizer;
     optim::PrepareUpdate<Exec>{.state = state_,
                                .schedule = {.peak = o.learning_rate,
@@ -96,33 +140,34 @@ class UpdateOf final : public Update {
                                .beta2 = o.beta2,
                                .clip_norm = o.clip_norm,
                                .scales_dynamically = kDtype<Scalar> == Dtype::fp16,
-                               .seed = settings_.job.seed}
+                               .seed = settings_.job.seed,
+                               .precedes_norm = is_early_}
         .launch(exec);
-    if (!offload_) {
-      if (settings_.train.fused) return adamw(exec, {0, blocks_.extent(0)}, {m_, v_, master_});
-      for (const auto& range : blocks_of_tensors_) adamw(exec, range, {m_, v_, master_});
-      return;
-    }
-    std::size_t chunk = 0;
-    offload_->stream(exec, [&](const Chunk&, int slot) { adamw(exec, blocks_of_chunks_[chunk++], slots_[slot]); });
   }
 
-  LinkRate measure_link(const Exec& exec) override { return offload_ ? offload_->measure(exec) : LinkRate{}; }
+  void stream(const Exec& exec, Offload::Part part) {
+    offload_->start(exec, part, [this](const Exec& instance, std::size_t chunk, int slot) {
+      adamw(instance, blocks_of_chunks_[chunk], slots_[slot]);
+    });
+  }
 
- private:
-  using BlockRange = std::pair<std::size_t, std::size_t>;
-
-  struct OptimizerState {
+  struct Arrays {
     kernels::Vector<Moment, Exec> m, v;
     kernels::Vector<kernels::MasterWord<Scalar>, Exec> master;
+    kernels::Vector<Scalar, Exec> working;
   };
 
-  /// The chunk in a slot: its moments and its master, unless the latter is the working copy.
-  OptimizerState staged_state(const Plan& plan, const memory::Arena<Exec>& arena, int slot) const {
-    const auto& staged = plan.state.staged;
-    OptimizerState state{array_of<Moment>(arena, staged[0][slot]), array_of<Moment>(arena, staged[1][slot]), master_};
-    if (staged.size() > 2) state.master = array_of<kernels::MasterWord<Scalar>>(arena, staged[2][slot]);
-    return state;
+  /// The chunk in a slot; of arrays that stay on the device, all.
+  Arrays staged_arrays(const Plan& plan, const memory::Arena<Exec>& arena, int slot) const {
+    const StateTensors& t = plan.state;
+    const auto place_of = [&](memory::TensorId home) {
+      const std::vector<memory::TensorId>* slots = home == memory::kAbsent ? nullptr : t.slots_of(home);
+      return slots ? (*slots)[slot] : home;
+    };
+    const memory::TensorId master = Weights::kIsOneArray ? t.params : t.master;
+    return {array_of<Moment>(arena, place_of(t.m)), array_of<Moment>(arena, place_of(t.v)),
+            array_of<kernels::MasterWord<Scalar>>(arena, place_of(master)),
+            array_of<Scalar>(arena, place_of(t.params))};
   }
 
   /// The part of a tensor's span that lies in a chunk, as blocks of one tensor.
@@ -132,7 +177,7 @@ class UpdateOf final : public Update {
     if (first >= last) return;
     const std::int64_t skipped = first - span.state;
     const std::vector<kernels::AdamwBlock> more =
-        kernels::make_adamw_blocks({{.param = span.weights + skipped,
+        kernels::make_adamw_blocks({{.param = stages_weights_ ? first - chunk.first : span.weights + skipped,
                                      .grad = span.grad + skipped,
                                      .state = first - chunk.first,
                                      .count = last - first,
@@ -142,15 +187,15 @@ class UpdateOf final : public Update {
     blocks.insert(blocks.end(), more.begin(), more.end());
   }
 
-  void adamw(const Exec& exec, const BlockRange& range, const OptimizerState& state) const {
+  void adamw(const Exec& exec, const BlockRange& range, const Arrays& arrays) const {
     const config::Optimizer& o = settings_.optimizer;
     kernels::AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>{
         .blocks = Kokkos::subview(blocks_, range),
-        .master = state.master,
-        .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : working_,
+        .master = arrays.master,
+        .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : arrays.working,
         .grad = grads_,
-        .m = state.m,
-        .v = state.v,
+        .m = arrays.m,
+        .v = arrays.v,
         .scalars = kernels::Value<const kernels::AdamwScalars, Exec>(&state_.data()->adamw),
         .beta1 = static_cast<Real>(o.beta1),
         .beta2 = static_cast<Real>(o.beta2),
@@ -171,7 +216,9 @@ class UpdateOf final : public Update {
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
   std::vector<BlockRange> blocks_of_tensors_, blocks_of_chunks_;  // in blocks_
   std::optional<Offload> offload_;                                // empty: the state is on the device
-  std::vector<OptimizerState> slots_;                             // of offload_
+  std::vector<Arrays> slots_;                                     // of offload_
+  bool is_early_ = false;                                         // for its second half
+  bool stages_weights_ = false;                                   // the working copy is offloaded, too
 };
 
 }  // namespace

@@ -1,5 +1,21 @@
 /// The end of a step: the norm of all gradients, the clip factor, the learning rate, and AdamW over the elements that
 /// this rank owns.
+///
+/// With offloaded state AdamW is deferred: it runs under the next step's forward pass, unit by unit in its order.
+///
+///   begin_early            before a step's last backward pass
+///     early(unit)          after each unit of it
+///   norm  apply            the end of the step
+///   begin                  of the next one: starts what is deferred
+///     await(unit)          before the unit's weights are read
+///   join                   before the first gradient is overwritten
+///
+/// Where nothing but a unit's gradients decides its update (one rank, no clipping, no loss scale), the last half of the
+/// state is updated under the last backward pass: early(). If the norm then turns out not to be finite, that half has been
+/// updated all the same, and the step counts as skipped.
+///
+/// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
+/// memory whether there is one (drop()).
 #pragma once
 
 #include <cstdint>
@@ -20,9 +36,26 @@ class Update {
   /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks.
   virtual void norm(const kernels::Device& exec) = 0;
 
-  /// Enqueues the rest, after the sum of squares has been summed over all gradients. A step whose gradients are not
-  /// finite leaves weights and moments unchanged.
+  /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A
+  /// step whose gradients are not finite leaves weights and moments unchanged.
   virtual void apply(const kernels::Device& exec) = 0;
+
+  virtual bool is_deferred() const = 0;
+
+  // Of a deferred update; else nothing.
+
+  /// Enqueues what begins early, if anything may.
+  virtual void begin_early(const kernels::Device& exec) = 0;
+  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights.
+  virtual void early(const kernels::Device& exec, int unit) = 0;
+  /// Enqueues AdamW by the latest apply(), but for what it was early for, on streams of its own.
+  virtual void begin(const kernels::Device& exec) = 0;
+  /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
+  virtual void await(const kernels::Device& exec, int unit) = 0;
+  /// What is enqueued on `exec` after this sees all of them, and may overwrite gradients.
+  virtual void join(const kernels::Device& exec) = 0;
+  /// Enqueues that the next begin() changes nothing: its update is done.
+  virtual void drop(const kernels::Device& exec) = 0;
 
   /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is
   /// offloaded.

@@ -105,8 +105,11 @@ class Decks(RunTest):
         self.run_deck(self.deck(printed, "printed.toml"), "--check")
 
     def test_words_of_later_versions(self):
-        self.refuse(TINY, "parallel.offload=parameters", says="parallel.offload")
         self.refuse(TINY, "attention.implementation=flash1", says="flash2")
+
+    def test_offloaded_parameters_want_their_shard(self):
+        self.refuse(TINY, "parallel.offload=parameters", says='parallel.shard = "parameters" beside it')
+        self.run_deck(TINY, "parallel.offload=parameters", "parallel.shard=parameters", "--check")
 
     def test_questions_are_answered_without_training(self):
         self.run_deck(TINY, "--check")

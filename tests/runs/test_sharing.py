@@ -219,6 +219,23 @@ class Checkpoints(SharedSteps):
                 np.testing.assert_array_equal(column(resumed, "loss"), column(whole, "loss")[4:])
                 self.assert_same_tensors(tensors(resumed), tensors(whole), name)
 
+    def test_a_run_goes_on_with_its_state_in_another_place(self):
+        """Weights and optimizer state on the device or on the host: the same bits, resumed from each to each."""
+        places = {"none": (), "optimizer": ("parallel.offload=optimizer",), "parameters": ("parallel.offload=parameters",)}
+        for ranks, clip_norm in ((1, 0), (1, 1), (2, 0)):
+            long = (*SHORT, "train.steps=8", "checkpoint.every=4", f"optimizer.clip_norm={clip_norm}", *STAGES["parameters"])
+            runs = {}
+            for name, keys in places.items():
+                with self.subTest(ranks=ranks, clip_norm=clip_norm, offload=name):
+                    runs[name] = self.train(f"{name} {ranks} {clip_norm}", *long, *keys, ranks=ranks)
+                    self.assert_same_bits(runs[name], runs["none"], name)
+            for source, target in (("none", "parameters"), ("parameters", "optimizer"), ("optimizer", "none")):
+                with self.subTest(ranks=ranks, clip_norm=clip_norm, source=source, to=target):
+                    resumed = self.folder / f"{source} to {target} {ranks} {clip_norm}"
+                    self.run_deck(TINY, f"job.directory={resumed}", *long, *places[target], "--resume",
+                                  runs[source] / "checkpoints/step_00000004", ranks=ranks)
+                    self.assert_same_tensors(tensors(resumed), tensors(runs["none"]), f"{source} to {target}")
+
     def test_a_kill_while_a_checkpoint_of_parts_is_written(self):
         heavy = ("model.d_model=192", "model.num_layers=4", "model.d_ff=768", "train.batch_size=2", "train.steps=12",
                  "train.validate_every=0", "checkpoint.every=2", *STAGES["parameters"])

@@ -71,6 +71,42 @@ TEST(BeginStep, scale_in_double_is_exact) {
   EXPECT_EQ(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), scale)(), 1.0 / 75);
 }
 
+TEST(FinishUpdate, with_an_update_prepared_before_the_norm_is_the_update_prepared_after_it) {
+  const State state;
+  StepState before = state_of(std::numeric_limits<double>::quiet_NaN());  // of the step before: nothing reads it
+  before.step = 7, before.optimizer_steps = 5;
+  const auto in_two = [&](double norm_squared) {
+    state.set(before);
+    PrepareUpdate<Device> prepare = prepare_of(state, 0, false);
+    prepare.precedes_norm = true;
+    prepare.launch(test::instance());
+    Kokkos::fence();
+    StepState s = state.get();
+    EXPECT_EQ(s.adamw.skip, 0);
+    s.norm_squared = norm_squared;
+    state.set(s);
+    FinishUpdate<Device>{state.view()}.launch(test::instance());
+    Kokkos::fence();
+    return state.get();
+  };
+  for (const double norm_squared : {9.0, std::numeric_limits<double>::infinity()}) {
+    StepState at_once = before;
+    at_once.norm_squared = norm_squared;
+    at_once = after(at_once, 0);
+    const StepState s = in_two(norm_squared);
+    EXPECT_EQ(s.grad_norm, at_once.grad_norm);
+    EXPECT_EQ(s.adamw.skip, at_once.adamw.skip);
+    EXPECT_EQ(s.optimizer_steps, at_once.optimizer_steps);
+    EXPECT_EQ(s.step, at_once.step);
+    EXPECT_EQ(s.adamw.learning_rate, at_once.adamw.learning_rate);
+    EXPECT_EQ(s.adamw.grad_scale, at_once.adamw.grad_scale);
+    EXPECT_EQ(s.adamw.noise, at_once.adamw.noise);
+    if (s.adamw.skip != 0) continue;  // its factors are not used
+    EXPECT_EQ(s.adamw.bias1, at_once.adamw.bias1);
+    EXPECT_EQ(s.adamw.bias2, at_once.adamw.bias2);
+  }
+}
+
 TEST(PrepareUpdate, a_small_norm_is_not_clipped) {
   const StepState s = after(state_of(0.5));
   EXPECT_DOUBLE_EQ(s.grad_norm, 0.5);

@@ -72,14 +72,15 @@ TEST(Ownership, refuses_gaps_and_no_shards) {
 struct Toy {
   static constexpr int kBlocks = 5, kParamsOfUnit = 2;
 
-  Toy(TestWorld& world, int stage, int prefetch, int micro_steps, int shards)
+  /// `is_on_host`, of stage 3: what the ranks keep of the weights is copied to its place first.
+  Toy(TestWorld& world, int stage, int prefetch, int micro_steps, int shards, bool is_on_host = false)
       : world(world),
-        stage(stage),
+        shards_gradients(stage >= 2 && !(is_on_host && shards == 1)),
         micro_steps(micro_steps),
         o(units_of(kBlocks), shards),
         shard(world.rank() % shards) {
     const int units = o.units(), ring = prefetch + 1;
-    const bool shards_weights = stage == 3, shards_gradients = stage >= 2;
+    const bool shards_weights = stage == 3;
     const std::int64_t edge = std::max(o.padded(0), o.padded(units - 1)), block = o.padded(1);
     weights = Buffer<float>::unwritten(shards_weights ? edge + ring * block : o.whole_count());
     gradients = Buffer<float>::unwritten(shards_gradients ? edge + 2 * block : o.whole_count());
@@ -101,18 +102,22 @@ struct Toy {
       m.gradient = span("g", g, o.padded(u));
       m.own_weights =
           span("own w", shards_weights ? own_weights.data() + o.owned_first(u) : w + shard * o.part(u), o.part(u));
+      if (is_on_host) {
+        m.host_weights = m.own_weights;
+        m.own_weights = m.weights.part(shard * o.part(u), o.part(u));
+      }
       m.own_gradient =
           span("own g", shards_gradients ? own_gradients.data() + o.owned_first(u) : g + shard * o.part(u), o.part(u));
     }
     places = memory;
     norm = Buffer<double>(std::vector<double>{1.0 + world.rank() % shards});
-    ShardedOptions options{.shards_gradients = shards_gradients,
-                           .shards_weights = shards_weights,
-                           .prefetch = prefetch,
-                           .micro_steps = micro_steps,
-                           .openings = openings(),
-                           .scalars = {"norm", norm.data(), 1, Dtype::fp64},
-                           .poisons = true};
+    options = {.shards_gradients = shards_gradients,
+               .shards_weights = shards_weights,
+               .prefetch = prefetch,
+               .micro_steps = micro_steps,
+               .openings = openings(),
+               .scalars = {"norm", norm.data(), 1, Dtype::fp64},
+               .poisons = true};
     for (int p = 0; p < units * kParamsOfUnit; ++p) options.unit_of_param.push_back(p / kParamsOfUnit);
     strategy = std::make_unique<Sharded>(world.collectives(), kernels::Device(), o, memory, options);
     strategy->connect();
@@ -144,7 +149,8 @@ struct Toy {
       for (std::size_t i = 0; i < part.size(); ++i) {
         part[i] = weight(u, shard * o.part(u) + static_cast<std::int64_t>(i), version);
       }
-      copy(part, static_cast<float*>(places[u].own_weights.data));
+      const UnitMemory& m = places[u];
+      copy(part, static_cast<float*>(m.host_weights.count > 0 ? m.host_weights.data : m.own_weights.data));
     }
   }
   static void copy(const std::vector<float>& from, float* to) {
@@ -175,7 +181,7 @@ struct Toy {
     std::vector<float> all = values(places[unit].gradient);
     for (std::int64_t i = 0; i < o.padded(unit); ++i) {
       const float mine = gradient(unit, i, micro, world.rank());
-      all[i] = stage >= 2 || micro == 0 ? mine : all[i] + mine;
+      all[i] = shards_gradients || micro == 0 ? mine : all[i] + mine;
     }
     copy(all, static_cast<float*>(places[unit].gradient.data));
     for (int p = kParamsOfUnit; p-- > 0;) strategy->gradient_ready(unit * kParamsOfUnit + p);
@@ -224,13 +230,15 @@ struct Toy {
   }
 
   TestWorld& world;
-  int stage, micro_steps;
+  bool shards_gradients;
+  int micro_steps;
   Ownership o;
   int shard;
   Buffer<float> weights = Buffer<float>::zeros(0), gradients = Buffer<float>::zeros(0),
                 own_weights = Buffer<float>::zeros(0), own_gradients = Buffer<float>::zeros(0);
   Buffer<double> norm = Buffer<double>::zeros(1);
   std::vector<UnitMemory> places;
+  ShardedOptions options;
   std::unique_ptr<Sharded> strategy;
 };
 
@@ -273,6 +281,52 @@ TEST(Sharded, groups_sum_what_the_groups_hold_twice) {
         }
       }
     }
+  }
+}
+
+TEST(Sharded, weights_on_the_host_are_read_and_their_gradients_summed_as_those_on_the_device) {
+  TestWorld world;
+  for (const int shards : {1, 2, world.size()}) {
+    if (world.size() % shards != 0) continue;
+    for (const int micro_steps : {1, 3}) {
+      for (const int prefetch : {0, 1, 9}) {
+        SCOPED_TRACE("shards " + std::to_string(shards) + ", prefetch " + std::to_string(prefetch));
+        Toy toy(world, 3, prefetch, micro_steps, shards, true);
+        for (int version = 0; version < 2; ++version) {
+          toy.set_own_weights(version);
+          toy.step(version);
+          toy.expect_sums();
+          toy.set_own_weights(version + 10);
+          toy.strategy->begin_inference();
+          for (int u = 0; u < toy.o.units(); ++u) toy.visit(u, version + 10);
+        }
+      }
+    }
+  }
+}
+
+TEST(Sharded, gathers_wait_for_the_update_of_their_unit) {
+  TestWorld world;
+  for (const int stage : {1, 3}) {
+    Toy toy(world, stage, 1, 1, world.size());
+    toy.set_own_weights(0);
+    ShardedOptions options = toy.options;
+    std::vector<int> updated;
+    options.await_update = [&](const kernels::Device&, int unit) {  // a unit is updated when it is waited for
+      updated.push_back(unit);
+      const Span& own = toy.places[unit].own_weights;
+      std::vector<float> part(static_cast<std::size_t>(own.count));
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        part[i] = Toy::weight(unit, toy.shard * own.count + static_cast<std::int64_t>(i), 5);
+      }
+      Toy::copy(part, static_cast<float*>(own.data));
+    };
+    toy.strategy =
+        std::make_unique<Sharded>(world.collectives(), kernels::Device(), toy.o, toy.places, std::move(options));
+    toy.strategy->connect();
+    toy.strategy->begin_inference();
+    for (int u = 0; u < toy.o.units(); ++u) toy.visit(u, 5);
+    EXPECT_EQ(std::ssize(updated), toy.o.units());
   }
 }
 

@@ -58,6 +58,14 @@ std::vector<Case> cases() {
     offloaded.settings.parallel.shard = shard;
     offloaded.settings.parallel.offload = config::Offload::optimizer;
     list.push_back(offloaded);
+    if (shard == config::Shard::none) continue;
+    offloaded.name = "with weights on the host";
+    offloaded.settings.parallel.offload = config::Offload::parameters;
+    list.push_back(offloaded);
+    offloaded.settings.optimizer.clip_norm = 0;
+    offloaded.settings.train.micro_batch_size = 1;
+    offloaded.settings.train.checkpoint_activations = 2;
+    list.push_back(offloaded);
   }
   for (const config::Shard shard : {config::Shard::optimizer, config::Shard::parameters}) {
     Case paired{"sharded in pairs", small_settings(), Dtype::bf16};
@@ -206,20 +214,25 @@ TEST_F(StepAsGraph, two_under_way_are_the_same_steps_as_one_after_the_other) {
 }
 
 TEST_F(StepAsGraph, goes_on_after_validation_a_checkpoint_and_a_restore) {
-  const Case c = with_graph({"plain", small_settings(), Dtype::bf16});
-  Training undisturbed(c.settings, c.dtype), training(c.settings, c.dtype);
-  for (int step = 0; step < 8; ++step) {
-    if (step == 5) {
-      training.trainer->validate(training.sampler, 3);
-      const State state = state_of(*training.trainer);
-      const train::StateScalars scalars = training.trainer->scalars();
-      training.trainer->load_state([&](const train::StateTensor& tensor) {
-        const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
-        std::copy(values.begin(), values.end(), tensor.data.begin());
-      });
-      training.trainer->set_scalars(scalars);
+  Case offloaded{"offloaded", small_settings(), Dtype::bf16}, early = offloaded;
+  offloaded.settings.parallel.offload = early.settings.parallel.offload = config::Offload::optimizer;
+  early.settings.optimizer.clip_norm = 0;
+  for (const Case& plain : {Case{"plain", small_settings(), Dtype::bf16}, offloaded, early}) {
+    const Case c = with_graph(plain);
+    Training undisturbed(c.settings, c.dtype), training(c.settings, c.dtype);
+    for (int step = 0; step < 8; ++step) {
+      if (step == 5) {
+        training.trainer->validate(training.sampler, 3);
+        const State state = state_of(*training.trainer);
+        const train::StateScalars scalars = training.trainer->scalars();
+        training.trainer->load_state([&](const train::StateTensor& tensor) {
+          const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+          std::copy(values.begin(), values.end(), tensor.data.begin());
+        });
+        training.trainer->set_scalars(scalars);
+      }
+      expect_equal(undisturbed.step(), training.step());
     }
-    expect_equal(undisturbed.step(), training.step());
   }
 }
 

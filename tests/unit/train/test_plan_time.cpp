@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "config/rules.hpp"
 #include "unit/train/decks.hpp"
@@ -96,7 +98,45 @@ TEST(StepWork, attention_that_is_kept_is_not_repeated) {
 TEST(DescribeTime, has_none_where_the_optimizer_is_offloaded) {
   config::Settings s = settings();
   s.parallel.offload = config::Offload::optimizer;
-  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("no formula for parallel.offload"));
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("the link to the host"));
+}
+
+TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
+  const double link = 1e9;  // slow enough for the link, or fast enough for the computation to count
+  for (const double bytes_per_s : {link, 1e6 * link}) {
+    config::Settings s = settings();
+    s.parallel.offload = config::Offload::optimizer;
+    const Plan clipped = plan_of(s, 1);
+    EXPECT_EQ(offloaded_bytes(clipped),
+              2 * 4 * clipped.sharing.ownership.owned_count());  // moments; the rest is master
+    const StepTime computed = time_of(s, 1);
+    const double update_s = static_cast<double>(offloaded_bytes(clipped)) / bytes_per_s;
+    OffloadTime time = predict_offloaded(clipped, s, kCpus, bytes_per_s);
+    EXPECT_DOUBLE_EQ(time.streams_s, update_s);
+    EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s) + computed.backward_s);
+
+    s.optimizer.clip_norm = 0;
+    time = predict_offloaded(plan_of(s, 1), s, kCpus, bytes_per_s);
+    EXPECT_DOUBLE_EQ(time.step_s,
+                     std::max(computed.forward_s, update_s / 2) + std::max(computed.backward_s, update_s / 2));
+
+    s.parallel.offload = config::Offload::parameters;
+    s.parallel.shard = config::Shard::parameters;
+    const Plan streamed = plan_of(s, 1);
+    const std::int64_t weights = 4 * streamed.sharing.ownership.owned_count();
+    EXPECT_EQ(offloaded_bytes(streamed), 3 * weights);
+    const UploadedBytes uploaded = uploaded_bytes(streamed);
+    EXPECT_EQ(uploaded.forward, static_cast<double>(weights));
+    EXPECT_GT(uploaded.backward, 0);
+    EXPECT_LE(uploaded.backward, uploaded.forward);
+    time = predict_offloaded(streamed, s, kCpus, bytes_per_s);
+    EXPECT_DOUBLE_EQ(time.streams_s,
+                     (3.0 * static_cast<double>(weights) + uploaded.forward + uploaded.backward) / bytes_per_s);
+  }
+  config::Settings unknown = settings();
+  unknown.parallel.offload = config::Offload::optimizer;
+  unknown.plan.gemm_tflops = 0;
+  EXPECT_TRUE(std::isnan(predict_offloaded(plan_of(unknown, 1), unknown, kCpus, link).step_s));
 }
 
 TEST(StepWork, is_that_of_the_rank_with_the_most_sequences) {

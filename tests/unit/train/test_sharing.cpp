@@ -13,24 +13,13 @@
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/scalars.hpp"
-#include "train/offload.hpp"
-#include "unit/train/training.hpp"
+#include "unit/train/ways.hpp"
 
 namespace tessera::test {
 namespace {
 
 using config::GradientSync;
 using config::Shard;
-
-struct Way {
-  std::string name = {};
-  GradientSync sync = GradientSync::bucket;
-  Shard shard = Shard::none;
-  std::int64_t prefetch = 1;
-  bool reshards = true;
-  std::int64_t shard_ranks = 0;
-  config::Offload offload = config::Offload::none;
-};
 
 const Way kOrdersAndStages[] = {
     {.name = "per_parameter", .sync = GradientSync::per_parameter},
@@ -52,25 +41,24 @@ const Way kVariants[] = {
     {.name = "bucket, offloaded", .offload = config::Offload::optimizer},
     {.name = "optimizer, offloaded", .shard = Shard::optimizer, .offload = config::Offload::optimizer},
     {.name = "parameters, offloaded", .shard = Shard::parameters, .offload = config::Offload::optimizer},
+    {.name = "parameters on the host", .shard = Shard::parameters, .offload = config::Offload::parameters},
+    {.name = "parameters on the host, nothing ahead",
+     .shard = Shard::parameters,
+     .prefetch = 0,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, kept for backward",
+     .shard = Shard::parameters,
+     .reshards = false,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, in pairs",
+     .shard = Shard::parameters,
+     .shard_ranks = 2,
+     .offload = config::Offload::parameters},
+    {.name = "parameters on the host, alone",
+     .shard = Shard::parameters,
+     .shard_ranks = 1,
+     .offload = config::Offload::parameters},
 };
-
-bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
-
-config::Settings settings_of(const Way& way) {
-  config::Settings deck = small_settings();
-  deck.model.num_layers = 3;
-  deck.train.steps = 12;
-  deck.train.batch_size = 12;  // which 1, 2, 3 and 4 ranks divide
-  deck.parallel.gradient_sync = way.sync;
-  deck.parallel.bucket_mbyte = 0.02;
-  deck.parallel.shard = way.shard;
-  deck.parallel.prefetch_blocks = way.prefetch;
-  deck.parallel.reshard_after_forward = way.reshards;
-  deck.parallel.shard_ranks = way.shard_ranks;
-  deck.parallel.offload = way.offload;
-  deck.precision.initial_loss_scale = 1024;
-  return deck;
-}
 
 struct Case {
   std::int64_t batch, micro, checkpoint;
@@ -235,15 +223,6 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-/// All weights, gradients and moments in 16 bits.
-config::PrecisionSettings all_in_16_bits() {
-  return {.compute = config::Precision::bf16,
-          .master = config::MasterPrecision::none,
-          .moments = config::MomentPrecision::bf16,
-          .gradients = config::GradientPrecision::bf16,
-          .reduce = config::ReducePrecision::bf16};
-}
-
 Outcome outcome_of(const Way& way, bool graph = false, Dtype dtype = Dtype::fp32) {
   config::Settings deck = settings_of(way);
   deck.train.graph = graph;
@@ -385,9 +364,13 @@ TEST(Sharing, a_state_goes_from_every_precision_and_place_to_every_other) {
                         {"bf16, offloaded", bf16, Dtype::bf16, config::Offload::optimizer},
                         {"bf16 moments", narrow_moments, Dtype::bf16, config::Offload::none, false},
                         {"16 bits", all_in_16_bits(), Dtype::bf16, config::Offload::none, false},
-                        {"16 bits, offloaded", all_in_16_bits(), Dtype::bf16, config::Offload::optimizer, false}};
+                        {"16 bits, offloaded", all_in_16_bits(), Dtype::bf16, config::Offload::optimizer, false},
+                        {"fp32, on the host", {}, Dtype::fp32, config::Offload::parameters},
+                        {"bf16, on the host", bf16, Dtype::bf16, config::Offload::parameters}};
   const auto make = [](const Form& form) {
-    config::Settings deck = settings_of({.shard = Shard::gradients, .offload = form.offload});
+    const bool is_streamed = form.offload == config::Offload::parameters;
+    config::Settings deck =
+        settings_of({.shard = is_streamed ? Shard::parameters : Shard::gradients, .offload = form.offload});
     deck.precision = form.precision;
     return std::make_unique<Training>(deck, form.dtype);
   };
@@ -438,52 +421,6 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   }
   EXPECT_LE(bytes(Shard::gradients, Category::gradients), padding * gradients / ranks);
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
-}
-
-TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
-  struct Case {
-    Dtype dtype;
-    bool is_all_narrow;
-  };
-  for (const Shard shard : {Shard::none, Shard::optimizer, Shard::parameters}) {
-    for (const auto& [dtype, is_all_narrow] :
-         {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
-      config::Settings deck = settings_of({.shard = shard});
-      if (is_all_narrow) deck.precision = all_in_16_bits();
-      Training here(deck, dtype);
-      deck.parallel.offload = config::Offload::optimizer;
-      Training offloaded(deck, dtype);
-      SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)));
-      EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
-      const train::LinkRate rate = offloaded.trainer->measure_link();
-      EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));
-      EXPECT_GT(rate.seconds, 0);
-      for (int step = 0; step < 4; ++step) {
-        const Training::Step a = here.step(), b = offloaded.step();
-        EXPECT_EQ(a.loss_sum, b.loss_sum) << "step " << step;
-        EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << step;
-      }
-      EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
-      for (const memory::Tensor& tensor : offloaded.plan.layout.tensors()) {
-        if (tensor.category != memory::Category::optimizer || tensor.label.find(".chunk.") != std::string::npos)
-          continue;
-        EXPECT_EQ(tensor.space, memory::Space::host) << tensor.label;
-      }
-    }
-  }
-}
-
-TEST(Offload, chunks_cover_the_state_once) {
-  for (const std::int64_t count :
-       {std::int64_t{64}, std::int64_t{8192}, std::int64_t{8256}, std::int64_t{200000}, std::int64_t{123'456'768}}) {
-    std::int64_t next = 0;
-    for (const train::Chunk& chunk : train::chunks_of(count)) {
-      EXPECT_EQ(chunk.first, next);
-      EXPECT_LE(chunk.count, train::chunk_elements(count));
-      next += chunk.count;
-    }
-    EXPECT_EQ(next, count);
-  }
 }
 
 /// The last rank sleeps: before a step, so that the others wait for weights in forward or for gradients, or inside of it.
