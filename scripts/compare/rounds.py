@@ -46,7 +46,6 @@ class Block:
     judge: Callable
     models: list = field(default_factory=list)
     rounds: int | None = None  # None: as many as the call has
-    is_prepared_late: bool = False  # its models need the memory of the others
     is_concluded: bool = False
 
     def run(self, rounds, deadline, say):

@@ -74,12 +74,12 @@ def blocks_of(setup, arguments, counts):
     return blocks
 
 
-def prepare(blocks, limit, say):
-    """Starts PyTorch's processes and compiles their models side by side; a failure is told again by its turn."""
+def prepare(block, limit, say):
+    """Starts PyTorch's processes and compiles a block's models side by side; a failure is told again by its turn."""
     begin = time.perf_counter()
 
     def on_each(work):
-        for torch, request in [model for block in blocks for model in block.models]:
+        for torch, request in block.models:
             try:
                 work(torch, request)
             except Failed as reason:
@@ -97,17 +97,14 @@ def prepare(blocks, limit, say):
     on_each(receive)
 
 
-def measure(blocks, rounds, at_once, limit, deadline, findings, say, keep):
-    """Runs every block; `at_once`: all models that need not wait are compiled before the first block."""
-    if at_once:
-        prepare([block for block in blocks if not block.is_prepared_late], limit, say)
+def measure(blocks, rounds, limit, deadline, findings, say, keep):
+    """Runs every block. The models of one block lie on the GPUs together; all blocks' would not fit."""
     for block in blocks:
         try:
             if time.perf_counter() > deadline:
                 say(f"{block.name}: left out, the time is spent")
             else:
-                if block.is_prepared_late or not at_once:
-                    prepare([block], limit, say)
+                prepare(block, limit, say)
                 block.run(rounds, deadline, say)
         finally:
             block.stop()
@@ -170,11 +167,9 @@ def main(arguments, program):
     keep = lambda: report.keep("strategies", {**findings.data(), "command": vars(arguments)})
     signal.signal(signal.SIGTERM, cut_short)
     try:
-        # twice the models would not leave our side the memory it needs
         measure(
             blocks,
             min(arguments.rounds, 3) if is_gpu else 2,
-            is_gpu and len(compiled) == 1,
             max(COMPILE_LIMIT[each] for each in compiled),
             begin + arguments.budget,
             findings,

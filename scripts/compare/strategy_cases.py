@@ -128,5 +128,4 @@ def eight_b(setup, ranks):
         judge,
         [(torch, request)],
         rounds=1,
-        is_prepared_late=True,
     )

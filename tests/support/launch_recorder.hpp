@@ -63,8 +63,9 @@ class LaunchRecorder {
   static void record_fence(const char* label, std::uint32_t, std::uint64_t*) {
     if (!std::strstr(label, "Kokkos Profile Tool Fence")) fences_.push_back(label);
   }
-  static void record_allocation(Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t) {
-    allocations_.push_back(label);
+  /// Kokkos reports scratch of no bytes for each team kernel on an instance whose kernels use none.
+  static void record_allocation(Kokkos::Tools::SpaceHandle, const char* label, const void*, std::uint64_t bytes) {
+    if (bytes > 0) allocations_.push_back(label);
   }
 
   Kokkos::Tools::Experimental::EventSet before_;
