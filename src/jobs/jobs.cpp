@@ -30,6 +30,7 @@ constexpr Row kTable[] = {
     {config::JobKind::bench_strategies, bench_strategies},
     {config::JobKind::verify_attention, verify_attention},
     {config::JobKind::verify_model, verify_model},
+    {config::JobKind::experiment, experiment},
 };
 static_assert(std::size(kTable) == std::size(config::kJobs), "every job has a row in both tables");
 
