@@ -107,8 +107,11 @@ std::string plan_of_rows(const config::Deck& deck) {
 /// --check, --print, --plan: only the deck is read. True when one was asked for.
 bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
   if (!line.check && !line.print && !line.plan) return false;
-  const std::string rows = deck.rows.empty() ? "" : fmt::format(" in {} rows", deck.rows.size());
-  if (line.check) answer(fmt::format("{}{}: no faults{}\n", line.print ? "# " : "", deck.path.string(), rows));
+  if (line.check) {
+    const std::string_view mark = line.print ? "# " : "";
+    answer(fmt::format("{}{}: no faults\n", mark, deck.path.string()));
+    for (const config::DeckRow& row : deck.rows) answer(fmt::format("{}row {}\n", mark, row.name));
+  }
   if (line.print) answer(deck.resolved);  // still a deck below a comment
   if (line.plan) answer(deck.rows.empty() ? train::plan_text(deck.settings, launcher_ranks()) : plan_of_rows(deck));
   return true;

@@ -321,6 +321,12 @@ Deck Reader::finish_experiment() {
   std::vector<DeckRow> rows;
   std::set<std::string> seen;  // faults: one that all rows have is shown once
   for (const RowKeys& row : expand(experiment)) rows.push_back(finish_row(row, rows.size(), seen, faults_));
+  std::vector<std::string_view> names;
+  for (const DeckRow& row : rows) names.push_back(row.name);
+  for (const std::string& name : experiment.only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      faults_.add({sources_.at("experiment.only").where, "experiment.only", fmt::format("no row is named \"{}\"", name),
+                   "names that --check lists", nearest(name, names)});
   faults_.throw_if_any(name_);
   return {settings_, resolved(), name_, std::move(rows)};
 }

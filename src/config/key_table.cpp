@@ -415,6 +415,11 @@ std::vector<Key> make_table() {
        "is started with."},
       {"experiment.time_limit_s", at<&S::experiment, &Experiment::time_limit_s>(), at_least(0), "s",
        "Wall time after which no further row starts and the experiment exits with code 75. 0: no limit."},
+      {"experiment.fresh_processes", at<&S::experiment, &Experiment::fresh_processes>(), any(), "-",
+       "Whether scripts/experiment starts a process for each row, so that none profits from what an earlier one has "
+       "loaded. The program itself runs all its rows in one."},
+      {"experiment.only", at<&S::experiment, &Experiment::only>(), any(), "-",
+       "Names of the rows that run, as --check lists them. None: all."},
       {"experiment.quick", at<&S::experiment, &Experiment::quick>(), any(), "-",
        "Whether [experiment.when_quick] counts: its keys go to every row, and the lists of its `product` replace those "
        "of the same keys."},

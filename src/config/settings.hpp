@@ -235,6 +235,8 @@ struct Experiment {
   JobKind job = JobKind::train;           // of every row
   std::vector<std::string> record;        // "DATASET" or "DATASET:STATISTIC" of a row's file
   std::vector<std::int64_t> ranks = {1};  // that scripts/experiment starts, one launch for each number
+  bool fresh_processes = false;           // scripts/experiment starts one for each row
+  std::vector<std::string> only;          // rows that run, by name; none: all
   bool quick = false;
   double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
   std::vector<RowValues> product;  // common to all variations

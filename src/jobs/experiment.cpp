@@ -97,7 +97,7 @@ class ExperimentRun {
     on_root(world_, [&] { context_.resume ? read_finished() : directory_->clear(); });
     outcomes_.resize(rows_.size());
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (is_kept(i)) continue;
+      if (is_kept(i) || !is_chosen(rows_[i].name)) continue;
       if (const std::string reason = agreed_stop(); !reason.empty()) return stopped(reason, i);
       note(fmt::format("--- row {} of {}: {}\n", i + 1, rows_.size(), rows_[i].name));
       on_root(world_, [&] { fs::remove_all(rows_[i].settings.job.directory); });
@@ -161,6 +161,11 @@ class ExperimentRun {
     return outcome;
   }
 
+  bool is_chosen(const std::string& name) const {
+    const std::vector<std::string>& only = settings_.experiment.only;
+    return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
+  }
+
   /// Whether the row is not to run: on every rank what rank 0 has read.
   bool is_kept(std::size_t i) {
     const auto found = finished_.find(rows_[i].resolved);
@@ -180,9 +185,10 @@ class ExperimentRun {
   std::string summary() const {
     std::map<Exit, std::vector<std::string>> failed;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (outcomes_[i]->code != Exit::finished) failed[outcomes_[i]->code].push_back(rows_[i].name);
+      if (outcomes_[i] && outcomes_[i]->code != Exit::finished) failed[outcomes_[i]->code].push_back(rows_[i].name);
     }
-    std::string text = fmt::format("{}, in {}\n", counted(std::ssize(rows_), "row"), path());
+    const auto ran = std::count_if(outcomes_.begin(), outcomes_.end(), [](const auto& o) { return o.has_value(); });
+    std::string text = fmt::format("{} of {}, in {}\n", ran, counted(std::ssize(rows_), "row"), path());
     for (const auto& [code, names] : failed) {
       text += fmt::format("exit code {}: {}\n", static_cast<int>(code), fmt::join(names, " "));
     }
