@@ -307,7 +307,8 @@ Deck Reader::finish() {
 Deck Reader::finish_experiment() {
   settle_directory();
   const Experiment& experiment = settings_.experiment;
-  if (settings_.job.directory.empty() || count_rows(experiment) > kMaxRows)
+  const bool has_too_many = count_rows(experiment) > kMaxRows;
+  if (has_too_many)
     faults_.add(
         {{name_}, "experiment.product", "describes too many rows", fmt::format("at most {} rows", kMaxRows), ""});
   check_experiment(settings_, sources_, name_, faults_);
@@ -319,6 +320,7 @@ Deck Reader::finish_experiment() {
                    fmt::format("'experiment.product={{{}=[...]}}'", key), ""});
   }
   std::vector<DeckRow> rows;
+  if (has_too_many) faults_.throw_if_any(name_);
   std::set<std::string> seen;  // faults: one that all rows have is shown once
   for (const RowKeys& row : expand(experiment)) rows.push_back(finish_row(row, rows.size(), seen, faults_));
   std::vector<std::string_view> names;
@@ -345,7 +347,11 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
         set(values.key, values.values.front(), tables_.where("when_quick", values.key));
     }
   }
-  for (const RowKeys::Assignment& key : row.keys) set(key.key, key.value, tables_.where(key.table, key.key));
+  std::map<std::string, std::string> given;
+  for (const RowKeys::Assignment& key : row.keys) {
+    set(key.key, key.value, tables_.where(key.table, key.key));
+    given[key.key] = key.value;
+  }
   reader.settings_.experiment = {};
   std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
   Job& job = reader.settings_.job;
@@ -361,7 +367,7 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
     fault.wrong += fmt::format(" (row {})", row.name);
     faults.add(std::move(fault));
   }
-  return {row.name, reader.settings_, reader.resolved()};
+  return {row.name, std::move(given), reader.settings_, reader.resolved()};
 }
 
 void Reader::assign_text(const Key& key, const std::string& value, const Where& where) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,9 +18,10 @@ namespace tessera::config {
 
 /// A row of an experiment, as a deck of its own.
 struct DeckRow {
-  std::string name;      // unique in the experiment, fit for a file's name
-  Settings settings;     // job.directory is rows/NNNN_<name> in the experiment's
-  std::string resolved;  // as of any deck
+  std::string name;                          // fit for a file's name
+  std::map<std::string, std::string> given;  // what [experiment] sets for this row: TOML by key
+  Settings settings;                         // job.directory is rows/NNNN_<name> in the experiment's
+  std::string resolved;                      // as of any deck
 };
 
 struct Deck {

@@ -30,6 +30,86 @@ using Exec = kernels::Device;
 using kernels::Matrix;
 using kernels::Vector;
 
+/// y[n] = sum_d product[n,d], one team for each row: the second of the two kernels of an unfused weighted sum.
+template <class Scalar>
+struct RowSums {
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  Matrix<const Scalar, Exec> product;  // [N,D]
+  Vector<Scalar, Exec> y;              // [N]
+
+  void launch(const Exec& exec) const {
+    const int N = static_cast<int>(product.extent(0));
+    Kokkos::parallel_for("tessera::bench::row_sums", Kokkos::TeamPolicy<Exec>(exec, N, Kokkos::AUTO), *this);
+  }
+  KOKKOS_FUNCTION void operator()(const Member& team) const {
+    const int n = team.league_rank();
+    Accum<Scalar> sum = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, static_cast<int>(product.extent(1))),
+        [&](int d, Accum<Scalar>& part) { part += static_cast<Accum<Scalar>>(product(n, d)); }, sum);
+    Kokkos::single(Kokkos::PerTeam(team), [&] { y(n) = static_cast<Scalar>(sum); });
+  }
+};
+
+/// out[n,d] = x[n,d] by[n] or by[d]: an element-wise product, stored.
+template <class Scalar>
+struct Product {
+  Matrix<const Scalar, Exec> x;   // [N,D]
+  Vector<const Scalar, Exec> by;  // [D], or [N] if `by_rows`
+  Matrix<Scalar, Exec> out;       // [N,D]
+  bool by_rows = false;
+
+  void launch(const Exec& exec) const {
+    const auto count = static_cast<std::int64_t>(x.extent(0) * x.extent(1));
+    Kokkos::parallel_for("tessera::bench::product",
+                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
+  }
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    using Real = Accum<Scalar>;
+    const std::int64_t D = static_cast<std::int64_t>(x.extent(1)), n = i / D, d = i % D;
+    out(n, d) = static_cast<Scalar>(static_cast<Real>(x(n, d)) * static_cast<Real>(by(by_rows ? n : d)));
+  }
+};
+
+/// d_x[n,d] = d_y[n] w[d].
+template <class Scalar>
+struct Outer {
+  Vector<const Scalar, Exec> d_y;  // [N]
+  Vector<const Scalar, Exec> w;    // [D]
+  Matrix<Scalar, Exec> d_x;        // [N,D]
+
+  void launch(const Exec& exec) const {
+    const auto count = static_cast<std::int64_t>(d_x.extent(0) * d_x.extent(1));
+    Kokkos::parallel_for("tessera::bench::outer",
+                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
+  }
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    using Real = Accum<Scalar>;
+    const std::int64_t D = static_cast<std::int64_t>(d_x.extent(1)), n = i / D, d = i % D;
+    d_x(n, d) = static_cast<Scalar>(static_cast<Real>(d_y(n)) * static_cast<Real>(w(d)));
+  }
+};
+
+/// sums[c,d]: the sum of rows c rows/chunks to (c+1) rows/chunks of column d; neighbouring threads read side by side.
+template <class Number, class Sum>
+struct ColumnSums {
+  Matrix<const Number, Exec> x;  // [N,D]
+  Matrix<Sum, Exec> sums;        // [chunks,D]
+
+  void launch(const Exec& exec) const {
+    const auto count = static_cast<std::int64_t>(sums.extent(0) * sums.extent(1));
+    Kokkos::parallel_for("tessera::bench::column_sums",
+                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
+  }
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    const auto N = static_cast<std::int64_t>(x.extent(0)), D = static_cast<std::int64_t>(x.extent(1)),
+               chunks = static_cast<std::int64_t>(sums.extent(0)), c = i / D, d = i % D;
+    Sum sum = 0;
+    for (std::int64_t n = c * N / chunks; n < (c + 1) * N / chunks; ++n) sum += static_cast<Sum>(x(n, d));
+    sums(c, d) = sum;
+  }
+};
+
 /// Device memory with random content of mean `mean`.
 template <class Number>
 class Numbers {
@@ -72,7 +152,7 @@ void measure_all(const Context& context, BenchTable& table) {
     using T = BenchTable;
     add_and_print(
         table,
-        {T::text("kernel", kernel, "weighted_sum_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
+        {T::text("kernel", kernel, "weighted_sum_unfused_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
          T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
          T::number("median_ms", "ms", 1e3 * t.median_s), T::detail("mean_ms", "ms", 1e3 * t.mean_s),
          T::number("std_ms", "ms", 1e3 * t.std_s), T::detail("first_ms", "ms", 1e3 * t.first_s),
@@ -88,7 +168,8 @@ void measure_all(const Context& context, BenchTable& table) {
   {
     const std::int64_t row_tiles = kernels::WeightedSumBackward<Exec, Scalar>::tiles(static_cast<int>(N));
     const Numbers<Scalar> sums(exec, N);
-    const Numbers<Real> tile_sums(exec, row_tiles * C);
+    constexpr std::int64_t kChunks = 128;
+    const Numbers<Real> tile_sums(exec, row_tiles * C), chunk_sums(exec, kChunks * C);
     measure("weighted_sum", tensor, [&] {
       kernels::WeightedSumForward<Exec, Scalar>{a.in(N, C), gain.in(), sums.vector()}.launch(exec);
     });
@@ -100,6 +181,18 @@ void measure_all(const Context& context, BenchTable& table) {
                                                  .d_w = d_gain.vector(),
                                                  .partial = tile_sums.matrix(row_tiles, C)}
           .launch(exec);
+    });
+    // the same without a kernel of its own: products are stored, then summed
+    const Vector<const Scalar, Exec> d_y = sums.in();
+    measure("weighted_sum_unfused", tensor, [&] {
+      Product<Scalar>{a.in(N, C), gain.in(), b.matrix(N, C)}.launch(exec);
+      RowSums<Scalar>{b.in(N, C), sums.vector()}.launch(exec);
+    });
+    measure("weighted_sum_unfused_backward", 2 * tensor, [&] {
+      Outer<Scalar>{d_y, gain.in(), b.matrix(N, C)}.launch(exec);
+      Product<Scalar>{a.in(N, C), d_y, c.matrix(N, C), true}.launch(exec);
+      ColumnSums<Scalar, Real>{c.in(N, C), chunk_sums.matrix(kChunks, C)}.launch(exec);
+      ColumnSums<Real, Real>{chunk_sums.in(kChunks, C), d_gain.matrix(1, C)}.launch(exec);
     });
   }
   {

@@ -271,7 +271,9 @@ class ExperimentRun {
     std::vector<std::string> texts;
     std::vector<double> numbers;
     for (const std::size_t i : ran) {
-      texts.push_back(plain_text(config::value_text(key, rows_[i].settings)));
+      const auto given = rows_[i].given.find(name);  // "small" stays that, whatever else the row sets of its size
+      texts.push_back(
+          plain_text(given != rows_[i].given.end() ? given->second : config::value_text(key, rows_[i].settings)));
       if (const auto number = number_of(texts.back())) numbers.push_back(*number);
     }
     const std::string path = "keys/" + name;
