@@ -309,6 +309,9 @@ std::vector<Key> make_table() {
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
        "Number of complete checkpoints, the newest ones, kept on disk."},
+      {"checkpoint.at_end", at<&S::checkpoint, &Checkpoint::at_end>(), any(), "-",
+       "Whether a run saves a checkpoint after its last step. false: nothing can go on from its end. A run that is "
+       "stopped saves one in any case."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},

@@ -159,6 +159,7 @@ struct PlanSettings {
 struct Checkpoint {
   std::int64_t every = 0;  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;   // newest complete checkpoints kept
+  bool at_end = true;      // also after the last step
 
   bool operator==(const Checkpoint&) const = default;
 };
