@@ -38,11 +38,12 @@ def draw(results):
     figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), constrained_layout=True)
     course, kernels = variation(results, "course"), variation(results, "kernels")
     for axes, (quantity, title) in zip(panels[0], (("forward_mean_ms", "Standard, forward, ms"), ("backward_mean_ms", "Standard, backward, ms"),
-                                                   ("memory_mib", "Kept before backward, MiB  (x: out of memory)"))):
+                                                   ("memory_mib", "Kept before backward, MiB"))):
         for width, colour in WIDTHS.items():
             if rows := [row for row in course if row[D] == width]:
                 line(axes, rows, quantity, color=colour, label=f"D {width}")
         axes.set_title(title)
+        plotting.aside(axes, "x: out of memory" if quantity == "memory_mib" else "")
     for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
                                                    ("memory_mib", "Kept before backward, MiB"))):
         width = kernels[0][D]

@@ -10,7 +10,7 @@ KEY = "train.checkpoint_activations"
 
 def tables(results):
     base = results.where(train__checkpoint_activations=0)[0]
-    columns = ["blocks per checkpoint", "planned, MiB", "measured, MiB", "of none", "step, ms", "of none", "outcome"]
+    columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
     rows = [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
              spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in results.rows]
     return [(columns, rows)]
@@ -30,7 +30,8 @@ def draw(results):
     root = np.interp(np.sqrt(blocks), [row[KEY] for row in results.rows if row[KEY] > 0], places[1:])
     memory.axvline(root, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
     memory.set_title(f"Memory, {unit}")
-    memory.legend(loc="lower right")
+    memory.set_ylim(0, 1.25 * np.nanmax(np.append(peak, 2**20 * planned / factor)))
+    memory.legend(loc="upper center", ncol=3)
     time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,
              yerr=np.nan_to_num([row["step_std_ms"] for row in results.rows]), ecolor="#404040", capsize=2)
     time.set_title("Time of a step, ms")

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "errors.hpp"
+
 namespace tessera::jobs {
 namespace {
 
@@ -31,6 +33,10 @@ void remember_signals() {
 void end_on_signals() {
   for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &before[i], nullptr);
   if (received != 0) std::raise(received);
+}
+
+void stop_on_signal() {
+  if (received != 0) throw Failure(Exit::stopped, "stopped by a signal");
 }
 
 StopRequest::StopRequest(double time_limit_s, std::string key)

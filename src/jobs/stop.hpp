@@ -16,6 +16,10 @@ void remember_signals();
 /// that has arrived. Unless ignored, they end the process.
 void end_on_signals();
 
+/// Throws Failure(Exit::stopped) if a signal has arrived that remember_signals() keeps: between the rows of a benchmark
+/// on one rank, which an experiment runs. Ranks would not agree on when.
+void stop_on_signal();
+
 class StopRequest {
  public:
   /// 0: no limit; `key` is the deck's for it. Installs the handlers again, in case a library has replaced them.
