@@ -4,6 +4,8 @@ import numpy as np
 import plotting
 from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
+from experiments.parts import log_axis
+
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 T, D, KERNEL, DTYPE = "bench.lengths", "bench.head_widths", "bench.implementations", "bench.dtypes"
 
@@ -56,8 +58,8 @@ def draw(results):
     for line_of in panels:
         for axes in line_of:
             axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+            log_axis(axes.yaxis)
         line_of[0].legend()
     for axes in panels[1]:
         axes.set_xlabel("tokens T")

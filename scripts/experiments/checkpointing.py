@@ -3,6 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, FAINT, INK, ORANGE, byte_unit
 
+from experiments.parts import legend_above
 from experiments.table import spread
 
 KEY = "train.checkpoint_activations"
@@ -30,8 +31,7 @@ def draw(results):
     root = np.interp(np.sqrt(blocks), [row[KEY] for row in results.rows if row[KEY] > 0], places[1:])
     memory.axvline(root, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
     memory.set_title(f"Memory, {unit}")
-    memory.set_ylim(0, 1.25 * np.nanmax(np.append(peak, 2**20 * planned / factor)))
-    memory.legend(loc="upper center", ncol=3)
+    legend_above(memory)
     time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,
              yerr=np.nan_to_num([row["step_std_ms"] for row in results.rows]), ecolor="#404040", capsize=2)
     time.set_title("Time of a step, ms")

@@ -3,6 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
+from experiments.parts import log_axis
 from experiments.table import spread
 
 
@@ -25,7 +26,7 @@ def draw(results):
         time.errorbar(nbytes, [row["mean_ms"] for row in rows], yerr=[row["std_ms"] for row in rows], capsize=2, **style)
         bus.plot(nbytes, [row["bus_gbyte_per_s"] for row in rows], **style)
     time.set_title("Time of an all-reduce, ms")
-    time.set_yscale("log")
+    log_axis(time.yaxis)
     bus.set_title("Bus bandwidth, GB/s")
     bus.set_ylim(0, None)
     for axes in (time, bus):

@@ -42,7 +42,7 @@ def draw(results):
     efficiency.axhline(100, color=FAINT, linestyle=":")
     speed.set_title("Speed-up")
     efficiency.set_title("Efficiency, %")
-    efficiency.set_ylim(0, None)
+    efficiency.set_ylim(0, 1.1 * max(100, efficiency.get_ylim()[1]))
     for axes in (speed, efficiency):
         axes.set_xscale("log", base=2)
         axes.set_xticks(results.ranks, [str(R) for R in results.ranks])

@@ -6,6 +6,7 @@ import numpy as np
 from plotting import BLUE, ORANGE, SKY, VERMILION, byte_unit
 
 from experiments.launch import ROOT, Refusal
+from experiments.parts import legend_above
 from experiments.table import spread
 
 STAGES = {"bucket": "replicated", "optimizer": "ZeRO-1", "gradients": "ZeRO-2", "parameters": "ZeRO-3"}
@@ -48,5 +49,5 @@ def draw(results):
         for axes in (memory, time):
             axes.set_xticks(places, [STAGES[row[KEY]] for row in rows])
             axes.grid(axis="x", visible=False)
-            axes.legend(loc="lower left")
+            legend_above(axes)
     return figure

@@ -3,6 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, SKY, VERMILION, short_count
 
+from experiments.parts import log_axis
 from experiments.table import spread
 
 PARTS = {"forward": SKY, "forward_backward": BLUE, "step": ORANGE}
@@ -32,7 +33,7 @@ def draw(results):
                 axes.text(place, 1, rows[size].outcome, rotation=90, ha="center", va="bottom", color=VERMILION, fontsize=8)
         axes.set_xticks(np.arange(len(sizes)), sizes)
         axes.grid(axis="x", visible=False)
-        axes.set_yscale("log")
+        log_axis(axes.yaxis)
     panels[0][0].set_ylabel("ms")
     panels[0][0].legend()
     return figure

@@ -3,6 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, SKY
 
+from experiments.parts import log_axis
 from experiments.table import spread
 
 PARTS = {"forward": ("forward pass", SKY), "forward_backward": ("forward + backward", BLUE), "step": ("step", ORANGE)}
@@ -25,7 +26,7 @@ def draw(results):
         deviation.bar(where, [100 * row[f"{part}_std_ms"] / row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour)
     mean.plot(places + 0.27, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
     mean.set_title("Mean of 10, ms")
-    mean.set_yscale("log")
+    log_axis(mean.yaxis)
     mean.legend()
     deviation.set_title("Standard deviation, % of the mean")
     for axes in (mean, deviation):

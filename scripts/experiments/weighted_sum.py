@@ -3,6 +3,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, VERMILION
 
+from experiments.parts import legend_above
+
 WAYS = (("weighted_sum", "one kernel", BLUE), ("weighted_sum_unfused", "products stored, then summed", ORANGE))
 PASSES = (("", "forward"), ("_backward", "backward"))
 
@@ -35,5 +37,5 @@ def draw(results):
         axes.set_xticks(np.arange(len(rows)), names)
         axes.set_xlabel("number format, width")
         axes.grid(axis="x", visible=False)
-    panels[0].legend(loc="lower right")
+    legend_above(panels[0])
     return figure
