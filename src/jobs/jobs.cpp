@@ -53,6 +53,7 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
       theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
       other = config::differences(theirs, deck.settings);
+      if (other.empty() && theirs.experiment != deck.settings.experiment) other.push_back("the rows of the experiment");
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
