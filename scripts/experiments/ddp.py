@@ -11,7 +11,7 @@ TRANSFER = "#404040"
 
 
 def name_of(row):
-    return f"buckets of {row[BUCKET]:.0f} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
+    return f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
                                                                            "overlap": "each parameter, when ready"}[row[KEY]]
 
 
@@ -35,8 +35,10 @@ def draw_step(axes, place, row):
 
 
 def draw(results):
-    figure, panels = plt.subplots(len(results.ranks), 2, figsize=(14, 1.2 + 3.6 * len(results.ranks)), constrained_layout=True, squeeze=False,
-                                  sharey="row", width_ratios=(1, 1.8))
+    height = 0.8 + 3.6 * len(results.ranks)
+    figure = plt.figure(figsize=(14, height + 0.4), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.4))
+    panels = upper.subplots(len(results.ranks), 2, squeeze=False, sharey="row", width_ratios=(1, 1.8))
     for (time, steps), R in zip(panels, results.ranks):
         rows = [row for row in results.rows if row.ranks == R]
         places = np.arange(len(rows))
@@ -48,13 +50,13 @@ def draw(results):
         time.set_title(f"Step on {R} ranks, ms")
         time.set_yticks(places, [name_of(row) for row in rows])
         time.set_ylim(len(rows) - 0.5, -0.5)
-        time.legend(loc="lower right")
         for place, row in enumerate(rows):
             if row.outcome == "ok":
                 draw_step(steps, place, row)
         steps.set_title("One step launched kernel by kernel, ms")
-        steps.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=PHASES[phase], label=phase) for phase in ("forward", "backward", "optimizer")]
-                     + [plt.Rectangle((0, 0), 1, 1, color=TRANSFER, label="transfers")], loc="lower right", ncol=4)
         for axes in (time, steps):
             axes.grid(axis="y", visible=False)
+    colours = {"computing": BLUE, "only waiting for communication": VERMILION, **{phase: PHASES[phase] for phase in ("forward", "backward", "optimizer")},
+               "transfers": TRANSFER}
+    lower.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in colours.items()], loc="center", ncol=6)
     return figure

@@ -66,6 +66,6 @@ def draw(results):
         axes.set_title(f"{row[FORMAT]}, T {longest:.0f}\n")
         axes.set_ylabel(unit)
         axes.set_xlabel("tensors that begin or end, in order")
-        axes.set_xlim(list(line.phase).index("forward") - 20, len(line.total))
+        axes.set_xlim(0.8 * list(line.phase).index("forward"), 1.04 * len(line.total))
     panels[0][0].legend(loc="center left")
     return figure

@@ -30,44 +30,45 @@ using Exec = kernels::Device;
 using kernels::Matrix;
 using kernels::Vector;
 
-/// y[n] = sum_d product[n,d], one team for each row: the second of the two kernels of an unfused weighted sum.
-template <class Scalar>
-struct RowSums {
-  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
-  Matrix<const Scalar, Exec> product;  // [N,D]
-  Vector<Scalar, Exec> y;              // [N]
+// The unfused weighted sum: element-wise products that are stored, and sums over rows or columns; a team
+// for each row.
+using Team = typename Kokkos::TeamPolicy<Exec>::member_type;
 
-  void launch(const Exec& exec) const {
-    const int N = static_cast<int>(product.extent(0));
-    Kokkos::parallel_for("tessera::bench::row_sums", Kokkos::TeamPolicy<Exec>(exec, N, Kokkos::AUTO), *this);
-  }
-  KOKKOS_FUNCTION void operator()(const Member& team) const {
+template <class Rows>
+void for_each_row(const char* label, const Exec& exec, std::int64_t rows, const Rows& work) {
+  Kokkos::parallel_for(label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), Kokkos::AUTO), work);
+}
+
+/// out[n,d] = x[n,d] w[d].
+template <class Scalar>
+struct TimesColumns {
+  Matrix<const Scalar, Exec> x;  // [N,D]
+  Vector<const Scalar, Exec> w;  // [D]
+  Matrix<Scalar, Exec> out;      // [N,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
     const int n = team.league_rank();
-    Accum<Scalar> sum = 0;
-    Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, static_cast<int>(product.extent(1))),
-        [&](int d, Accum<Scalar>& part) { part += static_cast<Accum<Scalar>>(product(n, d)); }, sum);
-    Kokkos::single(Kokkos::PerTeam(team), [&] { y(n) = static_cast<Scalar>(sum); });
+    using Real = Accum<Scalar>;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))), [&](int d) {
+      out(n, d) = static_cast<Scalar>(static_cast<Real>(x(n, d)) * static_cast<Real>(w(d)));
+    });
   }
 };
 
-/// out[n,d] = x[n,d] by[n] or by[d]: an element-wise product, stored.
+/// y[n] = sum_d product[n,d].
 template <class Scalar>
-struct Product {
-  Matrix<const Scalar, Exec> x;   // [N,D]
-  Vector<const Scalar, Exec> by;  // [D], or [N] if `by_rows`
-  Matrix<Scalar, Exec> out;       // [N,D]
-  bool by_rows = false;
+struct RowSums {
+  Matrix<const Scalar, Exec> product;  // [N,D]
+  Vector<Scalar, Exec> y;              // [N]
 
-  void launch(const Exec& exec) const {
-    const auto count = static_cast<std::int64_t>(x.extent(0) * x.extent(1));
-    Kokkos::parallel_for("tessera::bench::product",
-                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
-  }
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
     using Real = Accum<Scalar>;
-    const std::int64_t D = static_cast<std::int64_t>(x.extent(1)), n = i / D, d = i % D;
-    out(n, d) = static_cast<Scalar>(static_cast<Real>(x(n, d)) * static_cast<Real>(by(by_rows ? n : d)));
+    Real sum = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, static_cast<int>(product.extent(1))),
+        [&](int d, Real& part) { part += static_cast<Real>(product(n, d)); }, sum);
+    Kokkos::single(Kokkos::PerTeam(team), [&] { y(n) = static_cast<Scalar>(sum); });
   }
 };
 
@@ -78,35 +79,47 @@ struct Outer {
   Vector<const Scalar, Exec> w;    // [D]
   Matrix<Scalar, Exec> d_x;        // [N,D]
 
-  void launch(const Exec& exec) const {
-    const auto count = static_cast<std::int64_t>(d_x.extent(0) * d_x.extent(1));
-    Kokkos::parallel_for("tessera::bench::outer",
-                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
-  }
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
     using Real = Accum<Scalar>;
-    const std::int64_t D = static_cast<std::int64_t>(d_x.extent(1)), n = i / D, d = i % D;
-    d_x(n, d) = static_cast<Scalar>(static_cast<Real>(d_y(n)) * static_cast<Real>(w(d)));
+    const Real scale = static_cast<Real>(d_y(n));
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(d_x.extent(1))),
+                         [&](int d) { d_x(n, d) = static_cast<Scalar>(scale * static_cast<Real>(w(d))); });
   }
 };
 
-/// sums[c,d]: the sum of rows c rows/chunks to (c+1) rows/chunks of column d; neighbouring threads read side by side.
+/// out[n,d] = x[n,d] d_y[n].
+template <class Scalar>
+struct TimesRows {
+  Matrix<const Scalar, Exec> x;    // [N,D]
+  Vector<const Scalar, Exec> d_y;  // [N]
+  Matrix<Scalar, Exec> out;        // [N,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
+    using Real = Accum<Scalar>;
+    const Real scale = static_cast<Real>(d_y(n));
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))),
+                         [&](int d) { out(n, d) = static_cast<Scalar>(scale * static_cast<Real>(x(n, d))); });
+  }
+};
+
+/// sums[c,d]: the sum of column d over the rows of part c, of as many equal parts as `sums` has rows. A thread keeps its
+/// columns from row to row.
 template <class Number, class Sum>
 struct ColumnSums {
   Matrix<const Number, Exec> x;  // [N,D]
-  Matrix<Sum, Exec> sums;        // [chunks,D]
+  Matrix<Sum, Exec> sums;        // [parts,D]
 
-  void launch(const Exec& exec) const {
-    const auto count = static_cast<std::int64_t>(sums.extent(0) * sums.extent(1));
-    Kokkos::parallel_for("tessera::bench::column_sums",
-                         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, count), *this);
-  }
-  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
-    const auto N = static_cast<std::int64_t>(x.extent(0)), D = static_cast<std::int64_t>(x.extent(1)),
-               chunks = static_cast<std::int64_t>(sums.extent(0)), c = i / D, d = i % D;
-    Sum sum = 0;
-    for (std::int64_t n = c * N / chunks; n < (c + 1) * N / chunks; ++n) sum += static_cast<Sum>(x(n, d));
-    sums(c, d) = sum;
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int c = team.league_rank();
+    const auto N = static_cast<std::int64_t>(x.extent(0)), parts = static_cast<std::int64_t>(sums.extent(0));
+    const auto first = static_cast<int>(c * N / parts), last = static_cast<int>((c + 1) * N / parts);
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(x.extent(1))), [&](int d) { sums(c, d) = 0; });
+    for (int n = first; n < last; ++n) {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(x.extent(1))),
+                           [&](int d) { sums(c, d) += static_cast<Sum>(x(n, d)); });
+    }
   }
 };
 
@@ -168,8 +181,8 @@ void measure_all(const Context& context, BenchTable& table) {
   {
     const std::int64_t row_tiles = kernels::WeightedSumBackward<Exec, Scalar>::tiles(static_cast<int>(N));
     const Numbers<Scalar> sums(exec, N);
-    constexpr std::int64_t kChunks = 128;
-    const Numbers<Real> tile_sums(exec, row_tiles * C), chunk_sums(exec, kChunks * C);
+    constexpr std::int64_t kParts = 256;
+    const Numbers<Real> tile_sums(exec, row_tiles * C), part_sums(exec, kParts * C);
     measure("weighted_sum", tensor, [&] {
       kernels::WeightedSumForward<Exec, Scalar>{a.in(N, C), gain.in(), sums.vector()}.launch(exec);
     });
@@ -185,14 +198,15 @@ void measure_all(const Context& context, BenchTable& table) {
     // the same without a kernel of its own: products are stored, then summed
     const Vector<const Scalar, Exec> d_y = sums.in();
     measure("weighted_sum_unfused", tensor, [&] {
-      Product<Scalar>{a.in(N, C), gain.in(), b.matrix(N, C)}.launch(exec);
-      RowSums<Scalar>{b.in(N, C), sums.vector()}.launch(exec);
+      for_each_row("tessera::bench::product", exec, N, TimesColumns<Scalar>{a.in(N, C), gain.in(), b.matrix(N, C)});
+      for_each_row("tessera::bench::row_sums", exec, N, RowSums<Scalar>{b.in(N, C), sums.vector()});
     });
     measure("weighted_sum_unfused_backward", 2 * tensor, [&] {
-      Outer<Scalar>{d_y, gain.in(), b.matrix(N, C)}.launch(exec);
-      Product<Scalar>{a.in(N, C), d_y, c.matrix(N, C), true}.launch(exec);
-      ColumnSums<Scalar, Real>{c.in(N, C), chunk_sums.matrix(kChunks, C)}.launch(exec);
-      ColumnSums<Real, Real>{chunk_sums.in(kChunks, C), d_gain.matrix(1, C)}.launch(exec);
+      const Matrix<Real, Exec> parts = part_sums.matrix(kParts, C);
+      for_each_row("tessera::bench::outer", exec, N, Outer<Scalar>{d_y, gain.in(), b.matrix(N, C)});
+      for_each_row("tessera::bench::product", exec, N, TimesRows<Scalar>{a.in(N, C), d_y, c.matrix(N, C)});
+      for_each_row("tessera::bench::column_sums", exec, kParts, ColumnSums<Scalar, Real>{c.in(N, C), parts});
+      for_each_row("tessera::bench::column_sums", exec, 1, ColumnSums<Real, Real>{parts, d_gain.matrix(1, C)});
     });
   }
   {
