@@ -279,7 +279,7 @@ std::string Reader::resolved() const {
                : "# Every key of the run; unmarked ones were given in the deck. Readable as a deck.\n";
   std::string_view section;
   for (const Key& key : all_keys()) {
-    if (has_rows && !sources_.contains(key.name)) continue;
+    if (has_rows && !sources_.contains(key.name) && key.name != "job.directory") continue;
     if (key.section() != section) text += fmt::format("\n[{}]\n", section = key.section());
     text += fmt::format("{} = {}{}\n", key.leaf(), value_text(key, settings_), mark(key));
   }

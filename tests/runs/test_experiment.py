@@ -135,7 +135,8 @@ class Questions(RunTest):
         result = self.run_deck(deck, "--check")
         self.assertEqual([line.removeprefix("row ") for line in result.out.splitlines()[1:]], NAMES)
         printed = self.run_deck(deck, "--print").out
-        self.assertEqual(self.run_deck(self.deck(printed, "printed.toml"), "--print").out, printed)
+        again = self.run_deck(self.deck(printed, "printed.toml"), "--print").out
+        self.assertEqual(again, printed.replace("  # default", ""))  # which is given there
 
     def test_plan_has_every_row(self):
         result = self.run_deck(self.deck(ROWS), "--plan")
