@@ -70,8 +70,8 @@ Exit run_job(const Context& context) {
   parallel::World& world = context.world;
   if (context.resume && !traits.resumes) {
     fail_together(world, Exit::usage,
-                  "--resume continues a training run; this deck's job.kind is another (generate takes a checkpoint as "
-                  "job.input)");
+                  "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
+                  "a checkpoint as job.input)");
   }
   if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(
