@@ -59,6 +59,12 @@ void Watchdog::leave(const std::optional<Departure>& departure) {
   if (departure) departure_ = departure;
 }
 
+void Watchdog::stay() {
+  const std::lock_guard lock(mutex_);
+  end_s_ = std::numeric_limits<double>::infinity();
+  departure_.reset();
+}
+
 void Watchdog::progress() {
   const double now_s = events::now_s();
   if (!what_.empty() && patience_ <= 1) longest_s_ = std::max(longest_s_, now_s - progress_s_);

@@ -60,6 +60,8 @@ class Watchdog final : public events::Listener {
   /// This rank leaves: it is ended after kLeaving_s and half the limit, whatever it reports. `departure`, once known,
   /// gives the message and the exit code of that end.
   void leave(const std::optional<Departure>& departure = {});
+  /// It stays after all: leave() is undone.
+  void stay();
 
   using Listener::on;
   void on(const events::Region& region) override;

@@ -114,6 +114,12 @@ void World::leave(const std::optional<Departure>& departure) {
   if (watchdog_) watchdog_->leave(departure);
 }
 
+void World::stay() {
+  if (watchdog_) watchdog_->stay();
+  barrier();  // none watches the others before all stay
+  is_leaving_ = false;
+}
+
 void World::leave_together() {
   is_leaving_ = true;  // before anyone can get past the barrier
   barrier();

@@ -72,6 +72,9 @@ class World {
   /// caller knows it, for the watchdog to report, since main may never get there.
   void leave(const std::optional<Departure>& departure = {});
 
+  /// Undoes leave() and leave_together() on every rank, after an exception that all have caught. Collective.
+  void stay();
+
   /// All ranks are about to throw the same exception: until the next watch begins, none takes the exit of another for a
   /// loss. Collective.
   void leave_together();

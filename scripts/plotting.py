@@ -91,12 +91,18 @@ def heading(figure, words):
 
 # --- from a file to a picture
 
+def values(dataset):
+    """A dataset as an array, text as str."""
+    import h5py
+
+    return dataset.asstr()[...] if h5py.check_string_dtype(dataset.dtype) else dataset[...]
+
+
 def columns(group):
     """The datasets of a group of an HDF5 file as arrays, text as str."""
     import h5py
 
-    return {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
-            for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    return {name: values(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
 
 
 def command_line(program, description, file, what):

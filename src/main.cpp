@@ -90,16 +90,34 @@ bool answer_without_deck(const config::CommandLine& line) {
   return true;
 }
 
+/// The plan of every row of an experiment; a row that has none says why.
+std::string plan_of_rows(const config::Deck& deck) {
+  std::string text;
+  for (const config::DeckRow& row : deck.rows) {
+    text += fmt::format("{}row        {}\n", text.empty() ? "" : "\n", row.name);
+    try {
+      text += train::plan_text(row.settings, launcher_ranks());
+    } catch (const Failure& failure) {
+      text += fmt::format("no plan    exit code {}: {}\n", static_cast<int>(failure.code()), failure.what());
+    }
+  }
+  return text;
+}
+
 /// --check, --print, --plan: only the deck is read. True when one was asked for.
 bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck) {
   if (!line.check && !line.print && !line.plan) return false;
-  if (line.check) answer(fmt::format("{}{}: no faults\n", line.print ? "# " : "", deck.path.string()));
+  if (line.check) {
+    const std::string_view mark = line.print ? "# " : "";
+    answer(fmt::format("{}{}: no faults\n", mark, deck.path.string()));
+    for (const config::DeckRow& row : deck.rows) answer(fmt::format("{}row {}\n", mark, row.name));
+  }
   if (line.print) answer(deck.resolved);  // still a deck below a comment
-  if (line.plan) answer(train::plan_text(deck.settings, launcher_ranks()));
+  if (line.plan) answer(deck.rows.empty() ? train::plan_text(deck.settings, launcher_ranks()) : plan_of_rows(deck));
   return true;
 }
 
-/// Steps 4 to 6. Only training remembers signals: it alone can stop and resume. Views are destroyed before Kokkos is
+/// Steps 4 to 6. Jobs that resume remember signals, and stop in good order. Views are destroyed before Kokkos is
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();

@@ -16,7 +16,6 @@ struct Missing {
 };
 
 constexpr Missing kMissing[] = {
-    {"job.kind", "experiment.*", "train with one deck per variant"},
     {"attention.implementation", "flash1", "flash2 or standard"},
     {"bench.implementations", "flash1", "flash2 or standard"},
 };

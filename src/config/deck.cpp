@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "config/availability.hpp"
 #include "config/deck_file.hpp"
+#include "config/experiment.hpp"
+#include "config/experiment_reader.hpp"
 #include "config/faults.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
@@ -80,11 +83,17 @@ class Reader {
   std::optional<Fault> word_fault(const Key& key, const std::string& text) const;
   std::string resolved() const;
 
+  void settle_directory();
+  Deck finish_experiment();
+  DeckRow finish_row(const RowKeys& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const;
+  void assign_text(const Key& key, const std::string& value, const Where& where);
+
   std::string name_;
   fs::path folder_;
   Settings settings_;
   Sources sources_;
   Faults faults_;
+  ExperimentReader tables_;
 };
 
 void Reader::read_deck(std::string_view text) {
@@ -116,7 +125,10 @@ void Reader::read_deck(std::string_view text) {
 void Reader::read_section(std::string_view section, const toml::table& table) {
   for (const auto& [leaf, node] : table) {
     const std::string name = fmt::format("{}.{}", section, leaf.str());
-    if (const Key* key = find_key(name)) {
+    if (section == "experiment" && is_experiment_table(leaf.str())) {
+      tables_.read(
+          leaf.str(), node, [&](const toml::node& n) { return at(n.source()); }, settings_.experiment, faults_);
+    } else if (const Key* key = find_key(name)) {
       assign(*key, {node, at(node.source()), Origin::deck});
     } else {
       refuse_unknown(at(leaf.source()), name);
@@ -133,7 +145,8 @@ void Reader::read_override(std::string_view text) {
     return;
   }
   const Key* key = find_key(name);
-  if (key == nullptr) {
+  const std::string table_name = name.starts_with("experiment.") ? name.substr(name.find('.') + 1) : "";
+  if (key == nullptr && !is_experiment_table(table_name)) {
     refuse_unknown(kCommandLine, name);
     return;
   }
@@ -146,7 +159,13 @@ void Reader::read_override(std::string_view text) {
   }
   // A second key can come only from a line break inside the value: then the value is text, not TOML.
   if (table.size() != 1 || !table.contains("value")) table = toml::table{{"value", right}};
-  assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
+  if (key == nullptr) {
+    tables_.read(
+        table_name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_.experiment, faults_,
+        true);
+  } else {
+    assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
+  }
 }
 
 void Reader::refuse_unknown(const Where& where, const std::string& name) {
@@ -251,26 +270,111 @@ std::string Reader::resolved() const {
     const auto source = sources_.find(key.name);
     if (source == sources_.end()) return "  # default";
     if (source->second.origin == Origin::size) return "  # from model.size";
+    if (source->second.origin == Origin::row) return "  # of this row";
     return source->second.origin == Origin::command_line ? "  # command line" : "";
   };
-  std::string text = "# Every key of the run; unmarked ones were given in the deck. Readable as a deck.\n";
+  const bool has_rows = settings_.job.kind == JobKind::experiment;
+  std::string text =
+      has_rows ? "# The keys of the experiment that were given, and the tables of its rows. Readable as a deck.\n"
+               : "# Every key of the run; unmarked ones were given in the deck. Readable as a deck.\n";
   std::string_view section;
   for (const Key& key : all_keys()) {
+    if (has_rows && !sources_.contains(key.name) && key.name != "job.directory") continue;
     if (key.section() != section) text += fmt::format("\n[{}]\n", section = key.section());
     text += fmt::format("{} = {}{}\n", key.leaf(), value_text(key, settings_), mark(key));
   }
-  return text;
+  return text + tables_text(settings_.experiment);
 }
 
-Deck Reader::finish() {
-  apply_size(settings_, sources_);
-  check_rules(settings_, sources_, name_, faults_);
-  faults_.throw_if_any(name_);
+void Reader::settle_directory() {
   if (settings_.job.directory.empty())
     settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
   if (first_bad_utf8(settings_.job.directory))
     refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");
-  return {settings_, resolved(), name_};
+}
+
+Deck Reader::finish() {
+  if (settings_.job.kind == JobKind::experiment) return finish_experiment();
+  apply_size(settings_, sources_);
+  check_rules(settings_, sources_, name_, faults_);
+  faults_.throw_if_any(name_);
+  settle_directory();
+  return {settings_, resolved(), name_, {}};
+}
+
+// --- the rows of an experiment -------------------------------------------------------------------------------------
+
+Deck Reader::finish_experiment() {
+  settle_directory();
+  const Experiment& experiment = settings_.experiment;
+  const bool has_too_many = count_rows(experiment) > kMaxRows;
+  if (has_too_many)
+    faults_.add(
+        {{name_}, "experiment.product", "describes too many rows", fmt::format("at most {} rows", kMaxRows), ""});
+  check_experiment(settings_, sources_, name_, faults_);
+  const std::vector<std::string> varied = varied_keys(experiment);
+  for (const std::string& key : varied) {
+    const auto source = sources_.find(key);
+    if (source != sources_.end() && source->second.origin == Origin::command_line)
+      faults_.add({kCommandLine, key, "would be ignored: rows of the experiment set it",
+                   fmt::format("'experiment.product={{{}=[...]}}'", key), ""});
+  }
+  std::vector<DeckRow> rows;
+  if (has_too_many) faults_.throw_if_any(name_);
+  std::set<std::string> seen;  // faults: one that all rows have is shown once
+  for (const RowKeys& row : expand(experiment)) rows.push_back(finish_row(row, rows.size(), seen, faults_));
+  std::vector<std::string_view> names;
+  for (const DeckRow& row : rows) names.push_back(row.name);
+  for (const std::string& name : experiment.only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      faults_.add({sources_.at("experiment.only").where, "experiment.only", fmt::format("no row is named \"{}\"", name),
+                   "names that --check lists", nearest(name, names)});
+  faults_.throw_if_any(name_);
+  return {settings_, resolved(), name_, std::move(rows)};
+}
+
+DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const {
+  Reader reader = *this;
+  reader.faults_ = {};
+  const Experiment& experiment = settings_.experiment;
+  const auto set = [&](const std::string& name, const std::string& value, const Where& where) {
+    reader.assign_text(*find_key(name), value, where);
+  };
+  if (experiment.quick) {
+    for (const RowValues& values : experiment.when_quick.keys) {
+      const auto source = sources_.find(values.key);
+      if (source == sources_.end() || source->second.origin != Origin::command_line)
+        set(values.key, values.values.front(), tables_.where("when_quick", values.key));
+    }
+  }
+  std::map<std::string, std::string> given;
+  for (const RowKeys::Assignment& key : row.keys) {
+    set(key.key, key.value, tables_.where(key.table, key.key));
+    given[key.key] = key.value;
+  }
+  reader.settings_.experiment = {};
+  std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
+  Job& job = reader.settings_.job;
+  job.kind = experiment.job;
+  job.directory = (fs::path(settings_.job.directory) / "rows" / fmt::format("{:04}_{}", number + 1, row.name)).string();
+  job.overwrite = false;
+  for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};
+  reader.sources_.erase("job.overwrite");
+  apply_size(reader.settings_, reader.sources_);
+  check_rules(reader.settings_, reader.sources_, name_, reader.faults_);
+  for (Fault fault : reader.faults_.all()) {
+    if (!seen.insert(line(fault)).second) continue;
+    fault.wrong += fmt::format(" (row {})", row.name);
+    faults.add(std::move(fault));
+  }
+  return {row.name, std::move(given), reader.settings_, reader.resolved()};
+}
+
+void Reader::assign_text(const Key& key, const std::string& value, const Where& where) {
+  toml::table table = toml::parse("value = " + value);
+  const bool is_list = type_text(key).starts_with("list");
+  if (is_list && !table.get("value")->is_array()) table = toml::parse("value = [" + value + "]");
+  assign(key, {*table.get("value"), where, Origin::row});
 }
 
 }  // namespace

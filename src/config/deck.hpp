@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,15 +16,25 @@
 
 namespace tessera::config {
 
+/// A row of an experiment, as a deck of its own.
+struct DeckRow {
+  std::string name;                          // fit for a file's name
+  std::map<std::string, std::string> given;  // what [experiment] sets for this row: TOML by key
+  Settings settings;                         // job.directory is rows/NNNN_<name> in the experiment's
+  std::string resolved;                      // as of any deck
+};
+
 struct Deck {
   Settings settings;           // every path in it is absolute and normalised
   std::string resolved;        // TOML of every key, defaults marked by a comment; reads back to equal settings
   std::filesystem::path path;  // of the deck as it was named
+  std::vector<DeckRow> rows;   // of an experiment; its `resolved` holds the given keys only, which rows may complete
 };
 
 /// `overrides` are `section.key=value`: the value is parsed as TOML, or taken as a bare string if that fails; of two
 /// for the same key the later wins. Paths in the deck are relative to its folder, in an override to the current
-/// directory.
+/// directory. Every row of an experiment is read as a deck, too, and its faults are among those that are thrown; a key of
+/// the command line must not be one that a row sets.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text, for decks stored in files of a run. `name` is used in messages, its stem in the default of

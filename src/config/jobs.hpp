@@ -12,7 +12,7 @@ namespace tessera::config {
 struct JobTraits {
   JobKind kind;
   std::string_view name;   // in job.kind
-  bool resumes;            // takes --resume; a signal stops it with a checkpoint
+  bool resumes;            // takes --resume; a signal stops it such that it can go on
   bool has_steps;          // runs optimizer steps: reads data, has a plan
   std::string_view input;  // what job.input must be; empty: nothing is read
 };
@@ -30,6 +30,7 @@ inline constexpr JobTraits kJobs[] = {
     {JobKind::bench_strategies, "bench.strategies", false, true, ""},
     {JobKind::verify_attention, "verify.attention", false, false, kFileInput},
     {JobKind::verify_model, "verify.model", false, false, kFileInput},
+    {JobKind::experiment, "experiment", true, false, ""},  // last: no row of an experiment is one
 };
 
 inline const JobTraits& traits_of(JobKind kind) {

@@ -53,6 +53,7 @@ constexpr auto kJobKinds = [] {
                  [](const JobTraits& job) { return word(job.name, job.kind); });
   return words;
 }();
+constexpr std::span<const Word> kRowKinds{kJobKinds.data(), kJobKinds.size() - 1};  // all but experiment
 constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar),
                               word("line", Progress::line), word("none", Progress::none)};
 constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),
@@ -106,7 +107,7 @@ std::vector<Key> make_table() {
   return {
       {"job.kind", at<&S::job, &Job::kind>(), words(kJobKinds), "-",
        "What to do. train and generate run a model; bench.* measure; verify.* compute reference outputs from "
-       "job.input."},
+       "job.input; experiment runs one of these for each row that [experiment] describes."},
       {"job.seed", at<&S::job, &Job::seed>(), at_least(0), "-",
        "Seed of initial weights, sample order, synthetic data and generated text. Same seed, deck, build and ranks: "
        "same numbers, bit for bit."},
@@ -314,6 +315,9 @@ std::vector<Key> make_table() {
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
        "Number of complete checkpoints, the newest ones, kept on disk."},
+      {"checkpoint.at_end", at<&S::checkpoint, &Checkpoint::at_end>(), any(), "-",
+       "Whether a run saves a checkpoint after its last step. false: nothing can go on from its end. A run that is "
+       "stopped saves one in any case."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},
@@ -403,6 +407,31 @@ std::vector<Key> make_table() {
        "likely token."},
       {"generate.top_k", at<&S::generate, &Generate::top_k>(), between(0, kMaxVocab), "tokens",
        "Sample from this many most likely tokens. 0: from all."},
+
+      {"experiment.question", at<&S::experiment, &Experiment::question>(), any(), "-",
+       "What the experiment is to answer. For its reader."},
+      {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
+       "The job.kind of every row. The rows: each [experiment.rows.NAME], whose keys are those of any deck, times "
+       "every "
+       "combination of the lists in its own `product` and in [experiment.product], such as model.size = [\"small\", "
+       "\"medium\"]; what they do not set is the deck's."},
+      {"experiment.record", at<&S::experiment, &Experiment::record>(), any(), "-",
+       "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
+       "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values as "
+       "they are."},
+      {"experiment.ranks", at<&S::experiment, &Experiment::ranks>(), not_empty(between(1, 1 << 20)), "ranks",
+       "Numbers of ranks on which scripts/experiment starts the experiment. The program itself runs on those that it "
+       "is started with."},
+      {"experiment.time_limit_s", at<&S::experiment, &Experiment::time_limit_s>(), at_least(0), "s",
+       "Wall time after which no further row starts and the experiment exits with code 75. 0: no limit."},
+      {"experiment.fresh_processes", at<&S::experiment, &Experiment::fresh_processes>(), any(), "-",
+       "Whether scripts/experiment starts a process for each row, so that none profits from what an earlier one has "
+       "loaded. The program itself runs all its rows in one."},
+      {"experiment.only", at<&S::experiment, &Experiment::only>(), any(), "-",
+       "Names of the rows that run, as --check lists them. None: all."},
+      {"experiment.quick", at<&S::experiment, &Experiment::quick>(), any(), "-",
+       "Whether [experiment.when_quick] counts: its keys go to every row, and the lists of its `product` replace those "
+       "of the same keys."},
   };
 }
 

@@ -9,6 +9,7 @@
 
 #include "config/jobs.hpp"
 #include "config/availability.hpp"
+#include "config/experiment.hpp"
 #include "config/keys.hpp"
 
 namespace tessera::config {
@@ -279,8 +280,32 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);
+  const bool has_experiment = settings.experiment != Experiment{};
+  rules.require(!has_experiment, {"job.kind"}, "is not \"experiment\", so [experiment] would be ignored",
+                "job.kind = \"experiment\"");
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");
+}
+
+void check_experiment(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
+  Rules rules(sources, deck, faults);
+  const Experiment& experiment = settings.experiment;
+  for (const std::string& text : experiment.record)
+    rules.require(parse_recorded(text).has_value(), {"experiment.record"},
+                  fmt::format("\"{}\" names no statistic that is known", text),
+                  fmt::format("DATASET or DATASET:STATISTIC, with {}", statistic_names()));
+  rules.require(settings.job.output.empty(), {"job.output"}, "would be ignored: every row writes into its own folder",
+                "job.directory");
+  rules.require(experiment.record.empty() || !file_of(experiment.job).empty(), {"experiment.record", "experiment.job"},
+                "has nothing to read: rows of this experiment.job write no file", "experiment.record = []");
+  const auto is_known = [&](const std::string& key) {
+    const std::vector<std::string> varied = varied_keys(experiment);
+    return std::find(varied.begin(), varied.end(), key) != varied.end();
+  };
+  for (const RowValues& values : experiment.when_quick.product)
+    rules.require(is_known(values.key), {"experiment.quick"},
+                  fmt::format("would not use when_quick.product's {}: no product has it", values.key),
+                  "a key of experiment.product or of a row's product");
 }
 
 }  // namespace tessera::config

@@ -10,7 +10,8 @@
 
 namespace tessera::config {
 
-enum class Origin { fallback, size, deck, command_line };  // who gave a key its value; fallback: settings.hpp
+// Who gave a key its value; fallback: settings.hpp, row: the experiment of which the deck is a row.
+enum class Origin { fallback, size, deck, row, command_line };
 
 struct Source {
   Origin origin = Origin::fallback;
@@ -35,5 +36,8 @@ Settings with_bench_size(Settings deck, std::string_view size);
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
+
+/// The same for [experiment] itself; each of its rows is checked by check_rules.
+void check_experiment(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
 
 }  // namespace tessera::config

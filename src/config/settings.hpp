@@ -19,7 +19,8 @@ enum class JobKind {
   bench_comm,
   bench_strategies,
   verify_attention,
-  verify_model
+  verify_model,
+  experiment
 };
 enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
@@ -158,6 +159,7 @@ struct PlanSettings {
 struct Checkpoint {
   std::int64_t every = 0;  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;   // newest complete checkpoints kept
+  bool at_end = true;      // also after the last step
 
   bool operator==(const Checkpoint&) const = default;
 };
@@ -213,6 +215,38 @@ struct Generate {
   bool operator==(const Generate&) const = default;
 };
 
+/// A key that an experiment's rows set, with its values as TOML: one, or in a product a list of them.
+struct RowValues {
+  std::string key;
+  std::vector<std::string> values;
+
+  bool operator==(const RowValues&) const = default;
+};
+
+/// Rows of an experiment: every combination of the lists in `product`, each with `keys`.
+struct Variation {
+  std::string name;
+  std::vector<RowValues> keys, product;
+
+  bool operator==(const Variation&) const = default;
+};
+
+struct Experiment {
+  std::string question;
+  JobKind job = JobKind::train;           // of every row
+  std::vector<std::string> record;        // "DATASET" or "DATASET:STATISTIC" of a row's file
+  std::vector<std::int64_t> ranks = {1};  // that scripts/experiment starts, one launch for each number
+  bool fresh_processes = false;           // scripts/experiment starts one for each row
+  std::vector<std::string> only;          // rows that run, by name; none: all
+  bool quick = false;
+  double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
+  std::vector<RowValues> product;  // common to all variations
+  std::vector<Variation> rows;     // none: one without a name
+  Variation when_quick;            // its keys, and lists in place of those of the same keys, count where quick is true
+
+  bool operator==(const Experiment&) const = default;
+};
+
 struct Settings {
   Job job;
   Model model;
@@ -227,6 +261,7 @@ struct Settings {
   Trace trace;
   Bench bench;
   Generate generate;
+  Experiment experiment;
 
   bool operator==(const Settings&) const = default;
 };

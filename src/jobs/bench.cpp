@@ -15,6 +15,7 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
@@ -209,6 +210,7 @@ void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const C
     io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table.header()));
   }
   io::answer(fmt::format("{}\n", table.line(table.rows() - 1)));
+  if (context.world.size() == 1) stop_on_signal();
 }
 
 void write_and_report(const BenchTable& table, const std::string& path, const Context& context) {

@@ -77,7 +77,8 @@ class BenchTable {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Adds a row and prints it (rank 0); before the first row, build, device and header.
+/// Adds a row and prints it (rank 0); before the first row, build, device and header. On one rank, a signal that an
+/// experiment remembers stops the job here: Failure(Exit::stopped).
 void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
 
 /// Writes the table to `path` and prints its path. For rank 0.

@@ -30,6 +30,99 @@ using Exec = kernels::Device;
 using kernels::Matrix;
 using kernels::Vector;
 
+// The unfused weighted sum: element-wise products that are stored, and sums over rows or columns; a team
+// for each row.
+using Team = typename Kokkos::TeamPolicy<Exec>::member_type;
+
+template <class Rows>
+void for_each_row(const char* label, const Exec& exec, std::int64_t rows, const Rows& work) {
+  Kokkos::parallel_for(label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), Kokkos::AUTO), work);
+}
+
+/// out[n,d] = x[n,d] w[d].
+template <class Scalar>
+struct TimesColumns {
+  Matrix<const Scalar, Exec> x;  // [N,D]
+  Vector<const Scalar, Exec> w;  // [D]
+  Matrix<Scalar, Exec> out;      // [N,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
+    using Real = Accum<Scalar>;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))), [&](int d) {
+      out(n, d) = static_cast<Scalar>(static_cast<Real>(x(n, d)) * static_cast<Real>(w(d)));
+    });
+  }
+};
+
+/// y[n] = sum_d product[n,d].
+template <class Scalar>
+struct RowSums {
+  Matrix<const Scalar, Exec> product;  // [N,D]
+  Vector<Scalar, Exec> y;              // [N]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
+    using Real = Accum<Scalar>;
+    Real sum = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::TeamVectorRange(team, static_cast<int>(product.extent(1))),
+        [&](int d, Real& part) { part += static_cast<Real>(product(n, d)); }, sum);
+    Kokkos::single(Kokkos::PerTeam(team), [&] { y(n) = static_cast<Scalar>(sum); });
+  }
+};
+
+/// d_x[n,d] = d_y[n] w[d].
+template <class Scalar>
+struct Outer {
+  Vector<const Scalar, Exec> d_y;  // [N]
+  Vector<const Scalar, Exec> w;    // [D]
+  Matrix<Scalar, Exec> d_x;        // [N,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
+    using Real = Accum<Scalar>;
+    const Real scale = static_cast<Real>(d_y(n));
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(d_x.extent(1))),
+                         [&](int d) { d_x(n, d) = static_cast<Scalar>(scale * static_cast<Real>(w(d))); });
+  }
+};
+
+/// out[n,d] = x[n,d] d_y[n].
+template <class Scalar>
+struct TimesRows {
+  Matrix<const Scalar, Exec> x;    // [N,D]
+  Vector<const Scalar, Exec> d_y;  // [N]
+  Matrix<Scalar, Exec> out;        // [N,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int n = team.league_rank();
+    using Real = Accum<Scalar>;
+    const Real scale = static_cast<Real>(d_y(n));
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))),
+                         [&](int d) { out(n, d) = static_cast<Scalar>(scale * static_cast<Real>(x(n, d))); });
+  }
+};
+
+/// sums[c,d]: the sum of column d over the rows of part c, of as many equal parts as `sums` has rows. A thread keeps its
+/// columns from row to row.
+template <class Number, class Sum>
+struct ColumnSums {
+  Matrix<const Number, Exec> x;  // [N,D]
+  Matrix<Sum, Exec> sums;        // [parts,D]
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const int c = team.league_rank();
+    const auto N = static_cast<std::int64_t>(x.extent(0)), parts = static_cast<std::int64_t>(sums.extent(0));
+    const auto first = static_cast<int>(c * N / parts), last = static_cast<int>((c + 1) * N / parts);
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(x.extent(1))), [&](int d) { sums(c, d) = 0; });
+    for (int n = first; n < last; ++n) {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(x.extent(1))),
+                           [&](int d) { sums(c, d) += static_cast<Sum>(x(n, d)); });
+    }
+  }
+};
+
 /// Device memory with random content of mean `mean`.
 template <class Number>
 class Numbers {
@@ -72,7 +165,7 @@ void measure_all(const Context& context, BenchTable& table) {
     using T = BenchTable;
     add_and_print(
         table,
-        {T::text("kernel", kernel, "weighted_sum_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
+        {T::text("kernel", kernel, "weighted_sum_unfused_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
          T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
          T::number("median_ms", "ms", 1e3 * t.median_s), T::detail("mean_ms", "ms", 1e3 * t.mean_s),
          T::number("std_ms", "ms", 1e3 * t.std_s), T::detail("first_ms", "ms", 1e3 * t.first_s),
@@ -88,7 +181,8 @@ void measure_all(const Context& context, BenchTable& table) {
   {
     const std::int64_t row_tiles = kernels::WeightedSumBackward<Exec, Scalar>::tiles(static_cast<int>(N));
     const Numbers<Scalar> sums(exec, N);
-    const Numbers<Real> tile_sums(exec, row_tiles * C);
+    constexpr std::int64_t kParts = 256;
+    const Numbers<Real> tile_sums(exec, row_tiles * C), part_sums(exec, kParts * C);
     measure("weighted_sum", tensor, [&] {
       kernels::WeightedSumForward<Exec, Scalar>{a.in(N, C), gain.in(), sums.vector()}.launch(exec);
     });
@@ -100,6 +194,19 @@ void measure_all(const Context& context, BenchTable& table) {
                                                  .d_w = d_gain.vector(),
                                                  .partial = tile_sums.matrix(row_tiles, C)}
           .launch(exec);
+    });
+    // the same without a kernel of its own: products are stored, then summed
+    const Vector<const Scalar, Exec> d_y = sums.in();
+    measure("weighted_sum_unfused", tensor, [&] {
+      for_each_row("tessera::bench::product", exec, N, TimesColumns<Scalar>{a.in(N, C), gain.in(), b.matrix(N, C)});
+      for_each_row("tessera::bench::row_sums", exec, N, RowSums<Scalar>{b.in(N, C), sums.vector()});
+    });
+    measure("weighted_sum_unfused_backward", 2 * tensor, [&] {
+      const Matrix<Real, Exec> parts = part_sums.matrix(kParts, C);
+      for_each_row("tessera::bench::outer", exec, N, Outer<Scalar>{d_y, gain.in(), b.matrix(N, C)});
+      for_each_row("tessera::bench::product", exec, N, TimesRows<Scalar>{a.in(N, C), d_y, c.matrix(N, C)});
+      for_each_row("tessera::bench::column_sums", exec, kParts, ColumnSums<Scalar, Real>{c.in(N, C), parts});
+      for_each_row("tessera::bench::column_sums", exec, 1, ColumnSums<Real, Real>{parts, d_gain.matrix(1, C)});
     });
   }
   {

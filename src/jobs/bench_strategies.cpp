@@ -6,14 +6,17 @@
 /// the times of all transfers, `under_way_ms` counts the time once when several run at once, and `exposed_ms` is the
 /// time in which the rank only waited.
 /// Memory is that of the timeline (step_events.hpp): `initial`, `before_update` and `in_update`, each by category in
-/// the file. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in its
+/// the file. `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the
+/// other, and its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in its
 /// outcome, and the job continues. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/rules.hpp"
@@ -36,16 +39,57 @@ struct Row {
   std::optional<LiveBytes> initial, before_update, in_update;
 };
 
+/// A step on a time axis, from the beginning of its forward pass.
+struct Timeline {
+  std::vector<std::string> lanes, labels;  // "compute" or "communication"; a phase, or what crossed
+  std::vector<double> start_ms, end_ms;
+
+  void add(const char* lane, const std::string& label, double start_s, double end_s) {
+    lanes.emplace_back(lane);
+    labels.push_back(label);
+    start_ms.push_back(1e3 * start_s);
+    end_ms.push_back(1e3 * end_s);
+  }
+};
+
+Timeline timeline_of(const train::StepNumbers& step, const StepCommunication& communication) {
+  Timeline timeline;
+  double now_s = 0;
+  for (const auto& [label, seconds] :
+       {std::pair{"forward", step.forward_s}, std::pair{"backward", step.backward_s},
+        std::pair{"exposed", step.exposed_comm_s}, std::pair{"optimizer", step.optimizer_s}}) {
+    timeline.add("compute", label, now_s, now_s + seconds);
+    now_s += seconds;
+  }
+  for (const StepTransfer& transfer : communication.each) {
+    timeline.add("communication", transfer.label, transfer.start_s - communication.begin_s,
+                 transfer.end_s - communication.begin_s);
+  }
+  return timeline;
+}
+
+void write(const Timeline& timeline, io::h5::File& file) {
+  std::vector<std::int64_t> index(timeline.lanes.size());
+  std::iota(index.begin(), index.end(), 0);
+  io::h5::Dataset scale = file.write("timeline/event", index, {"1", "phase or transfer of one step"});
+  scale.make_scale("event");
+  file.write("timeline/lane", timeline.lanes, {"1", "compute or communication"}).attach_scale(scale, 0);
+  file.write("timeline/label", timeline.labels, {"1", "the phase, or what crossed"}).attach_scale(scale, 0);
+  file.write("timeline/start_ms", timeline.start_ms, {"ms", "start, since the step began"}).attach_scale(scale, 0);
+  file.write("timeline/end_ms", timeline.end_ms, {"ms", "end, since the step began"}).attach_scale(scale, 0);
+}
+
 void measure_communication(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
-                           parallel::World& world, StepEvents& events, Row& row) {
+                           parallel::World& world, StepEvents& events, Row& row, Timeline& timeline) {
   std::vector<double> total_s, under_way_s, exposed_s;
   std::int64_t sample = 0;
   for (std::int64_t i = 0; i < settings.bench.repeats; ++i, sample += settings.train.batch_size) {
     const auto watch = world.watch("a step launched one by one");
     world.barrier();
     events.take_communication();
-    trainer.run(sample, sampler, true);
+    const train::StepNumbers numbers = trainer.run(sample, sampler, true);
     const StepCommunication step = events.take_communication();
+    timeline = timeline_of(numbers, step);
     total_s.push_back(step.total_s);
     under_way_s.push_back(step.under_way_s);
     exposed_s.push_back(step.exposed_s);
@@ -57,7 +101,8 @@ void measure_communication(const config::Settings& settings, train::Steps& train
   row.exposed = summarize(std::move(exposed_s));
 }
 
-void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
+void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row,
+             Timeline& timeline) {
   StepEvents events;
   const auto note_plan = [&](const train::Plan& plan) {
     row.parameters = static_cast<double>(plan.table.parameter_count());
@@ -65,7 +110,7 @@ void measure(const config::Settings& settings, parallel::World& world, StepRows&
   };
   rows.prepare(settings, note_plan, run);
   row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
-  measure_communication(settings, *run.trainer, *run.sampler, world, events, row);
+  measure_communication(settings, *run.trainer, *run.sampler, world, events, row, timeline);
   row.initial = events.initial();
   row.before_update = events.before_update();
   row.in_update = events.in_update();
@@ -136,6 +181,7 @@ Exit bench_strategies(const Context& context) {
   const bool is_alone = bench.sizes.size() * bench.strategies.size() == 1;
 
   BenchTable table;
+  Timeline timeline;
   for (const std::string& size : bench.sizes) {
     for (const std::string& strategy : bench.strategies) {
       config::Settings settings = config::with_bench_size(context.settings(), size);
@@ -143,7 +189,7 @@ Exit bench_strategies(const Context& context) {
       Row row;
       row.size = settings.model.size;
       row.strategy = strategy;
-      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
+      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
                                     [&](Exit code) { return !is_alone && is_outcome(code); });
       if (failure) {
         row.outcome = outcome_of(*failure);
@@ -152,7 +198,12 @@ Exit bench_strategies(const Context& context) {
       add_and_print(table, cells_of(row, settings, world.size()), context);
     }
   }
-  on_root(world, [&] { write_and_report(table, path, context); });
+  on_root(world, [&] {
+    write_result(path, [&](io::h5::File& file) {
+      table.write(file, context);
+      write(timeline, file);
+    });
+  });
   return Exit::finished;
 }
 

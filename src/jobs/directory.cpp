@@ -40,6 +40,13 @@ void require_new_directory(const config::Job& job) {
     throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
   }
   if (job.overwrite || !holds_something(job.directory)) return;
+  if (fs::exists(fs::path(job.directory) / "experiment.h5", error)) {
+    throw Failure(
+        Exit::files,
+        fmt::format("{} holds an experiment. Go on after its finished rows (--resume auto), use another "
+                    "directory (job.directory=...), or delete its experiment.h5 and rows (job.overwrite=true)",
+                    job.directory));
+  }
   throw Failure(Exit::files,
                 io::newest_checkpoint(job.directory)
                     ? fmt::format("{} holds a run. Resume it (--resume auto), use another directory "
@@ -93,7 +100,8 @@ RunDirectory::~RunDirectory() {
 
 void RunDirectory::clear() const {
   std::error_code ignored;
-  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(path_ / name, ignored);
+  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp", "rows", "experiment.h5"})
+    fs::remove_all(path_ / name, ignored);
 }
 
 fs::path checkpoint_folder(const std::string& path) {
@@ -123,7 +131,7 @@ std::string result_path(const Context& context, const std::string& name) {
   return path.string();
 }
 
-void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
   const std::string unfinished = path + ".tmp";
   std::error_code error;
   try {
@@ -131,7 +139,6 @@ void write_result(const std::string& path, const std::function<void(io::h5::File
     fill(file);
     file.close();
     fs::rename(unfinished, path);
-    io::answer(fmt::format("result in {}\n", path));
   } catch (const fs::filesystem_error& failure) {
     fs::remove(unfinished, error);
     throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));
@@ -139,6 +146,11 @@ void write_result(const std::string& path, const std::function<void(io::h5::File
     fs::remove(unfinished, error);
     throw;
   }
+}
+
+void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+  replace_file(path, fill);
+  io::answer(fmt::format("result in {}\n", path));
 }
 
 }  // namespace tessera::jobs

@@ -29,7 +29,7 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Deletes the files of a run, and nothing else (job.overwrite). For rank 0.
+  /// Deletes the files of a run or of an experiment, and nothing else (job.overwrite). For rank 0.
   void clear() const;
 
   static constexpr double kLockPatience_s = 10;
@@ -46,7 +46,10 @@ std::filesystem::path checkpoint_folder(const std::string& path);
 /// existing file unless job.overwrite is set; call it before the work.
 std::string result_path(const Context& context, const std::string& name);
 
-/// Writes a result atomically: to a temporary file beside `path`, then renamed.
+/// Writes a file whole or not at all: to a temporary file beside `path`, then renamed. An existing one is replaced.
+void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill);
+
+/// The same for a job's result, whose path is printed.
 void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
 }  // namespace tessera::jobs

@@ -30,6 +30,7 @@ constexpr Row kTable[] = {
     {config::JobKind::bench_strategies, bench_strategies},
     {config::JobKind::verify_attention, verify_attention},
     {config::JobKind::verify_model, verify_model},
+    {config::JobKind::experiment, experiment},
 };
 static_assert(std::size(kTable) == std::size(config::kJobs), "every job has a row in both tables");
 
@@ -52,6 +53,7 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
       theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
       other = config::differences(theirs, deck.settings);
+      if (other.empty() && theirs.experiment != deck.settings.experiment) other.push_back("the rows of the experiment");
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
@@ -68,8 +70,8 @@ Exit run_job(const Context& context) {
   parallel::World& world = context.world;
   if (context.resume && !traits.resumes) {
     fail_together(world, Exit::usage,
-                  "--resume continues a training run; this deck's job.kind is another (generate takes a checkpoint as "
-                  "job.input)");
+                  "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
+                  "a checkpoint as job.input)");
   }
   if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(

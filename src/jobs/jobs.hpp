@@ -40,5 +40,6 @@ Exit bench_kernels(const Context& context);
 Exit bench_step(const Context& context);
 Exit bench_comm(const Context& context);
 Exit bench_strategies(const Context& context);
+Exit experiment(const Context& context);
 
 }  // namespace tessera::jobs

@@ -24,13 +24,13 @@ std::int64_t LiveBytes::total() const {
 }
 
 StepCommunication StepEvents::take_communication() {
-  std::sort(transfers_.begin(), transfers_.end(), [](const Times& a, const Times& b) { return a.start_s < b.start_s; });
+  std::vector<StepTransfer>& each = communication_.each;
+  std::sort(each.begin(), each.end(), [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
   double covered_s = -INFINITY;  // the latest end so far
-  for (const Times& times : transfers_) {
-    communication_.under_way_s += std::max(0.0, times.end_s - std::max(times.start_s, covered_s));
-    covered_s = std::max(covered_s, times.end_s);
+  for (const StepTransfer& transfer : each) {
+    communication_.under_way_s += std::max(0.0, transfer.end_s - std::max(transfer.start_s, covered_s));
+    covered_s = std::max(covered_s, transfer.end_s);
   }
-  transfers_.clear();
   return std::exchange(communication_, {});
 }
 
@@ -50,7 +50,12 @@ void StepEvents::on(const events::Communication& communication) {
   communication_.bytes += communication.bytes;
   communication_.total_s += communication.end_s - communication.start_s;
   communication_.exposed_s += communication.exposed_s;
-  transfers_.push_back({communication.start_s, communication.end_s});
+  communication_.each.push_back(
+      {std::string(communication.label), communication.bytes, communication.start_s, communication.end_s});
+}
+
+void StepEvents::on(const events::Region& region) {
+  if (region.label == "forward" && std::isnan(communication_.begin_s)) communication_.begin_s = region.start_s;
 }
 
 }  // namespace tessera::jobs

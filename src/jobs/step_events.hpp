@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/core/events.hpp"
@@ -16,12 +18,21 @@ struct LiveBytes {
   std::int64_t total() const;
 };
 
+/// One collective operation of a step.
+struct StepTransfer {
+  std::string label;  // what crossed
+  std::int64_t bytes = 0;
+  double start_s = 0, end_s = 0;  // events::now_s
+};
+
 /// The collective operations of one step.
 struct StepCommunication {
   std::int64_t transfers = 0, bytes = 0;  // how many; of their messages together
   double total_s = 0;                     // from the start to the end of each, added up
   double under_way_s = 0;                 // in which at least one was under way
   double exposed_s = 0;                   // in which the rank did nothing but wait for one
+  double begin_s = NAN;                   // of the first forward pass: when the host enqueued it (events::now_s)
+  std::vector<StepTransfer> each;         // by their starts
 };
 
 /// Listens from its construction on, which comes before the first step.
@@ -44,14 +55,11 @@ class StepEvents final : public events::Listener {
   using events::Listener::on;
   void on(const events::MemoryChange& change) override;
   void on(const events::Communication& communication) override;
+  void on(const events::Region& region) override;
 
  private:
   LiveBytes live_, initial_, before_update_, in_update_;
-  struct Times {
-    double start_s, end_s;
-  };
-  StepCommunication communication_;
-  std::vector<Times> transfers_;  // of communication_
+  StepCommunication communication_;  // each: by their ends
 };
 
 }  // namespace tessera::jobs

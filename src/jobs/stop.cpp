@@ -3,6 +3,10 @@
 #include <csignal>
 #include <unistd.h>
 
+#include <utility>
+
+#include "errors.hpp"
+
 namespace tessera::jobs {
 namespace {
 
@@ -31,7 +35,12 @@ void end_on_signals() {
   if (received != 0) std::raise(received);
 }
 
-StopRequest::StopRequest(double time_limit_s) : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s) {
+void stop_on_signal() {
+  if (received != 0) throw Failure(Exit::stopped, "stopped by a signal");
+}
+
+StopRequest::StopRequest(double time_limit_s, std::string key)
+    : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s), key_(std::move(key)) {
   remember_signals();
 }
 
@@ -41,7 +50,7 @@ std::string StopRequest::reason() const {
   if (received == SIGUSR1) return "SIGUSR1";
   if (received != 0) return received == SIGTERM ? "SIGTERM" : "SIGINT";
   const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  return time_limit_s_ > 0 && elapsed_s >= time_limit_s_ ? "train.time_limit_s" : "";
+  return time_limit_s_ > 0 && elapsed_s >= time_limit_s_ ? key_ : "";
 }
 
 }  // namespace tessera::jobs

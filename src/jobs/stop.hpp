@@ -16,10 +16,14 @@ void remember_signals();
 /// that has arrived. Unless ignored, they end the process.
 void end_on_signals();
 
+/// Throws Failure(Exit::stopped) if a signal has arrived that remember_signals() keeps: between the rows of a benchmark
+/// on one rank, which an experiment runs. Ranks would not agree on when.
+void stop_on_signal();
+
 class StopRequest {
  public:
-  /// 0: no limit. Installs the handlers again, in case a library has replaced them.
-  explicit StopRequest(double time_limit_s);
+  /// 0: no limit; `key` is the deck's for it. Installs the handlers again, in case a library has replaced them.
+  explicit StopRequest(double time_limit_s, std::string key = "train.time_limit_s");
 
   bool is_due() const;         // on this rank
   std::string reason() const;  // "SIGTERM", "train.time_limit_s"; empty if nothing is due on this rank
@@ -27,6 +31,7 @@ class StopRequest {
  private:
   std::chrono::steady_clock::time_point start_;
   double time_limit_s_;
+  std::string key_;
 };
 
 }  // namespace tessera::jobs

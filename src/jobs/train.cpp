@@ -215,7 +215,7 @@ class TrainingRun {
       }
     }
     console_.end();
-    if (last_checkpoint_ != step_) save();
+    if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
     if (trace_) timed(trace_s_, [&] { trace_->flush(); });
     summarize();
     return Exit::finished;

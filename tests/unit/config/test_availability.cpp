@@ -62,7 +62,7 @@ TEST(Availability, missing_words_belong_to_keys_and_say_what_to_use) {
     }
   EXPECT_EQ(keys, 3);
   EXPECT_EQ(missing_word("job.kind", "train"), std::nullopt);
-  EXPECT_EQ(missing_word("job.kind", "experimental"), std::nullopt);
+  EXPECT_EQ(missing_word("job.kind", "experiments"), std::nullopt);
 }
 
 TEST(Availability, without_a_16_bit_copy_no_master_weights_is_no_contradiction) {

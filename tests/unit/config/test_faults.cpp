@@ -167,8 +167,6 @@ const Case kCases[] = {
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
      "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
     // legal words that this version does not support
-    {"missing_experiment", "job.kind = 'experiment.x'\n",
-     "deck.toml:1:12  job.kind  \"experiment.*\" is not in this version; use"},
     {"missing_attention", "attention.implementation = 'flash1'\n",
      "deck.toml:1:28  attention.implementation  \"flash1\" is not in this version; use flash2 or standard"},
     {"missing_bench_attention", "bench.implementations = ['flash2', 'flash1']\n",

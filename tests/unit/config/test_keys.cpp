@@ -171,7 +171,10 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
       "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
       "data = {source = 'tokens', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
-    const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
+    const std::string value = key.name == "model.d_model"       ? "64"
+                              : key.name == "experiment.record" ? "['steps/loss:last']"
+                              : key.name == "experiment.only"   ? "['deck']"
+                                                                : other_value(key);
     if (value.empty()) continue;  // its one other value is not in this version
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
     if (key.name == "attention.tuned" || key.name == "attention.engine" || key.name == "precision.gradients")
@@ -183,6 +186,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
+    if (key.section() == "experiment") overrides.push_back("job.kind=experiment");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
     const Deck second = parse_deck(first.resolved, "deck.toml");
     EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;

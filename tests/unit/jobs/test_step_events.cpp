@@ -51,12 +51,18 @@ TEST(StepEvents, communication_adds_up_and_begins_anew_when_it_is_taken) {
   StepEvents events;
   events::report(events::Communication{"all_reduce[mpi]", "grad.bucket.0", 1000, 1.0, 3.0, 0.5});
   events::report(events::Communication{"all_gather[mpi]", "params.head", 24, 2.0, 2.25, 0});
+  events::report(events::Region{"forward", "compute", 0.5, 1.5});
+  events::report(events::Region{"forward", "compute", 4, 5});
   const StepCommunication step = events.take_communication();
   EXPECT_EQ(step.transfers, 2);
   EXPECT_EQ(step.bytes, 1024);
   EXPECT_DOUBLE_EQ(step.total_s, 2.25);
   EXPECT_DOUBLE_EQ(step.under_way_s, 2) << "the second runs while the first does";
   EXPECT_DOUBLE_EQ(step.exposed_s, 0.5);
+  EXPECT_DOUBLE_EQ(step.begin_s, 0.5) << "of the first forward pass";
+  ASSERT_EQ(step.each.size(), 2u);
+  EXPECT_EQ(step.each[0].label, "grad.bucket.0");
+  EXPECT_DOUBLE_EQ(step.each[1].start_s, 2);
   events::report(events::Communication{"all_reduce[mpi]", "b", 1, 7.0, 8.0, 0});  // reported in the order of their ends
   events::report(events::Communication{"all_reduce[mpi]", "a", 1, 5.0, 7.5, 0});
   events::report(events::Communication{"all_reduce[mpi]", "c", 1, 9.0, 9.5, 0});

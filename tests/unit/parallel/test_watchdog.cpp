@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 namespace tessera::parallel {
@@ -89,6 +90,18 @@ TEST_F(WatchdogDeath, ends_a_rank_that_leaves_with_the_cause_once_it_is_known) {
       },
       ExitedWithCode(6),
       "rank 2: the disk is full\n.*rank 2: it leaves by an exception(.|\n)*leaves with exit code 6\n");
+}
+
+TEST_F(WatchdogDeath, spares_a_rank_that_stays_after_all) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(2, kLimit_s, kLost, {});
+        watchdog.leave(Departure{6, "the disk is full"});
+        watchdog.stay();
+        sleep_s(kLimit_s / 2 + Watchdog::kLeaving_s + 0.5);
+        std::_Exit(0);
+      },
+      ExitedWithCode(0), "");
 }
 
 TEST_F(WatchdogDeath, gives_the_first_steps_longer) {

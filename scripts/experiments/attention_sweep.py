@@ -1,0 +1,66 @@
+"""Attention over length, head width, number format and kernel: times, and memory kept before the backward pass."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
+
+from experiments.parts import log_axis
+
+WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
+T, D, KERNEL, DTYPE = "bench.lengths", "bench.head_widths", "bench.implementations", "bench.dtypes"
+
+
+def variation(results, name):
+    return [row for row in results.rows if row.name.startswith(name + "_")]
+
+
+def tables(results):
+    yield (["D", "T", "forward, ms", "backward, ms", "kept before backward, MiB", "needed, MiB", "outcome"],
+           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome]
+            for row in variation(results, "course")])
+    rows = []
+    standard = {(row[DTYPE], row[D], row[T]): row for row in variation(results, "kernels") if row[KERNEL] == "standard"}
+    for row in variation(results, "kernels"):
+        base = standard[row[DTYPE], row[D], row[T]]
+        rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
+                     base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row.outcome])
+    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "outcome"], rows)
+
+
+def line(axes, rows, quantity, **style):
+    rows = sorted(rows, key=lambda row: row[T])
+    x, y = np.array([row[T] for row in rows]), np.array([row[quantity] for row in rows])
+    lost = np.array([row.outcome != "ok" for row in rows])
+    axes.plot(x[~lost], y[~lost], marker="o", markersize=3.5, linewidth=1.5, **style)
+    if lost.any() and quantity == "memory_mib":
+        axes.plot(x[lost], y[lost], marker="x", linestyle="", color=style["color"])
+
+
+def draw(results):
+    figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), constrained_layout=True)
+    course, kernels = variation(results, "course"), variation(results, "kernels")
+    for axes, (quantity, title) in zip(panels[0], (("forward_mean_ms", "Standard, forward, ms"), ("backward_mean_ms", "Standard, backward, ms"),
+                                                   ("memory_mib", "Kept before backward, MiB"))):
+        for width, colour in WIDTHS.items():
+            if rows := [row for row in course if row[D] == width]:
+                line(axes, rows, quantity, color=colour, label=f"D {width}")
+        axes.set_title(title)
+        plotting.aside(axes, "x: out of memory" if quantity == "memory_mib" else "")
+    for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
+                                                   ("memory_mib", "Kept before backward, MiB"))):
+        width = kernels[0][D]
+        for kernel, colour in (("standard", VERMILION), ("flash2", BLUE)):
+            for dtype, dash in (("fp32", "-"), ("bf16", "--")):
+                if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
+                    line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")
+        axes.set_title(title)
+        plotting.aside(axes, f"D {width:.0f}, causal")
+    for line_of in panels:
+        for axes in line_of:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+            log_axis(axes.yaxis)
+        line_of[0].legend()
+    for axes in panels[1]:
+        axes.set_xlabel("tokens T")
+    return figure

@@ -1,0 +1,42 @@
+"""Memory and time of a step over the blocks that share a checkpoint."""
+import matplotlib.pyplot as plt
+import numpy as np
+from plotting import BLUE, FAINT, INK, ORANGE, byte_unit
+
+from experiments.parts import legend_above
+from experiments.table import spread
+
+KEY = "train.checkpoint_activations"
+
+
+def tables(results):
+    base = results.where(train__checkpoint_activations=0)[0]
+    columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
+    rows = [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
+             spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in results.rows]
+    return [(columns, rows)]
+
+
+def draw(results):
+    figure, (memory, time) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
+    names = ["none" if row[KEY] == 0 else f"{row[KEY]:.0f}" for row in results.rows]
+    places = np.arange(len(names))
+    planned = np.array([row["planned_mib"] for row in results.rows])
+    factor, unit = byte_unit(2**20 * np.nanmax(planned))
+    memory.bar(places, np.nan_to_num(2**20 * planned / factor), color=BLUE, width=0.65, label="planned")
+    peak = 2**20 * np.array([row["peak_mib"] for row in results.rows]) / factor
+    if np.isfinite(peak).any():
+        memory.plot(places, peak, "_", color=INK, markersize=16, markeredgewidth=2, label="taken by the process")
+    blocks = max(row[KEY] for row in results.rows)
+    root = np.interp(np.sqrt(blocks), [row[KEY] for row in results.rows if row[KEY] > 0], places[1:])
+    memory.axvline(root, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
+    memory.set_title(f"Memory, {unit}")
+    legend_above(memory)
+    time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,
+             yerr=np.nan_to_num([row["step_std_ms"] for row in results.rows]), ecolor="#404040", capsize=2)
+    time.set_title("Time of a step, ms")
+    for axes in (memory, time):
+        axes.set_xticks(places, names)
+        axes.set_xlabel("blocks per checkpoint")
+        axes.grid(axis="x", visible=False)
+    return figure

@@ -1,0 +1,62 @@
+"""The orders in which gradients are summed: times, exposed communication, and a step of each on a time axis."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import BLUE, PHASES, VERMILION
+
+from experiments.table import spread
+
+KEY, BUCKET = "bench.strategies", "parallel.bucket_mbyte"
+TRANSFER = "#404040"
+
+
+def name_of(row):
+    return f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
+                                                                           "overlap": "each parameter, when ready"}[row[KEY]]
+
+
+def tables(results):
+    columns = ["ranks", "order", "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "outcome"]
+    return [(columns, [[row.ranks, name_of(row), spread(row["step_mean_ms"], row["step_std_ms"]), row["transfers"], row["communication_ms"],
+                        row["under_way_ms"], row["exposed_ms"], row.outcome] for row in results.rows])]
+
+
+def draw_step(axes, place, row):
+    """Phases and transfers of one step, two bars high, from its beginning."""
+    with row.file() as file:
+        timeline = plotting.columns(file["timeline"])
+    start = timeline["start_ms"].min()
+    for lane, label, begin, end in zip(*(timeline[name] for name in ("lane", "label", "start_ms", "end_ms"))):
+        is_transfer = lane == "communication"
+        colour = TRANSFER if is_transfer else PHASES.get(label)
+        if colour is not None:
+            axes.barh(place + (0.2 if is_transfer else -0.18), end - begin, left=begin - start, height=0.3 if is_transfer else 0.4,
+                      color=colour, edgecolor="white", linewidth=0.3 if is_transfer else 0)
+
+
+def draw(results):
+    height = 0.8 + 3.6 * len(results.ranks)
+    figure = plt.figure(figsize=(14, height + 0.4), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.4))
+    panels = upper.subplots(len(results.ranks), 2, squeeze=False, sharey="row", width_ratios=(1, 1.8))
+    for (time, steps), R in zip(panels, results.ranks):
+        rows = [row for row in results.rows if row.ranks == R]
+        places = np.arange(len(rows))
+        step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))
+        waiting = np.minimum(step, exposed)
+        time.barh(places, step - waiting, color=BLUE, height=0.6, label="computing")
+        time.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
+                  xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
+        time.set_title(f"Step on {R} ranks, ms")
+        time.set_yticks(places, [name_of(row) for row in rows])
+        time.set_ylim(len(rows) - 0.5, -0.5)
+        for place, row in enumerate(rows):
+            if row.outcome == "ok":
+                draw_step(steps, place, row)
+        steps.set_title("One step launched kernel by kernel, ms")
+        for axes in (time, steps):
+            axes.grid(axis="y", visible=False)
+    colours = {"computing": BLUE, "only waiting for communication": VERMILION, **{phase: PHASES[phase] for phase in ("forward", "backward", "optimizer")},
+               "transfers": TRANSFER}
+    lower.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in colours.items()], loc="center", ncol=6)
+    return figure

@@ -1,0 +1,171 @@
+"""Starts the launches of an experiment, and reads what they wrote."""
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import plotting
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FINISHED, OUT_OF_MEMORY = 0, 4
+
+
+class Refusal(Exception):
+    def __init__(self, code, words):
+        super().__init__(words)
+        self.code = code
+
+
+def note(words):
+    print(f"experiment: {words}", file=sys.stderr)
+
+
+class Program:
+    def __init__(self, preset):
+        self.path = os.environ.get("TESSERA_PROGRAM") or str(ROOT / "build" / preset / "tessera")
+        if not os.access(self.path, os.X_OK):
+            raise Refusal(3, f"there is no program {self.path}; scripts/build {preset} makes build/{preset}/tessera")
+        self.preset = preset
+        self.uses_gpus = re.search(r"^GPU code +(\S+)", self.ask("--show-config"), re.M).group(1) != "none"
+
+    def ask(self, *words):
+        answer = subprocess.run([self.path, *map(str, words)], capture_output=True, text=True)
+        if answer.returncode != 0:
+            raise Refusal(answer.returncode, answer.stderr.strip().removeprefix("tessera: "))
+        return answer.stdout
+
+    def run(self, ranks, deck, *words):
+        """The exit code; what the program says goes to standard error."""
+        command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, self.path, str(deck), *words]
+        return subprocess.run(command, stdout=sys.stderr).returncode
+
+    def places(self):
+        """How many ranks this machine has room for: GPUs, or cores."""
+        if not self.uses_gpus:
+            return len(os.sched_getaffinity(0)), "cores"
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            return len([word for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word]), "GPUs"
+        try:
+            listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
+        except OSError:
+            listed = ""
+        return len(re.findall(r"^GPU ", listed, re.M)), "GPUs"
+
+
+def launch_all(deck, overrides, ranks, preset, output):
+    program = Program(preset)
+    experiment = tomllib.loads(program.ask(deck, *overrides, "--print"))["experiment"]
+    rows = re.findall(r"^row (\S+)$", program.ask(deck, *overrides, "--check"), re.M)
+    try:
+        wanted = [int(word) for word in ranks.split(",")] if ranks else experiment.get("ranks", [1])
+    except ValueError:
+        raise Refusal(2, f"--ranks {ranks}: whole numbers with commas between them, such as 1,2,4") from None
+    room, what = program.places()
+    absent = [R for R in wanted if R > room]
+    if absent:
+        note(f"left out: {', '.join(map(str, absent))} ranks, this machine has {room} {what}")
+    if len(absent) == len(wanted):
+        raise Refusal(3, f"this experiment wants {' or '.join(map(str, wanted))} ranks, and this machine has {room} {what}")
+    for R in wanted:
+        if R > room:
+            continue
+        place = output / f"ranks_{R:04d}"
+        words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
+        launches = [[f'experiment.only=["{row}"]'] for row in rows] if experiment.get("fresh_processes") else [[]]
+        for own in launches:
+            code = program.run(R, deck, *own, *words)
+            if code != FINISHED:
+                raise Refusal(code, f"the launch on {R} rank{'s' if R > 1 else ''} ended with exit code {code}")
+
+
+class Row(dict):
+    """One row: its keys by name ("model.size") and its quantities by entry ("step_ms", "steps/loss:last")."""
+
+    name = reason = ""
+    ranks = exit_code = 0
+    seconds = float("nan")
+    folder = Path()
+
+    @property
+    def has_run(self):
+        return self.exit_code == FINISHED
+
+    @property
+    def outcome(self):
+        """"ok", or in a few words why there is no figure."""
+        if self.exit_code == OUT_OF_MEMORY:
+            return "out of memory"
+        if not self.has_run:
+            return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
+        return self.get("outcome", "ok")
+
+    def file(self):
+        """The row's own file, open: run.h5 or bench.h5."""
+        return h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r")
+
+
+class Results:
+    """The rows of all launches, and what the files say of where they ran."""
+
+    def __init__(self, output):
+        self.output, self.rows, self.info = output, [], {}
+        for path in sorted(output.glob("ranks_*/experiment.h5")):
+            with h5py.File(path, "r") as file:
+                self.info = dict(file["info"].attrs)
+                self._add(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+        if not self.rows:
+            raise Refusal(6, f"{output} holds no rows; run the experiment first")
+        self.ranks = sorted({row.ranks for row in self.rows})
+
+    def _add(self, file, folder, ranks):
+        columns = {}
+        file["keys"].visititems(lambda name, item: columns.__setitem__(name, plotting.values(item))
+                                if isinstance(item, h5py.Dataset) else None) if "keys" in file else None
+        file["record"].visititems(lambda name, item: columns.__setitem__(name, plotting.values(item))
+                                  if isinstance(item, h5py.Dataset) else None) if "record" in file else None
+        names, codes, reasons = (plotting.values(file[name]) for name in ("name", "exit_code", "reason"))
+        for i, number in enumerate(file["row"][...]):
+            row = Row({name: column[i] for name, column in columns.items()})
+            row.name, row.exit_code, row.reason, row.ranks = names[i], int(codes[i]), reasons[i], ranks
+            row.seconds = float(file["seconds"][i])
+            row.folder = folder / "rows" / f"{number:04d}_{row.name}"
+            self.rows.append(row)
+
+    def where(self, **values):
+        """The rows with these values; "__" in a name stands for a dot: where(model__size="small")."""
+        return [row for row in self.rows if all(row[key.replace("__", ".")] == value for key, value in values.items())]
+
+    def different(self, key):
+        """The values of a key, each once, in the order of the rows."""
+        return list(dict.fromkeys(row[key] for row in self.rows))
+
+    def heading(self):
+        return [str(self.info["devices"]).splitlines()[0] if self.info["devices"] else str(self.info["hosts"]).splitlines()[0],
+                f"tessera {self.info['version']}", str(self.info["git_hash"])[:12], "quick" if self.is_quick else ""]
+
+
+def draw(drawing, results, path):
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(plotting.STYLE):
+        figure = drawing(results)
+        plotting.heading(figure, results.heading())
+        figure.savefig(path)
+        plt.close(figure)
+
+
+def judge(results):
+    """The exit code of the first row that failed for another reason than memory; 0 if none did."""
+    for row in results.rows:
+        if row.exit_code not in (FINISHED, OUT_OF_MEMORY):
+            note(f"row {row.name} on {row.ranks} ranks ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
+            return row.exit_code
+    return 0
+
+
+def finite(values):
+    return np.asarray(values, float)[np.isfinite(np.asarray(values, float))]

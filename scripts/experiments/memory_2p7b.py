@@ -1,0 +1,71 @@
+"""Where a step's memory goes: peaks, the largest tensors at the peak, and timelines at the longest context."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import CATEGORIES, byte_unit
+
+T, FORMAT = "model.context_length", "precision.compute"
+MIB = 2.0**20
+
+
+class Timeline:
+    """Live bytes of one step, by category, and the tensors that live at any event."""
+
+    def __init__(self, row):
+        with row.file() as file:
+            self.events = plotting.columns(file["memory/events"])
+        signed = np.where(self.events["begin"] > 0, 1, -1) * self.events["bytes"]
+        self.live = {name: np.cumsum(np.where(self.events["category"] == name, signed, 0)) for name in CATEGORIES}
+        self.phase = self.events["phase"]
+        self.total = sum(self.live.values())
+
+    def peak(self, phases, without=()):
+        """Largest sum of live bytes in these phases, categories in `without` left out."""
+        live = self.total - sum((self.live[name] for name in without), np.zeros_like(self.total))
+        return live[np.isin(self.phase, phases)].max()
+
+    def largest(self, count):
+        """[(label, bytes)] of the largest tensors that live when the sum is largest."""
+        alive = {}
+        for label, nbytes, begins in list(zip(*(self.events[name] for name in ("label", "bytes", "begin"))))[:int(self.total.argmax()) + 1]:
+            if begins:
+                alive[label] = nbytes
+            else:
+                alive.pop(label, None)
+        return sorted(alive.items(), key=lambda item: -item[1])[:count]
+
+    def residual(self):
+        """Bytes of the residual stream, [B,T,C]: what the embedding gives."""
+        return self.events["bytes"][list(self.events["label"]).index("embedding.out")]
+
+
+def tables(results):
+    ran = [(row, Timeline(row)) for row in results.rows if row.has_run]
+    rows = [[row[T], row[FORMAT], line.peak(["setup", "forward"], ("gradients", "optimizer")) / MIB,
+             line.peak(["setup", "forward", "backward"], ("optimizer",)) / MIB, line.total.max() / MIB, line.phase[line.total.argmax()],
+             line.residual() / MIB, row.outcome] for row, line in ran]
+    rows += [[row[T], row[FORMAT], *[float("nan")] * 3, "-", float("nan"), row.outcome] for row in results.rows if not row.has_run]
+    yield ["T", "compute", "forward alone, MiB", "forward + backward, MiB", "step, MiB", "fullest in", "residual stream, MiB", "outcome"], rows
+    yield ["T", "compute", "largest tensors at the peak", "MiB"], [
+        [row[T], row[FORMAT], label, nbytes / MIB] for row, line in ran for label, nbytes in line.largest(5)]
+
+
+def draw(results):
+    longest = max(results.different(T))
+    rows = [row for row in results.where(model__context_length=longest) if row.has_run]
+    figure, panels = plt.subplots(1, max(len(rows), 1), figsize=(6.5 * max(len(rows), 1), 4.4), constrained_layout=True, squeeze=False, sharey=True)
+    for axes, row in zip(panels[0], rows):
+        line = Timeline(row)
+        factor, unit = byte_unit(line.total.max())
+        shown = {name: live / factor for name, live in line.live.items() if live.any()}
+        axes.stackplot(np.arange(len(line.total)), *shown.values(), labels=list(shown), colors=[CATEGORIES[name] for name in shown], step="post")
+        for phase in ("forward", "backward", "optimizer"):
+            first = list(line.phase).index(phase)
+            axes.axvline(first, color="#404040", linewidth=0.8, linestyle=":")
+            axes.text(first, 1.01 * line.total.max() / factor, " " + phase, fontsize=8, va="bottom")
+        axes.set_title(f"{row[FORMAT]}, T {longest:.0f}\n")
+        axes.set_ylabel(unit)
+        axes.set_xlabel("tensors that begin or end, in order")
+        axes.set_xlim(0.8 * list(line.phase).index("forward"), 1.04 * len(line.total))
+    panels[0][0].legend(loc="center left")
+    return figure

@@ -1,0 +1,41 @@
+"""The weighted sum in one kernel, and as products that are stored and then summed: time and rate of both passes."""
+import matplotlib.pyplot as plt
+import numpy as np
+from plotting import BLUE, ORANGE, VERMILION
+
+from experiments.parts import legend_above
+
+WAYS = (("weighted_sum", "one kernel", BLUE), ("weighted_sum_unfused", "products stored, then summed", ORANGE))
+PASSES = (("", "forward"), ("_backward", "backward"))
+
+
+def figures(row):
+    """{kernel: (ms, GB/s, of a copy's rate)} of one row."""
+    return dict(zip(row["kernel"].split(", "), zip(row["median_ms"], row["gbyte_per_s"], row["of_copy"]))) if row.has_run else {}
+
+
+def tables(results):
+    columns = ["dtype", "width", "pass", "one kernel, ms", "unfused, ms", "unfused / one", "one kernel, GB/s", "unfused, GB/s", "copy, GB/s"]
+    rows = []
+    for row in results.rows:
+        found = figures(row)
+        for suffix, name in PASSES if found else ():
+            (ours, our_rate, _), (plain, rate, _) = (found[way + suffix] for way, _, _ in WAYS)
+            rows.append([row["bench.dtypes"], row["bench.width"], name, ours, plain, plain / ours, our_rate, rate, found["copy"][1]])
+    return [(columns, rows)]
+
+
+def draw(results):
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
+    rows = [row for row in results.rows if row.has_run]
+    names = [f"{row['bench.dtypes']}, {row['bench.width']:.0f}" for row in rows]
+    for axes, (suffix, name) in zip(panels, PASSES):
+        for number, (way, label, colour) in enumerate(WAYS):
+            axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), [figures(row)[way + suffix][2] for row in rows], width=0.36, color=colour, label=label)
+        axes.axhline(1, color=VERMILION, linewidth=1, label="a copy")
+        axes.set_title(f"Rate of the {name} pass, of a copy's")
+        axes.set_xticks(np.arange(len(rows)), names)
+        axes.set_xlabel("number format, width")
+        axes.grid(axis="x", visible=False)
+    legend_above(panels[0])
+    return figure

@@ -1,0 +1,56 @@
+/// Rows of an experiment: the combinations that [experiment] describes, and what is recorded of each.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/settings.hpp"
+
+namespace tessera::config {
+
+constexpr std::size_t kMaxRows = 10000;
+
+/// One row: the keys that it sets, in the order in which they are set.
+struct RowKeys {
+  struct Assignment {
+    std::string key, value;  // the value as TOML
+    std::string table;       // of the deck, in which it stands: "product", "rows.NAME", "rows.NAME.product"
+  };
+  std::string name;  // of its variation and of its values, "flash2_4096_bf16": fit for a file's name
+  std::vector<Assignment> keys;
+};
+
+/// Number of rows that `experiment` describes; kMaxRows + 1 if there are more.
+std::size_t count_rows(const Experiment& experiment);
+
+/// The rows, at most kMaxRows: variation by variation, and of each every combination of the common lists and its own,
+/// the last list changing fastest. With experiment.quick the lists of when_quick replace those of the same keys.
+std::vector<RowKeys> expand(const Experiment& experiment);
+
+/// The keys that rows set, each once, in the order of the deck.
+std::vector<std::string> varied_keys(const Experiment& experiment);
+
+/// The tables of [experiment] as a deck has them; reads back to the same.
+std::string tables_text(const Experiment& experiment);
+
+enum class Statistic { values, mean, std, median, min, max, sum, count, first, last };  // values: all, as they are
+
+/// A dataset of a row's file, and what is kept of it.
+struct Recorded {
+  std::string path;
+  Statistic statistic = Statistic::values;
+};
+
+/// "DATASET" or "DATASET:STATISTIC"; nothing if the statistic is unknown or the dataset is not named.
+std::optional<Recorded> parse_recorded(std::string_view text);
+
+/// The file that a job of this kind writes in its directory; "" if none.
+std::string_view file_of(JobKind kind);
+
+/// The names of all statistics but `values`, with blanks between them.
+std::string statistic_names();
+
+}  // namespace tessera::config

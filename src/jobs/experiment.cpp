@@ -1,0 +1,340 @@
+/// The experiment job: runs each row that [experiment] describes as a job of its own, in this process, one by one.
+///
+/// A row has the folder rows/NNNN_<name> of job.directory, where its job writes what it always writes. A row that fails
+/// (out of memory, numbers, files, what this build or these ranks cannot do) keeps its exit code and reason, its memory
+/// is free again, and the next one runs. After each row experiment.h5 is written anew:
+///
+///   /info             attributes: format, version, git_hash, build, hosts, devices, transport, question, command, deck,
+///                     created
+///   /row              number of the row, that of its folder; the dimension scale of all others
+///   /name /exit_code /reason /seconds /resolved_deck    [row]; reason "" where the exit code is 0
+///   /keys/<key>       [row]  every key that rows set: numbers where all are, else text
+///   /record/<entry>   [row] what experiment.record names, or [row,entry] where it has several values; NaN or "" where
+///                     a row has none
+///
+/// A signal or experiment.time_limit_s ends the experiment after the row under way (a training row stops at its next
+/// step) with exit code 75. --resume auto goes on: rows that have run with the same resolved deck are kept, but for those
+/// that a signal stopped and those that failed for their files or the machine (exit codes 75, 6 and 3).
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "build_info.hpp"
+#include "config/availability.hpp"
+#include "config/experiment.hpp"
+#include "config/keys.hpp"
+#include "io/answer.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/experiment_record.hpp"
+#include "jobs/jobs.hpp"
+#include "jobs/stop.hpp"
+#include "jobs/together.hpp"
+#include "kernels/core/events.hpp"
+#include "kernels/core/words.hpp"
+#include "parallel/collective.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kFormatVersion = 1;
+
+/// How a row ended.
+struct Outcome {
+  Exit code = Exit::finished;
+  std::string reason;  // the message of its failure
+  double seconds = NAN;
+};
+
+/// Whether a resumed experiment keeps a row that ended so.
+bool is_final(Exit code) { return code != Exit::stopped && code != Exit::files && code != Exit::environment; }
+
+/// A value without quotes and the brackets of a list of one: what a table shows.
+std::string plain_text(std::string text) {
+  const auto strip = [&](char first, char last) {
+    if (text.size() >= 2 && text.front() == first && text.back() == last) text = text.substr(1, text.size() - 2);
+  };
+  if (text.find(',') == std::string::npos) strip('[', ']');
+  if (std::count(text.begin(), text.end(), '"') == 2) strip('"', '"');
+  return text;
+}
+
+std::optional<double> number_of(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+class ExperimentRun {
+ public:
+  explicit ExperimentRun(const Context& context)
+      : context_(context),
+        settings_(context.settings()),
+        rows_(context.deck.rows),
+        world_(context.world),
+        stop_(settings_.experiment.time_limit_s, "experiment.time_limit_s") {}
+
+  Exit run() {
+    if (context_.resume && *context_.resume != "auto") {
+      fail_together(world_, Exit::usage, "an experiment goes on in its own job.directory: type --resume auto");
+    }
+    directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
+    on_root(world_, [&] { context_.resume ? read_finished() : directory_->clear(); });
+    outcomes_.resize(rows_.size());
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (is_kept(i) || !is_chosen(rows_[i].name)) continue;
+      if (const std::string reason = agreed_stop(); !reason.empty()) return stopped(reason, i);
+      note(fmt::format("--- row {} of {}: {}\n", i + 1, rows_.size(), rows_[i].name));
+      on_root(world_, [&] { fs::remove_all(rows_[i].settings.job.directory); });
+      outcomes_[i] = outcome_of(rows_[i]);
+      note(outcomes_[i]->code == Exit::finished
+               ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcomes_[i]->seconds)
+               : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1, static_cast<int>(outcomes_[i]->code),
+                             outcomes_[i]->reason));
+      const auto watch = world_.watch("the file of the experiment", kPatience);
+      on_root(world_, [&] { write(); });
+    }
+    if (world_.rank() == 0) io::answer(summary());
+    on_root(world_, [&] { write(); });  // with --resume also what experiment.record has gained
+    return Exit::finished;
+  }
+
+ private:
+  std::string path() const { return (fs::path(settings_.job.directory) / "experiment.h5").string(); }
+
+  void note(const std::string& text) const {
+    if (world_.rank() == 0) io::answer(text);
+  }
+
+  // --- rows ----------------------------------------------------------------------------------------------------------
+
+  std::string agreed_stop() {
+    const auto watch = world_.watch("the exchange between rows", kPatience);
+    if (!world_.any(stop_.is_due())) return "";
+    for (const std::string& reason : world_.all_gather(stop_.reason())) {
+      if (!reason.empty()) return reason;
+    }
+    return "a request";  // which arrived between the two exchanges
+  }
+
+  Exit stopped(const std::string& reason, std::size_t next) {
+    note(fmt::format("stopped by {} before row {} of {}: go on with --resume auto\n", reason, next + 1, rows_.size()));
+    return Exit::stopped;
+  }
+
+  Outcome outcome_of(const config::DeckRow& row) {
+    Outcome outcome;
+    const double start_s = events::now_s();
+    try {
+      const config::Deck deck{row.settings, row.resolved, context_.deck.path, {}};
+      together(world_, [&] { config::check_build(row.settings, train::this_build()); });
+      outcome.code = run_job({deck, std::nullopt, context_.command, world_});
+      if (outcome.code == Exit::stopped) outcome.reason = "stopped on a limit or a signal";
+    } catch (const std::exception& caught) {
+      const Failure failure = failure_of(world_, caught);
+      const bool is_common = world_.size() == 1 || dynamic_cast<const CollectiveFailure*>(&caught) != nullptr;
+      if (!is_common || failure.code() == Exit::hang) {
+        leave_with(world_, caught);
+        throw;
+      }
+      outcome.code = failure.code();
+      outcome.reason = failure.what();
+    }
+    world_.stay();
+    Kokkos::fence();
+    outcome.seconds = events::now_s() - start_s;
+    return outcome;
+  }
+
+  bool is_chosen(const std::string& name) const {
+    const std::vector<std::string>& only = settings_.experiment.only;
+    return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
+  }
+
+  /// Whether the row is not to run: on every rank what rank 0 has read.
+  bool is_kept(std::size_t i) {
+    const auto found = finished_.find(rows_[i].resolved);
+    const std::string mine = found == finished_.end() || !is_final(found->second.code)
+                                 ? ""
+                                 : fmt::format("{} {} {}", static_cast<int>(found->second.code), found->second.seconds,
+                                               found->second.reason);
+    const std::string text = world_.broadcast(mine);
+    if (text.empty()) return false;
+    const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+    outcomes_[i] = Outcome{static_cast<Exit>(std::stoi(text)), text.substr(second + 1),
+                           std::stod(text.substr(first + 1, second - first - 1))};
+    note(fmt::format("--- row {} of {}: {} has run\n", i + 1, rows_.size(), rows_[i].name));
+    return true;
+  }
+
+  std::string summary() const {
+    std::map<Exit, std::vector<std::string>> failed;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (outcomes_[i] && outcomes_[i]->code != Exit::finished) failed[outcomes_[i]->code].push_back(rows_[i].name);
+    }
+    const auto ran = std::count_if(outcomes_.begin(), outcomes_.end(), [](const auto& o) { return o.has_value(); });
+    std::string text = fmt::format("{} of {}, in {}\n", ran, counted(std::ssize(rows_), "row"), path());
+    for (const auto& [code, names] : failed) {
+      text += fmt::format("exit code {}: {}\n", static_cast<int>(code), fmt::join(names, " "));
+    }
+    return text;
+  }
+
+  // --- the file ------------------------------------------------------------------------------------------------------
+
+  /// The rows that an earlier start has finished, by their resolved decks.
+  void read_finished() {
+    std::error_code error;
+    if (!fs::exists(path(), error)) return;
+    const io::h5::File file = io::h5::File::open(path());
+    const io::h5::Group info = file.group("info");
+    if (!info.has_attribute("format") || info.text("format") != "tessera-experiment" ||
+        info.integer("format_version") != kFormatVersion) {
+      throw Failure(Exit::files,
+                    fmt::format("{} is not an experiment of this version: use another job.directory", path()));
+    }
+    const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings();
+    const auto codes = file.dataset("exit_code").values<std::int64_t>();
+    const auto seconds = file.dataset("seconds").values<double>();
+    for (std::size_t i = 0; i < decks.size(); ++i) {
+      finished_[decks[i]] = {static_cast<Exit>(codes[i]), reasons[i], seconds[i]};
+    }
+  }
+
+  /// Writes the rows that have run. For rank 0.
+  void write() const {
+    std::vector<std::size_t> ran;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (outcomes_[i]) ran.push_back(i);
+    }
+    replace_file(path(), [&](io::h5::File& file) {
+      write_info(file);
+      std::vector<std::int64_t> numbers, codes;
+      std::vector<std::string> names, reasons, decks;
+      std::vector<double> seconds;
+      for (const std::size_t i : ran) {
+        numbers.push_back(static_cast<std::int64_t>(i) + 1);
+        codes.push_back(static_cast<std::int64_t>(outcomes_[i]->code));
+        names.push_back(rows_[i].name);
+        reasons.push_back(outcomes_[i]->reason);
+        decks.push_back(rows_[i].resolved);
+        seconds.push_back(outcomes_[i]->seconds);
+      }
+      io::h5::Dataset row = file.write("row", numbers, {"1", "number of the row, as in the name of its folder"});
+      row.make_scale("row");
+      file.write("name", names, {"1", "name of the row"}).attach_scale(row, 0);
+      file.write("exit_code", codes, {"1", "exit code of the row's job"}).attach_scale(row, 0);
+      file.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
+      file.write("seconds", seconds, {"s", "wall time of the row"}).attach_scale(row, 0);
+      file.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
+      for (const std::string& key : config::varied_keys(settings_.experiment)) write_key(file, row, key, ran);
+      for (const std::string& entry : settings_.experiment.record) write_record(file, row, entry, ran);
+    });
+  }
+
+  void write_info(io::h5::File& file) const {
+    io::h5::Group info = file.make_group("info");
+    info.set_attribute("format", "tessera-experiment");
+    info.set_attribute("format_version", kFormatVersion);
+    info.set_attribute("version", build_info::version());
+    info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
+    info.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+    info.set_attribute("hosts", world_.hosts());
+    info.set_attribute("devices", world_.devices());
+    info.set_attribute("ranks", std::int64_t{world_.size()});
+    info.set_attribute("transport", world_.size() > 1 ? world_.collectives().description() : "");
+    info.set_attribute("question", settings_.experiment.question);
+    info.set_attribute("rows", std::int64_t{std::ssize(rows_)});
+    info.set_attribute("command", context_.command);
+    info.set_attribute("deck", context_.deck.resolved);
+    info.set_attribute("created", created_);
+  }
+
+  void write_key(io::h5::File& file, const io::h5::Dataset& row, const std::string& name,
+                 const std::vector<std::size_t>& ran) const {
+    const config::Key& key = *config::find_key(name);
+    std::vector<std::string> texts;
+    std::vector<double> numbers;
+    for (const std::size_t i : ran) {
+      const auto given = rows_[i].given.find(name);  // "small" stays that, whatever else the row sets of its size
+      texts.push_back(
+          plain_text(given != rows_[i].given.end() ? given->second : config::value_text(key, rows_[i].settings)));
+      if (const auto number = number_of(texts.back())) numbers.push_back(*number);
+    }
+    const std::string path = "keys/" + name;
+    const std::string_view description = key.meaning.substr(0, key.meaning.find(". "));
+    const io::h5::Meaning meaning{key.unit == "-" ? "1" : key.unit, description};
+    if (numbers.size() == texts.size()) {
+      file.write(path, numbers, meaning).attach_scale(row, 0);
+    } else {
+      file.write(path, texts, meaning).attach_scale(row, 0);
+    }
+  }
+
+  void write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
+                    const std::vector<std::size_t>& ran) const {
+    const config::Recorded recorded = *config::parse_recorded(entry);
+    std::vector<Quantity> quantities(ran.size());
+    std::size_t width = 1;
+    const Quantity* known = nullptr;
+    for (std::size_t n = 0; n < ran.size(); ++n) {
+      const fs::path result =
+          fs::path(rows_[ran[n]].settings.job.directory) / config::file_of(settings_.experiment.job);
+      if (outcomes_[ran[n]]->code != Exit::finished && !fs::exists(result)) continue;
+      quantities[n] = read_quantity(result, recorded);
+      known = &quantities[n];
+      width = std::max({width, quantities[n].numbers.size(), quantities[n].texts.size()});
+    }
+    const bool is_text = known != nullptr && known->is_text;
+    const std::string units = known != nullptr ? known->units : "1";
+    const std::string description = known != nullptr ? known->description : "no row has it";
+    const std::string path = "record/" + entry;
+    if (is_text) {
+      std::vector<std::string> texts;
+      for (const Quantity& quantity : quantities) texts.push_back(fmt::format("{}", fmt::join(quantity.texts, ", ")));
+      file.write(path, texts, {units, description}).attach_scale(row, 0);
+      return;
+    }
+    std::vector<double> numbers;
+    for (const Quantity& quantity : quantities) {
+      numbers.insert(numbers.end(), quantity.numbers.begin(), quantity.numbers.end());
+      numbers.resize(numbers.size() + width - quantity.numbers.size(), NAN);
+    }
+    io::h5::Shape shape{std::ssize(ran)};
+    if (width > 1) shape.push_back(static_cast<std::int64_t>(width));
+    io::h5::Dataset dataset = file.write(path, shape, std::span<const double>(numbers), {units, description});
+    dataset.attach_scale(row, 0);
+    if (width > 1) dataset.set_label(1, "entry");
+  }
+
+  const Context& context_;
+  const config::Settings& settings_;
+  const std::vector<config::DeckRow>& rows_;
+  parallel::World& world_;
+  StopRequest stop_;
+  const std::string created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  std::optional<RunDirectory> directory_;
+  std::map<std::string, Outcome> finished_;       // of an earlier start, by resolved deck; rank 0
+  std::vector<std::optional<Outcome>> outcomes_;  // of each row, once it has one
+};
+
+}  // namespace
+
+Exit experiment(const Context& context) { return ExperimentRun(context).run(); }
+
+}  // namespace tessera::jobs

@@ -1,0 +1,88 @@
+#include "jobs/experiment_record.hpp"  // the contract is there; here is how
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "errors.hpp"
+#include "io/h5.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using config::Statistic;
+
+bool is_float(io::h5::Type type) { return type == io::h5::Type::float32 || type == io::h5::Type::float64; }
+
+std::vector<double> numbers_of(const io::h5::Dataset& dataset) {
+  if (is_float(dataset.type())) return dataset.values<double>();
+  const std::vector<std::int64_t> integers = dataset.values<std::int64_t>();
+  return {integers.begin(), integers.end()};
+}
+
+double middle_of(std::vector<double> sorted) {
+  std::sort(sorted.begin(), sorted.end());
+  return (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
+}
+
+double deviation_of(const std::vector<double>& numbers) {
+  const double count = static_cast<double>(numbers.size());
+  const double mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / count;
+  double squares = 0;
+  for (const double x : numbers) squares += (x - mean) * (x - mean);
+  return count > 1 ? std::sqrt(squares / (count - 1)) : 0;
+}
+
+}  // namespace
+
+double statistic_of(Statistic statistic, const std::vector<double>& all) {
+  std::vector<double> numbers;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(numbers), [](double x) { return !std::isnan(x); });
+  if (statistic == Statistic::count) return static_cast<double>(numbers.size());
+  if (numbers.empty()) return NAN;
+  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  switch (statistic) {
+    case Statistic::mean: return sum / static_cast<double>(numbers.size());
+    case Statistic::std: return deviation_of(numbers);
+    case Statistic::median: return middle_of(numbers);
+    case Statistic::min: return *std::min_element(numbers.begin(), numbers.end());
+    case Statistic::max: return *std::max_element(numbers.begin(), numbers.end());
+    case Statistic::sum: return sum;
+    case Statistic::first: return numbers.front();
+    case Statistic::last: return numbers.back();
+    case Statistic::values:
+    case Statistic::count: break;
+  }
+  throw std::logic_error("statistic_of: not a statistic of one number");
+}
+
+Quantity read_quantity(const std::filesystem::path& path, const config::Recorded& recorded) {
+  const io::h5::File file = io::h5::File::open(path);
+  if (!file.has(recorded.path)) {
+    throw Failure(Exit::files, fmt::format("{} has no dataset {}: correct experiment.record (h5ls -r shows them all)",
+                                           path.string(), recorded.path));
+  }
+  const io::h5::Dataset dataset = file.dataset(recorded.path);
+  Quantity quantity;
+  if (dataset.has_attribute("units")) quantity.units = dataset.text("units");
+  if (dataset.has_attribute("description")) quantity.description = dataset.text("description");
+  if (dataset.type() == io::h5::Type::text) {
+    if (recorded.statistic != Statistic::values) {
+      throw Failure(Exit::files,
+                    fmt::format("{}:/{} is text, which has no statistic: write \"{}\" in experiment.record",
+                                path.string(), recorded.path, recorded.path));
+    }
+    quantity.is_text = true;
+    quantity.texts = dataset.strings();
+  } else if (recorded.statistic == Statistic::values) {
+    quantity.numbers = numbers_of(dataset);
+  } else {
+    quantity.numbers = {statistic_of(recorded.statistic, numbers_of(dataset))};
+  }
+  return quantity;
+}
+
+}  // namespace tessera::jobs

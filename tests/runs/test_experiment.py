@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""The job `experiment`: its rows, those that fail, its file, and going on after a stop."""
+import os
+import signal
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import FILES, FINISHED, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+
+MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
+ROWS = f"""
+job.kind = "experiment"
+[experiment]
+job = "train"
+record = ["steps/loss", "steps/loss:last", "steps/step_time:median", "memory/peaks:max"]
+[experiment.product]
+precision.compute = ["fp32", "bf16"]
+[experiment.rows.small]
+train.batch_size = 2
+[experiment.rows.too_big]
+model.d_model = 16384
+model.num_heads = 64
+model.num_layers = 1000
+[experiment.rows.last]
+train.batch_size = 4
+[experiment.when_quick]
+train.steps = 2
+[model]
+{MODEL}
+[train]
+steps = 4
+"""
+NAMES = ["small_fp32", "small_bf16", "too_big_fp32", "too_big_bf16", "last_fp32", "last_bf16"]
+
+
+def contents(directory):
+    """{path: array} of experiment.h5, text as str."""
+    found = {}
+    with h5py.File(directory / "experiment.h5", "r") as file:
+        file.visititems(lambda name, item: found.__setitem__(name, item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...])
+                        if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+class Rows(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.rows = self.deck(ROWS, "rows.toml")
+        self.directory = self.folder / "runs/rows"
+
+    def test_a_row_that_fails_does_not_end_the_experiment(self):
+        result = self.run_deck(self.rows)
+        self.assertIn("exit code 4: too_big_fp32 too_big_bf16", result.out)
+        found = contents(self.directory)
+        self.assertEqual(list(found["name"]), NAMES)
+        self.assertEqual(list(found["exit_code"]), [FINISHED] * 2 + [OUT_OF_MEMORY] * 2 + [FINISHED] * 2)
+        for code, reason in zip(found["exit_code"], found["reason"]):
+            self.assertEqual(code == FINISHED, reason == "", reason)
+        self.assertIn("are available", found["reason"][2])
+        self.assertEqual(list(found["keys/precision.compute"]), ["fp32", "bf16"] * 3)
+        self.assertEqual(list(found["keys/train.batch_size"]), [2, 2, 8, 8, 4, 4])
+        self.assertEqual(found["record/steps/loss"].shape, (6, 4))
+        with h5py.File(self.directory / "experiment.h5", "r") as file:
+            self.assertEqual(file["record/steps/loss"].attrs["units"], "nat")
+            self.assertEqual(file["record/steps/loss"].dims[0].keys(), ["row"])
+            self.assertEqual(file["info"].attrs["format"], "tessera-experiment")
+            for name in ("version", "git_hash", "build", "hosts", "command", "deck", "created"):
+                self.assertTrue(file["info"].attrs[name], name)
+        for i, name in enumerate(NAMES):
+            run = self.directory / f"rows/{i + 1:04d}_{name}/run.h5"
+            if found["exit_code"][i] != FINISHED:
+                self.assertFalse(run.exists())
+                self.assertTrue(np.isnan(found["record/steps/loss"][i]).all())
+                continue
+            with h5py.File(run, "r") as file:
+                np.testing.assert_array_equal(file["steps/loss"][...], found["record/steps/loss"][i])
+                self.assertEqual(file["steps/loss"][-1], found["record/steps/loss:last"][i])
+                self.assertEqual(file["memory/peaks"][...].max(), found["record/memory/peaks:max"][i])
+
+    def test_a_row_gives_what_its_resolved_deck_gives_alone(self):
+        self.run_deck(self.rows, 'experiment.only=["last_fp32"]')
+        found = contents(self.directory)
+        self.assertEqual(list(found["name"]), ["last_fp32"])
+        alone = self.deck(found["resolved_deck"][0], "alone.toml")
+        self.run_deck(alone, f"job.directory={self.folder / 'alone'}")
+        with h5py.File(self.folder / "alone/run.h5", "r") as file:
+            np.testing.assert_array_equal(file["steps/loss"][...], found["record/steps/loss"][0])
+
+    def test_on_two_ranks(self):
+        self.run_deck(self.rows, "experiment.quick=true", ranks=2)
+        found = contents(self.directory)
+        self.assertEqual(list(found["exit_code"]), [FINISHED] * 2 + [OUT_OF_MEMORY] * 2 + [FINISHED] * 2)
+        self.assertEqual(found["record/steps/loss"].shape, (6, 2))
+
+    def test_a_directory_that_holds_one_is_not_overwritten(self):
+        self.run_deck(self.rows, "experiment.quick=true")
+        self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Go on after its finished rows")
+        self.run_deck(self.rows, "experiment.quick=true", "job.overwrite=true")
+
+    def test_resume_keeps_what_has_run(self):
+        self.run_deck(self.rows, 'experiment.only=["small_bf16", "too_big_fp32"]')
+        run = self.directory / "rows/0002_small_bf16/run.h5"
+        before = run.stat().st_mtime_ns
+        result = self.run_deck(self.rows, "--resume", "auto")
+        self.assertEqual(result.out.count(" has run\n"), 2, str(result))
+        self.assertEqual(run.stat().st_mtime_ns, before)
+        self.assertEqual(list(contents(self.directory)["name"]), NAMES)
+        result = self.run_deck(self.rows, "--resume", "auto", "train.steps=3")  # other rows: nothing is kept
+        self.assertNotIn(" has run\n", result.out)
+        self.assertEqual(contents(self.directory)["record/steps/loss"].shape, (6, 3))
+
+    def test_what_is_recorded_may_change(self):
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]')
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]', 'experiment.record=["steps/grad_norm:max"]', "--resume", "auto",
+                      says=" has run\n")
+        self.assertIn("record/steps/grad_norm:max", contents(self.directory))
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]', 'experiment.record=["steps/nothing"]', "--resume", "auto",
+                      code=FILES, says="has no dataset steps/nothing")
+
+
+class Questions(RunTest):
+    def test_every_row_is_checked_before_the_first_runs(self):
+        deck = self.deck(ROWS.replace("num_heads = 64", "num_heads = 100"))
+        for arguments in ((), ("--check",)):
+            self.run_deck(deck, *arguments, code=USAGE,
+                          says=["model.d_model  16384 is not a multiple of model.num_heads = 100 (row too_big_fp32)"])
+        self.assertFalse((self.folder / "runs").exists())
+        self.run_deck(self.deck(ROWS.replace("train.batch_size = 2", "train.batch_sise = 2")), code=USAGE,
+                      says="train.batch_sise  unknown key")
+
+    def test_check_names_the_rows_and_print_reads_back(self):
+        deck = self.deck(ROWS)
+        result = self.run_deck(deck, "--check")
+        self.assertEqual([line.removeprefix("row ") for line in result.out.splitlines()[1:]], NAMES)
+        printed = self.run_deck(deck, "--print").out
+        again = self.run_deck(self.deck(printed, "printed.toml"), "--print").out
+        self.assertEqual(again, printed.replace("  # default", ""))  # which is given there
+
+    def test_plan_has_every_row(self):
+        result = self.run_deck(self.deck(ROWS), "--plan")
+        self.assertEqual(result.out.count("\nper rank "), len(NAMES))
+
+
+class Stops(RunTest):
+    def test_signals_and_the_limit_end_it_in_order_and_it_goes_on(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 300"))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, None):
+            with self.subTest(signal=number):
+                where = f"job.directory={self.folder / str(number)}"
+                own = ["experiment.time_limit_s=1e-6"] if number is None else []
+                job = self.start(deck, where, *own, "train.steps=100000")
+                if number is not None:
+                    self.wait_until(lambda: "--- row 1 of 6" in job.printed() and "ms/step" in job.printed(), "the first row", job)
+                    os.kill(job.process.pid, number)
+                result = job.wait()
+                self.assertEqual(result.code, STOPPED, str(result))
+                self.assertIn(f"stopped by {number.name if number else 'experiment.time_limit_s'} before row", result.out)
+                again = self.run_deck(deck, where, "train.steps=2", "--resume", "auto")
+                self.assertNotIn(" has run\n", again.out)
+                self.assertEqual(list(contents(self.folder / str(number))["name"]), NAMES)
+
+    def test_a_second_interrupt_does_not_wait(self):
+        job = self.start(self.deck(ROWS), "train.steps=1000000", "trace.every_steps=1000000")
+        self.wait_until(lambda: "ms/step" in job.printed() or "--- row 1" in job.printed(), "the first row", job)
+        for _ in range(100):
+            end_all([job.process.pid, *descendants(job.process.pid)], signal.SIGINT)
+            if job.process.poll() is not None:
+                break
+        self.assertIn(job.wait().code, (130, STOPPED))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Every experiment of input/experiments, in its quick variant: it runs, prints its table and draws its picture."""
+import os
+import subprocess
+import sys
+import unittest
+
+from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
+
+SCRIPT = SOURCE / "scripts/experiment"
+NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
+
+
+class Experiments(RunTest):
+    def script(self, *arguments, code=0):
+        environment = {**os.environ, "TESSERA_PROGRAM": str(PROGRAM)}
+        result = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], cwd=self.folder, env=environment, capture_output=True,
+                                text=True, errors="replace", timeout=5 * LIMIT_S)
+        self.assertEqual(result.returncode, code, result.stdout[-3000:] + result.stderr[-3000:])
+        return result
+
+    def test_quick(self):
+        for name in NAMES:
+            with self.subTest(experiment=name):
+                result = self.script(name, "--quick")
+                output = self.folder / f"runs/experiments/{name}-quick"
+                self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and rows")
+                self.assertNotIn("exit ", result.stdout)
+                self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
+                self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
+
+    def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
+        plain = self.script("step", "--quick").stdout.splitlines()
+        again = self.script("step", "--quick", "--redraw").stdout.splitlines()
+        self.assertEqual(plain, again)
+        markdown = self.script("step", "--quick", "--redraw", "--markdown").stdout.splitlines()
+        self.assertRegex(markdown[1], r"^\|( :?-+:? \|)+$")
+        self.assertEqual(len(markdown), len(plain) + 1)
+
+    def test_the_list_has_every_question(self):
+        lines = self.script("--list").stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], NAMES)
+        for line in lines:
+            self.assertRegex(line, r"\?$")
+
+    def test_what_cannot_be_run_is_refused_by_name(self):
+        self.assertIn("there is no experiment steps; one of:", self.script("steps", code=2).stderr)
+        self.assertIn("this machine has", self.script("comm", "--quick", "--ranks", "4096", code=3).stderr)
+        self.assertIn("nearest: model.d_model", self.script("step", "--quick", "model.d_modl=3", code=2).stderr)
+
+    def test_every_experiment_has_a_section_and_a_module(self):
+        page = (SOURCE / "input/experiments/README.md").read_text()
+        for name in NAMES:
+            self.assertIn(f"\n## {name}\n", page)
+            self.assertTrue((SOURCE / f"scripts/experiments/{name}.py").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,166 @@
+#include "config/experiment.hpp"
+
+#include <algorithm>
+
+#include "support.hpp"
+
+namespace tessera::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::string_view kDeck = R"(
+job = {kind = "experiment", directory = "out"}
+[experiment]
+job = "bench.attention"
+record = ["forward_ms", "steps/loss:last"]
+[experiment.product]
+bench.lengths = [256, 1024]
+precision.compute = ["fp32", "bf16"]
+[experiment.rows.zeta]
+bench.warmup = 1
+[experiment.rows.alpha]
+bench.warmup = 2
+product.bench.heads = [1, 2, 3]
+[experiment.when_quick]
+bench.repeats = 3
+product.bench.lengths = [128]
+[bench]
+repeats = 20
+)";
+
+std::vector<std::string> names(const Deck& deck) {
+  std::vector<std::string> all;
+  for (const DeckRow& row : deck.rows) all.push_back(row.name);
+  return all;
+}
+
+TEST(Experiment, rows_are_variations_times_products_in_the_order_of_the_deck) {
+  const Deck deck = parse_deck(kDeck, "deck.toml");
+  ASSERT_EQ(deck.rows.size(), 4u + 12u);
+  EXPECT_EQ(count_rows(deck.settings.experiment), deck.rows.size());
+  EXPECT_EQ(deck.rows[0].name, "zeta_256_fp32");
+  EXPECT_EQ(deck.rows[3].name, "zeta_1024_bf16");
+  EXPECT_EQ(deck.rows[4].name, "alpha_256_fp32_1");
+  EXPECT_EQ(deck.rows[15].name, "alpha_1024_bf16_3");
+  EXPECT_THAT(varied_keys(deck.settings.experiment),
+              ElementsAre("bench.warmup", "bench.lengths", "precision.compute", "bench.heads"));
+}
+
+TEST(Experiment, a_row_is_a_deck_of_its_own) {
+  const DeckRow row = parse_deck(kDeck, "deck.toml").rows[15];
+  EXPECT_EQ(row.settings.job.kind, JobKind::bench_attention);
+  EXPECT_THAT(row.settings.job.directory, testing::EndsWith("out/rows/0016_alpha_1024_bf16_3"));
+  EXPECT_THAT(row.settings.bench.lengths, ElementsAre(1024)) << "a value of a list is a list of one";
+  EXPECT_EQ(row.settings.bench.heads, 3);
+  EXPECT_EQ(row.settings.bench.warmup, 2);
+  EXPECT_EQ(row.settings.bench.repeats, 20);
+  EXPECT_EQ(row.settings.precision.compute, Precision::bf16);
+  EXPECT_TRUE(row.settings.experiment == Experiment{});
+  EXPECT_TRUE(parse_deck(row.resolved, "resolved.toml").settings == row.settings);
+  EXPECT_THAT(row.resolved, HasSubstr("heads = 3  # of this row\n"));
+}
+
+TEST(Experiment, the_resolved_deck_reads_back) {
+  const Deck deck = parse_deck(kDeck, "deck.toml");
+  const Deck again = parse_deck(deck.resolved, "deck.toml");
+  EXPECT_TRUE(again.settings == deck.settings);
+  EXPECT_EQ(names(again), names(deck));
+  for (std::size_t i = 0; i < deck.rows.size(); ++i) EXPECT_TRUE(again.rows[i].settings == deck.rows[i].settings);
+}
+
+TEST(Experiment, quick_sets_keys_and_replaces_lists) {
+  const Deck deck = parse_deck(kDeck, "deck.toml", {"experiment.quick=true"});
+  ASSERT_EQ(deck.rows.size(), 2u + 6u);
+  for (const DeckRow& row : deck.rows) {
+    EXPECT_THAT(row.settings.bench.lengths, ElementsAre(128));
+    EXPECT_EQ(row.settings.bench.repeats, 3);
+  }
+}
+
+TEST(Experiment, the_command_line_wins_over_the_base_and_over_when_quick) {
+  for (const DeckRow& row : parse_deck(kDeck, "deck.toml", {"experiment.quick=true", "bench.repeats=5"}).rows)
+    EXPECT_EQ(row.settings.bench.repeats, 5);
+}
+
+TEST(Experiment, lists_are_replaced_on_the_command_line) {
+  const Deck deck = parse_deck(kDeck, "deck.toml", {"experiment.product={bench={lengths=[8], heads=[4]}}"});
+  EXPECT_THAT(names(deck), ElementsAre("zeta_8_fp32", "zeta_8_bf16", "alpha_8_fp32_4", "alpha_8_bf16_4"));
+}
+
+TEST(Experiment, a_deck_without_variations_has_one_row_or_those_of_its_product) {
+  EXPECT_THAT(names(parse_deck("job.kind = 'experiment'\n", "deck.toml")), ElementsAre("deck"));
+  EXPECT_THAT(
+      names(parse_deck("job.kind = 'experiment'\nexperiment.product.model.size = ['small', 'xl']\n", "deck.toml")),
+      ElementsAre("small", "xl"));
+}
+
+TEST(Experiment, a_size_of_a_row_fills_the_numbers_that_the_deck_leaves_out) {
+  const Deck deck = parse_deck(
+      "job.kind = 'experiment'\nmodel.size = 'small'\nmodel.d_ff = 64\nexperiment.product.model.size = ['large']\n",
+      "deck.toml");
+  EXPECT_EQ(deck.rows[0].settings.model.d_model, 1280);
+  EXPECT_EQ(deck.rows[0].settings.model.d_ff, 64);
+}
+
+TEST(ExperimentFaults, all_are_gathered_and_say_where_and_in_which_row) {
+  const std::string text = deck_refusal(
+      "job.kind = 'experiment'\n"
+      "[experiment]\n"
+      "record = ['loss:middle']\n"
+      "[experiment.rows.one]\n"
+      "model.d_model = 100\n"
+      "model.num_heads = 3\n"
+      "model.heads = 3\n"
+      "job.directory = 'x'\n"
+      "[experiment.product]\n"
+      "train.steps = [1, -1, 'two']\n"
+      "train.graph = true\n"
+      "[train]\n"
+      "batch_size = 0\n");
+  for (const char* part : {
+           "experiment.record  \"loss:middle\" names no statistic",
+           "deck.toml:5:17  model.d_model  100 is not a multiple of model.num_heads = 3 (row one_1)",
+           "deck.toml:7:15  model.heads  unknown key",
+           "job.directory  is of the whole experiment, not of a row",
+           "train.steps  -1 is out of range (row one_-1)",
+           "train.steps  is the string \"two\" (row one_two)",
+           "train.graph  is not a list of values",
+           "deck.toml:13:14  train.batch_size  0 is out of range",
+       })
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_EQ(count(text, "is not a multiple"), 1) << "once, not in every row";
+}
+
+TEST(ExperimentFaults, a_key_that_would_be_ignored_is_refused) {
+  const std::string text(kDeck);
+  EXPECT_THAT(deck_refusal(text, {"bench.lengths=[512]"}),
+              HasSubstr("would be ignored: rows of the experiment set it  legal: 'experiment.product={bench.lengths="));
+  EXPECT_THAT(deck_refusal(text, {"job.kind=train"}), HasSubstr("so [experiment] would be ignored"));
+  EXPECT_THAT(deck_refusal(text, {"job.output=x.h5"}), HasSubstr("every row writes into its own folder"));
+  EXPECT_THAT(deck_refusal(text, {"experiment.when_quick={product={bench={batch=[1]}}}"}),
+              HasSubstr("no product has it"));
+  EXPECT_THAT(deck_refusal(text, {"experiment.job=experiment"}), HasSubstr("is not a word of this key"));
+}
+
+TEST(ExperimentFaults, more_rows_than_anyone_reads_are_refused) {
+  std::string list = "0";
+  for (int i = 1; i <= 101; ++i) list += ", " + std::to_string(i);
+  EXPECT_THAT(deck_refusal("job.kind = 'experiment'\n[experiment.product]\njob.seed = [" + list +
+                           "]\ntrain.sample_tokens = [" + list + "]\n"),
+              HasSubstr("describes too many rows  legal: at most 10000 rows"));
+}
+
+TEST(Recorded, is_a_dataset_with_or_without_a_statistic) {
+  EXPECT_EQ(parse_recorded("steps/loss")->statistic, Statistic::values);
+  EXPECT_EQ(parse_recorded("steps/loss:median")->path, "steps/loss");
+  EXPECT_EQ(parse_recorded("steps/loss:median")->statistic, Statistic::median);
+  EXPECT_FALSE(parse_recorded("steps/loss:"));
+  EXPECT_FALSE(parse_recorded(":last"));
+  EXPECT_FALSE(parse_recorded(""));
+}
+
+}  // namespace
+}  // namespace tessera::config
