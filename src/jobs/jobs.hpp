@@ -40,5 +40,7 @@ Exit bench_kernels(const Context& context);
 Exit bench_step(const Context& context);
 Exit bench_comm(const Context& context);
 Exit bench_strategies(const Context& context);
+Exit bench_decode(const Context& context);
+Exit bench_generate(const Context& context);
 
 }  // namespace tessera::jobs

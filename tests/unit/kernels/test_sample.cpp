@@ -97,8 +97,8 @@ TYPED_TEST(Sample, temperature_zero_takes_the_largest_and_the_first_of_equals) {
 TYPED_TEST(Sample, of_equal_logits_top_k_keeps_the_first) {
   for (const int V : {64, 1500, 20000}) {
     std::vector<double> in(V, 1.5);  // one of them larger, some smaller
-    in[V - 2] = 2;
     for (int v = 0; v < V; v += 3) in[v] = -1;
+    in[V - 2] = 2;
     std::vector<int> seen(V);
     for (const auto& tokens : draw<TypeParam>(in, 1, {.temperature = 1, .top_k = 4}, 200)) ++seen[tokens[0]];
     for (int v = 0; v < V; ++v) EXPECT_EQ(seen[v] > 0, v == 1 || v == 2 || v == 4 || v == V - 2) << v;

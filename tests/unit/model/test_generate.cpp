@@ -17,7 +17,6 @@ namespace {
 
 using kernels::AttentionKind;
 using model::GenerateOptions;
-using model::sample_token;
 
 /// Generation without a cache: every token from a full forward pass over the tokens that the cache would hold.
 template <class Scalar>
@@ -129,61 +128,83 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
             generate_slowly(pass, {4}, 9));
 }
 
-// --- sampling -------------------------------------------------------------------------------------------------------
+// --- several prompts ------------------------------------------------------------------------------------------------
 
-constexpr double kAlmostOne = 1 - 0x1p-53;
-const std::vector<double> kLogits = {0.5, 2.0, -1.0, 2.0, 1.5};
+template <class Scalar>
+std::vector<std::vector<int>> generate_all(Generate<Scalar>& with, const std::vector<std::vector<int>>& prompts,
+                                           const GenerateOptions& options, std::int64_t parts = 0) {
+  return model::generate<Device, Scalar>(
+      Device(), with.golden.shape, with.golden.table, with.pass.weights(),
+      {.attention = AttentionKind::flash2, .math = kernels::GemmMath::full, .decode_parts = parts}, prompts, options,
+      with.nobody);
+}
 
-TEST(SampleToken, temperature_zero_takes_the_largest_and_the_first_of_equals) {
-  for (const double u : {0.0, 0.5, kAlmostOne}) {
-    EXPECT_EQ(sample_token(kLogits, 0, 0, u), 1);
-    EXPECT_EQ(sample_token(kLogits, 0, 3, u), 1);
-    EXPECT_EQ(sample_token({-3.0}, 0, 0, u), 0);
+/// Of different lengths, up to and beyond a context of 24 tokens.
+std::vector<std::vector<int>> prompts_of(int count) {
+  std::vector<std::vector<int>> prompts;
+  for (int b = 0; b < count; ++b) prompts.push_back(uniform_int(1 + 7 * b % 31, 90 + b, 0, 61));
+  return prompts;
+}
+
+TYPED_TEST(Generate, of_several_prompts_continues_each_as_if_alone) {
+  // 5 sequences take the few-row products, as one does: the same bits, whatever the dtype
+  const auto prompts = prompts_of(5);
+  const GenerateOptions greedy{.max_tokens = 61, .temperature = 0};
+  const auto together = generate_all(*this, prompts, greedy);
+  ASSERT_EQ(together.size(), prompts.size());
+  for (std::size_t b = 0; b < prompts.size(); ++b) EXPECT_EQ(together[b], this->generate(prompts[b], greedy)) << b;
+}
+
+TEST(GenerateMany, sequences_take_other_kernels_and_give_the_same_tokens) {
+  struct With : Generate<double> {
+    void TestBody() override {}
+  } with;
+  const auto prompts = prompts_of(11);  // more than the few-row products take
+  const GenerateOptions greedy{.max_tokens = 40, .temperature = 0};
+  const auto together = generate_all(with, prompts, greedy);
+  for (std::size_t b = 0; b < prompts.size(); ++b) EXPECT_EQ(together[b], with.generate(prompts[b], greedy)) << b;
+}
+
+TYPED_TEST(Generate, parts_of_the_keys_change_no_more_than_roundings) {
+  if (sizeof(TypeParam) == 2) GTEST_SKIP() << "roundings to 16 bits may change the largest of 61 logits";
+  const auto prompts = prompts_of(3);
+  const GenerateOptions greedy{.max_tokens = 61, .temperature = 0};
+  const auto whole = generate_all(*this, prompts, greedy, 1);
+  for (const std::int64_t parts : {2, 3, 16}) EXPECT_EQ(generate_all(*this, prompts, greedy, parts), whole) << parts;
+}
+
+TYPED_TEST(Generate, sequences_with_one_prompt_differ_and_end_by_themselves) {
+  const std::vector<std::vector<int>> prompts(3, {1, 2, 3});
+  GenerateOptions options{.max_tokens = 40, .temperature = 1.5, .top_k = 0, .seed = 3};
+  const auto all = generate_all(*this, prompts, options);
+  EXPECT_EQ(all[0], this->generate(prompts[0], options)) << "the first of several draws what one alone does";
+  EXPECT_NE(all[0], all[1]);
+  EXPECT_NE(all[1], all[2]);
+  options.end_of_text = all[1][7];
+  const auto ended = generate_all(*this, prompts, options);
+  for (int b = 0; b < 3; ++b) {
+    auto last = std::find(all[b].begin(), all[b].end(), options.end_of_text);
+    if (last != all[b].end()) ++last;
+    EXPECT_EQ(ended[b], std::vector<int>(all[b].begin(), last)) << b;
   }
 }
 
-TEST(SampleToken, top_1_is_the_largest_whatever_the_temperature) {
-  for (const double u : {0.0, 0.5, kAlmostOne}) EXPECT_EQ(sample_token(kLogits, 100, 1, u), 1);
+TYPED_TEST(Generate, makes_the_same_launches_in_every_step) {
+  GenerateOptions options{.max_tokens = 30, .seed = 9};
+  int steps = 0;
+  options.run_step = [&](const std::function<void()>& enqueue) {
+    ++steps;
+    enqueue();
+  };
+  GenerateOptions plain = options;
+  plain.run_step = {};
+  EXPECT_EQ(this->generate({7}, options), this->generate({7}, plain));
+  EXPECT_EQ(steps, 30);
 }
 
-TEST(SampleToken, draws_each_token_as_often_as_its_softmax_says) {
-  for (const double temperature : {0.5, 1.0, 3.0}) {
-    for (const std::int64_t top_k : {0, 2, 4, 5, 99}) {
-      const std::vector<int> order = {1, 3, 4, 0, 2};  // by size, equals in order
-      const std::size_t kept = top_k == 0 ? 5 : std::min<std::size_t>(5, top_k);
-      double sum = 0;
-      for (std::size_t i = 0; i < kept; ++i) sum += std::exp(kLogits[order[i]] / temperature);
-      const int draws = 20000;
-      std::vector<int> counts(5, 0);
-      for (int i = 0; i < draws; ++i) ++counts[sample_token(kLogits, temperature, top_k, (i + 0.5) / draws)];
-      for (std::size_t i = 0; i < 5; ++i) {
-        const double expected = i < kept ? draws * std::exp(kLogits[order[i]] / temperature) / sum : 0;
-        EXPECT_NEAR(counts[order[i]], expected, 1.01)
-            << "token " << order[i] << ", T " << temperature << ", top " << top_k;
-      }
-    }
-  }
-}
-
-TEST(SampleToken, the_edges_of_u_are_the_first_and_the_last_token) {
-  EXPECT_EQ(sample_token(kLogits, 1, 0, 0), 1);
-  EXPECT_EQ(sample_token(kLogits, 1, 0, kAlmostOne), 2);
-  EXPECT_EQ(sample_token(kLogits, 1, 3, kAlmostOne), 4);
-}
-
-TEST(SampleToken, huge_logits_do_not_overflow) {
-  EXPECT_EQ(sample_token({1e6, 1e6 - 1e3, -1e6}, 0.1, 0, kAlmostOne), 0);
-  EXPECT_EQ(sample_token({-1e300, -1e300}, 1, 0, 0.7), 1);
-}
-
-TEST(SampleToken, never_draws_a_token_without_probability) {
-  // a remainder of u from rounding must not select it
-  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    std::vector<double> logits = uniform(7, seed, -5, 5);
-    logits.push_back(-HUGE_VAL);
-    logits.push_back(-1e5);
-    EXPECT_LT(sample_token(logits, 1, 0, kAlmostOne), 7) << "seed " << seed;
-  }
+TYPED_TEST(Generate, top_1_is_greedy_whatever_the_temperature) {
+  EXPECT_EQ(this->generate({1, 2, 3}, {.max_tokens = 50, .temperature = 5, .top_k = 1}),
+            this->generate({1, 2, 3}, {.max_tokens = 50, .temperature = 0}));
 }
 
 }  // namespace
