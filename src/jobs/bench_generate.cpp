@@ -90,24 +90,24 @@ void measure(const config::Settings& settings, const model::Shape& shape, const 
   double prompt_begins_s = NAN;
   std::vector<double> read_s;  // when the host is about to ask for a token
   model::Hooks no_hooks;
-  model::generate<Exec, Scalar>(exec, shape, table,
-                                model::places_in<Scalar, Accum<Scalar>>(table, weights.data(), nullptr), how, prompts,
-                                {.max_tokens = shape.T - row.prompt,
-                                 .temperature = settings.generate.temperature,
-                                 .top_k = settings.generate.top_k,
-                                 .seed = settings.job.seed,
-                                 .end_of_text = -1,
-                                 .is_cut =
-                                     [&] {
-                                       read_s.push_back(events::now_s());
-                                       return false;
-                                     },
-                                 .begins_pass =
-                                     [&] {
-                                       if (std::isnan(prompt_begins_s)) prompt_begins_s = events::now_s();
-                                     },
-                                 .run_step = step_runner(exec, settings.generate)},
-                                no_hooks);
+  model::generate_together<Exec, Scalar>(
+      exec, shape, table, model::places_in<Scalar, Accum<Scalar>>(table, weights.data(), nullptr), how, prompts,
+      {.max_tokens = shape.T - row.prompt,
+       .temperature = settings.generate.temperature,
+       .top_k = settings.generate.top_k,
+       .seed = settings.job.seed,
+       .end_of_text = -1,
+       .is_cut =
+           [&] {
+             read_s.push_back(events::now_s());
+             return false;
+           },
+       .begins_pass =
+           [&] {
+             if (std::isnan(prompt_begins_s)) prompt_begins_s = events::now_s();
+           },
+       .run_step = step_runner(exec, settings.generate)},
+      no_hooks);
   if (row.prompt > 1) row.prompt_s = read_s.front() - prompt_begins_s;
   std::vector<double> seconds;
   for (std::size_t i = 2 + bench.warmup; i < read_s.size(); ++i) seconds.push_back(read_s[i] - read_s[i - 1]);

@@ -81,10 +81,11 @@ std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKer
 }
 
 template <class Exec, class Scalar>
-std::vector<std::vector<int>> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
-                                       const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
-                                       const std::vector<std::vector<int>>& prompts, const GenerateOptions& options,
-                                       Hooks& hooks) {
+std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
+                                                const UnitPlaces<Scalar, Accum<Scalar>>& places,
+                                                const GenerateKernels& how,
+                                                const std::vector<std::vector<int>>& prompts,
+                                                const GenerateOptions& options, Hooks& hooks) {
   for (const std::vector<int>& prompt : prompts) require_tokens(shape, prompt);
   const int B = static_cast<int>(prompts.size()), T = static_cast<int>(shape.T);
   std::vector<std::vector<int>> generated(B);
@@ -169,7 +170,7 @@ std::vector<std::vector<int>> generate(const Exec& exec, const Shape& shape, con
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)                                                                             \
-  template std::vector<std::vector<int>> generate<Exec, Scalar>(                                                      \
+  template std::vector<std::vector<int>> generate_together<Exec, Scalar>(                                             \
       const Exec&, const Shape&, const ParamTable&, const UnitPlaces<Scalar, Accum<Scalar>>&, const GenerateKernels&, \
       const std::vector<std::vector<int>>&, const GenerateOptions&, Hooks&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)

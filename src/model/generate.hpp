@@ -64,18 +64,18 @@ struct GenerationMemory {
 ///         does not fit, std::invalid_argument for an empty prompt.
 /// Limits  only the last context_length tokens of a prompt are used.
 template <class Exec, class Scalar>
-std::vector<std::vector<int>> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
-                                       const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
-                                       const std::vector<std::vector<int>>& prompts, const GenerateOptions& options,
-                                       Hooks& hooks);
+std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
+                                                const UnitPlaces<Scalar, Accum<Scalar>>& places,
+                                                const GenerateKernels& how,
+                                                const std::vector<std::vector<int>>& prompts,
+                                                const GenerateOptions& options, Hooks& hooks);
 
 /// The same for one prompt.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
                           const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
                           const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks) {
-  return generate<Exec, Scalar>(exec, shape, table, places, how, std::vector<std::vector<int>>{prompt}, options, hooks)
-      .front();
+  return generate_together<Exec, Scalar>(exec, shape, table, places, how, {prompt}, options, hooks).front();
 }
 
 /// Bytes that generate() allocates. Arithmetic only.
