@@ -67,13 +67,13 @@ struct SampleTokens<Exec, Scalar>::Row {
   };
   /// The largest rank, and the smallest of the maxima of the row's strips (0 if some strips are empty).
   KOKKOS_FUNCTION Range range() const {
-    const int packets = V / kWidth;
+    const int packets = V / kWidth, strips = kStrips;
     Kokkos::MinMaxScalar<Rank<Scalar>> maxima;
     Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, kStrips),
+        Kokkos::TeamVectorRange(team, strips),
         [&](int strip, Kokkos::MinMaxScalar<Rank<Scalar>>& found) {
           Rank<Scalar> top = 0;
-          for (int p = strip; p < packets; p += kStrips) {
+          for (int p = strip; p < packets; p += strips) {
             const auto logits_p = load<kWidth>(logits + std::int64_t{p} * kWidth);
             for (int i = 0; i < kWidth; ++i) {
               const Rank<Scalar> rank = rank_of(stored(logits_p, i));
@@ -84,7 +84,7 @@ struct SampleTokens<Exec, Scalar>::Row {
           if (top > found.max_val) found.max_val = top;
         },
         Kokkos::MinMax<Rank<Scalar>>(maxima));
-    return {packets < kStrips ? Rank<Scalar>(0) : maxima.min_val, maxima.max_val};
+    return {packets < strips ? Rank<Scalar>(0) : maxima.min_val, maxima.max_val};
   }
 
   KOKKOS_FUNCTION int count_from(Rank<Scalar> bound) const {
