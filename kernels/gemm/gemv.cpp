@@ -129,13 +129,22 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, cons
     w_row[t] = &w(is_gated && t >= kTile / 2 ? N + inside : inside, 0);
   }
 
-  // 1. this lane's share of the sums
+  // 1. this lane's share of the sums; the next packets of W are on their way while these are used
+  const int packets = K / kWidth;
+  Packet<Scalar, kWidth> w_next[kTile];
+  const auto read = [&](int p) {
+    if (p >= packets) return;
+    TESSERA_UNROLL
+    for (int t = 0; t < kTile; ++t) w_next[t] = load<kWidth>(w_row[t] + p * kWidth);
+  };
   Real sums[kRows][kResults] = {};
-  for (int p = lane_of(team); p < K / kWidth; p += kLanes) {
+  read(lane_of(team));
+  for (int p = lane_of(team); p < packets; p += kLanes) {
     const int column = p * kWidth;
     Packet<Scalar, kWidth> w_p[kTile];
     TESSERA_UNROLL
-    for (int t = 0; t < kTile; ++t) w_p[t] = load<kWidth>(w_row[t] + column);
+    for (int t = 0; t < kTile; ++t) w_p[t] = w_next[t];
+    read(p + kLanes);
     TESSERA_UNROLL
     for (int m = 0; m < kRows; ++m) {
       if (m >= M) break;

@@ -236,18 +236,24 @@ KOKKOS_FUNCTION void DecodeAttention<Exec, Scalar>::operator()(Groups<kWidth, kG
     for (int i = 0; i < kWidth; ++i) q_row[slot][i] = scale * q_p[i];
   });
 
-  // 2. the keys, kGroups * kAtOnce at a time. All lanes of the team take the same turns: they exchange values.
+  // 2. the keys, kGroups * kAtOnce at a time. All lanes of the team take the same turns: they exchange values. The next
+  //    keys are on their way while the values of this turn are added, the next values while the next scores are computed
+  constexpr int kTurn = kGroups * kAtOnce;
   const Scalar *k_rows = &k(place.b, place.h, 0, 0), *v_rows = &v(place.b, place.h, 0, 0);
   const std::int64_t k_stride = k.stride(2), v_stride = v.stride(2);
-  Real top = -HUGE_VAL, sum = 0;
-  for (int first = place.first; first < place.last; first += kGroups * kAtOnce) {
-    Packet<Scalar, kWidth> k_p[kAtOnce][kSlots], v_p[kAtOnce][kSlots];
+  Packet<Scalar, kWidth> k_p[kAtOnce][kSlots], v_p[kAtOnce][kSlots];
+  const auto read = [&](int first, const Scalar* rows, std::int64_t stride, auto& to) {
+    if (first >= place.last) return;
     TESSERA_UNROLL
-    for (int u = 0; u < kAtOnce; ++u) {  // issue every load, then compute
+    for (int u = 0; u < kAtOnce; ++u) {  // beyond the last key, it again
       const int key = first + u * kGroups + group, row = key < place.last ? key : place.last - 1;
-      share.load_row(k_rows + row * k_stride, k_p[u]);
-      share.load_row(v_rows + row * v_stride, v_p[u]);
+      share.load_row(rows + row * stride, to[u]);
     }
+  };
+  Real top = -HUGE_VAL, sum = 0;
+  read(place.first, k_rows, k_stride, k_p);
+  read(place.first, v_rows, v_stride, v_p);
+  for (int first = place.first; first < place.last; first += kTurn) {
     Real score[kAtOnce], new_top = top;
     TESSERA_UNROLL
     for (int u = 0; u < kAtOnce; ++u) {
@@ -259,6 +265,7 @@ KOKKOS_FUNCTION void DecodeAttention<Exec, Scalar>::operator()(Groups<kWidth, kG
       score[u] = first + u * kGroups + group < place.last ? dot : Real(-HUGE_VAL);
       new_top = larger(new_top, score[u]);
     }
+    read(first + kTurn, k_rows, k_stride, k_p);
     const Real safe_top = finite_top(new_top), shrink = fast_exp(top - safe_top);
     top = new_top;
     sum *= shrink;
@@ -274,6 +281,7 @@ KOKKOS_FUNCTION void DecodeAttention<Exec, Scalar>::operator()(Groups<kWidth, kG
         for (int i = 0; i < kWidth; ++i) acc[slot][i] += weight * v_p[u][slot][i];
       });
     }
+    read(first + kTurn, v_rows, v_stride, v_p);
   }
 
   // 3. the groups meet in the pad
