@@ -33,8 +33,8 @@ namespace tessera::kernels {
 
 inline constexpr int kMaxDecodeParts = 1024;
 
-/// The number of parts for caches of `capacity` keys and `heads` = B*H: enough teams to fill a GPU several times, each
-/// with work to do where the cache is full. A function of its arguments only, so that repeats agree bit for bit.
+/// The number of parts for caches of `capacity` keys and `heads` = B*H: enough teams to fill a GPU, each with
+/// work to do where the cache is full. A function of its arguments only, so that repeats agree bit for bit.
 int decode_parts(const Target& target, std::int64_t heads, std::int64_t capacity);
 
 /// Elements of `partial`, in Accum<Scalar>: out_p and lse_p of every part.

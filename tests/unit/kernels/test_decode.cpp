@@ -180,7 +180,13 @@ TEST(DecodeParts, fill_a_gpu_and_are_one_on_a_host) {
   EXPECT_EQ(kernels::decode_parts(kernels::kHostTarget, 32, 131072), 1);
   EXPECT_EQ(kernels::decode_parts(gpu, 32, 32), 1) << "too few keys to cut";
   EXPECT_EQ(kernels::decode_parts(gpu, 1 << 20, 131072), 1) << "enough heads";
-  EXPECT_GE(kernels::decode_parts(gpu, 32, 16384) * 32, 132 * 8);
+  for (const int heads : {8, 32, 256}) {
+    for (const int capacity : {4096, 16384, 131072}) {
+      const int parts = kernels::decode_parts(gpu, heads, capacity);
+      EXPECT_GE(parts * heads, 132 * 3) << heads << " heads, " << capacity << " keys";
+      EXPECT_GE(capacity / parts, 64) << heads << " heads, " << capacity << " keys";
+    }
+  }
   EXPECT_LE(kernels::decode_parts(gpu, 1, 1 << 24), kernels::kMaxDecodeParts);
 }
 
