@@ -30,4 +30,17 @@ KOKKOS_FORCEINLINE_FUNCTION Real sum_over_lanes([[maybe_unused]] const Member& t
   return join_lanes_of_thread<Kokkos::Sum<Real>>(team, mine);
 }
 
+/// The sum over the kGroup lanes of a thread, for teams whose threads have so many (a power of two up to kVectorLanes).
+/// All lanes of the team must take part.
+template <int kGroup, class Real, class Member>
+KOKKOS_FORCEINLINE_FUNCTION Real sum_over_group([[maybe_unused]] const Member& team, Real mine) {
+#ifdef KOKKOS_ENABLE_CUDA
+  KOKKOS_IF_ON_DEVICE((return cuda::group_sum<kGroup>(mine);))
+#endif
+  Real sum;
+  Kokkos::parallel_reduce(
+      Kokkos::ThreadVectorRange(team, kGroup), [&](int, Real& value) { value += mine; }, sum);
+  return sum;
+}
+
 }  // namespace tessera::kernels

@@ -102,6 +102,14 @@ TESSERA_DEVICE Real warp_sum(Real x) {
   return x;
 }
 
+/// The sum over each kGroup neighbouring lanes of the warp; all of them get it.
+template <int kGroup, class Real>
+TESSERA_DEVICE Real group_sum(Real x) {
+#pragma unroll
+  for (int step = kGroup / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
 /// Transposes a 4x4 matrix of words over the four lanes of a quad: lane t gives row t and gets column t.
 ///
 /// Accumulators leave a lane with words of four 16-byte pieces; afterwards it has all four words of one piece.

@@ -82,6 +82,7 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",
            "precision.compute = \"fp32\"");
     refuse(settings.train.graph, "train.graph = true", "CUDA", "train.graph = false");
+    refuse(settings.generate.graph, "generate.graph = true", "CUDA", "generate.graph = false");
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
     refuse(settings.attention.tuned == AttentionTuned::yes, "attention.tuned = true", "CUDA",

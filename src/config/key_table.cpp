@@ -239,6 +239,9 @@ std::vector<Key> make_table() {
        "best for this GPU and head width."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
        "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
+      {"attention.decode_parts", at<&S::attention, &Attention::decode_parts>(), between(0, 1024), "parts",
+       "Into how many parts the cached keys of a sequence are cut while text is generated, each read by a team of its "
+       "own. 0: chosen for the context length and the number of sequences and heads; CPUs: 1."},
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
        "What moves data between ranks. auto: NCCL if the build has it and every rank has its own GPU, else MPI."},
@@ -346,18 +349,20 @@ std::vector<Key> make_table() {
        "the row says "
        "how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory limit of a row of bench.attention, or of a rank in one of bench.comm; a larger row is reported and not "
-       "run. 0: the machine's memory."},
+       "Memory limit of a row of bench.attention, bench.decode and bench.generate, or of a rank in one of bench.comm; "
+       "a "
+       "larger row is reported and not run. 0: the machine's memory."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
-       "Sequence lengths T that bench.attention sweeps."},
+       "Sequence lengths T that bench.attention sweeps; in bench.decode the number of cached keys, in bench.generate "
+       "that of the prompt's tokens."},
       {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
-       "Head widths D that bench.attention sweeps."},
+       "Head widths D that bench.attention and bench.decode sweep."},
       {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
        "Attention kernels that bench.attention sweeps."},
       {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
        "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
-       "Number formats that bench.attention, bench.kernels and bench.comm sweep."},
+       "Number formats that bench.attention, bench.decode, bench.kernels and bench.comm sweep."},
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
        "Masks that bench.attention sweeps: causal (true), none (false), or both."},
       {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
@@ -367,8 +372,11 @@ std::vector<Key> make_table() {
       {"bench.deterministic", at<&S::bench, &Bench::deterministic>(), not_empty(), "-",
        "Orders of summation that bench.attention sweeps in its tuned rows: fixed (true), any (false), or both."},
       {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",
-       "Sequences B of a bench.attention row."},
-      {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads", "Heads H of a bench.attention row."},
+       "Sequences B of a row of bench.attention, bench.decode and bench.generate."},
+      {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads",
+       "Heads H of a row of bench.attention and bench.decode."},
+      {"bench.parts", at<&S::bench, &Bench::parts>(), not_empty(between(0, 1024)), "parts",
+       "Numbers of parts that bench.decode sweeps, as attention.decode_parts names them. 0: chosen."},
       {"bench.tokens", at<&S::bench, &Bench::tokens>(), between(0, 1 << 30), "tokens",
        "Tokens B*T of a bench.attention row, instead of bench.batch: longer sequences get smaller batches, at least 1. "
        "0: use bench.batch."},
@@ -380,8 +388,8 @@ std::vector<Key> make_table() {
       {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
        "Width C of the tensors in bench.kernels."},
       {"bench.sizes", at<&S::bench, &Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
-       "Models that bench.step and bench.strategies time: named sizes, or the deck's own. Everything else is the "
-       "deck's."},
+       "Models that bench.step, bench.strategies and bench.generate time: named sizes, or the deck's own. Everything "
+       "else is the deck's; bench.generate sets the context length to what a row needs."},
       {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
        "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
        "graph: one captured graph; deck: as train.graph and train.fused say."},
@@ -400,6 +408,13 @@ std::vector<Key> make_table() {
 
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},
+      {"generate.prompts", at<&S::generate, &Generate::prompts>(), any(), "-",
+       "Texts to continue together, as one batch, instead of generate.prompt; an empty one stands for a line break. "
+       "[]: "
+       "generate.prompt alone. For job.kind = generate only."},
+      {"generate.graph", at<&S::generate, &Generate::graph>(), any(), "-",
+       "Whether the generate and bench.generate jobs capture the step of a token once and replay it as a CUDA graph. "
+       "Needs a CUDA build."},
       {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
        "Maximum number of tokens to generate; end-of-text ends generation earlier."},
       {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",

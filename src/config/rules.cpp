@@ -109,6 +109,15 @@ void check_files(const Settings& settings, const Sources& sources, Rules& rules)
                 "is not given, and this job.kind reads it", std::string(job.input));
 }
 
+void check_generation(const Settings& settings, Rules& rules) {
+  const Generate& generate = settings.generate;
+  rules.require(generate.prompts.empty() || settings.job.kind == JobKind::generate, {"generate.prompts", "job.kind"},
+                "would be ignored: job.kind is not \"generate\"", "generate.prompt, or job.kind = \"generate\"");
+  rules.require(generate.prompts.empty() || generate.prompt == Generate{}.prompt,
+                {"generate.prompt", "generate.prompts"}, "would be ignored: generate.prompts is given",
+                "one of the two");
+}
+
 void check_gradients(const PrecisionSettings& precision, Rules& rules) {
   if (precision.gradients != GradientPrecision::bf16) return;
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
@@ -249,6 +258,12 @@ Settings with_bench_size(Settings deck, std::string_view size) {
   return deck;
 }
 
+Settings with_bench_prompt(Settings deck, std::string_view size, std::int64_t prompt_tokens) {
+  deck = with_bench_size(std::move(deck), size);
+  deck.model.context_length = prompt_tokens + 2 + deck.bench.warmup + deck.bench.repeats;
+  return deck;
+}
+
 Parallel with_strategy(Parallel parallel, std::string_view name) {
   constexpr std::pair<std::string_view, GradientSync> kOrders[] = {{"per_parameter", GradientSync::per_parameter},
                                                                    {"flat", GradientSync::flat},
@@ -276,6 +291,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_model(settings, rules);
   check_training(settings, rules);
   check_files(settings, sources, rules);
+  check_generation(settings, rules);
   check_gradients(settings.precision, rules);
   check_attention(settings, rules);
   check_recomputation(settings, rules);

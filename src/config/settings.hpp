@@ -18,6 +18,8 @@ enum class JobKind {
   bench_kernels,
   bench_comm,
   bench_strategies,
+  bench_decode,
+  bench_generate,
   verify_attention,
   verify_model,
   experiment
@@ -120,6 +122,7 @@ struct Attention {
   AttentionTuned tuned = AttentionTuned::automatic;
   AttentionEngine engine = AttentionEngine::automatic;
   bool deterministic = true;
+  std::int64_t decode_parts = 0;  // S of decoding; 0: chosen
 
   bool operator==(const Attention&) const = default;
 };
@@ -203,14 +206,18 @@ struct Bench {
   std::vector<std::string> strategies = {"per_parameter", "flat",      "overlap",   "bucket",
                                          "optimizer",     "gradients", "parameters"};  // bench.strategies
 
+  std::vector<std::int64_t> parts = {0};  // S, bench.decode; 0: chosen
+
   bool operator==(const Bench&) const = default;
 };
 
 struct Generate {
   std::string prompt = "\n";
+  std::vector<std::string> prompts = {};  // continued together, instead of prompt; empty: prompt
   std::int64_t max_tokens = 256;
   double temperature = 0.8;  // 0: greedy
   std::int64_t top_k = 40;   // 0: all
+  bool graph = false;
 
   bool operator==(const Generate&) const = default;
 };

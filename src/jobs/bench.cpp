@@ -15,6 +15,7 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
@@ -123,6 +124,12 @@ void fill_random(const Exec& exec, const kernels::Vector<Scalar, Exec>& x, std::
 template void fill_random<float>(const Exec&, const kernels::Vector<float, Exec>&, std::uint64_t, float, float);
 template void fill_random<bfloat16>(const Exec&, const kernels::Vector<bfloat16, Exec>&, std::uint64_t, float, float);
 template void fill_random<float16>(const Exec&, const kernels::Vector<float16, Exec>&, std::uint64_t, float, float);
+
+std::int64_t row_limit_bytes(const config::Bench& bench) {
+  const std::int64_t available = available_bytes();
+  if (bench.memory_limit_gib == 0) return available;
+  return std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)));
+}
 
 Dtype dtype_named(std::string_view name) {
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {

@@ -37,6 +37,9 @@ template <class Scalar>
 void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
                  float mean, float deviation);
 
+/// Bytes that a row may take: what the machine has, or bench.memory_limit_gib if that is less.
+std::int64_t row_limit_bytes(const config::Bench& bench);
+
 /// The number format of that name, one of bench.dtypes.
 Dtype dtype_named(std::string_view name);
 

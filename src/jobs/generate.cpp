@@ -1,4 +1,4 @@
-/// The generate job: text from a checkpoint. Runs on rank 0; the model is the checkpoint's.
+/// The generate job: texts from a checkpoint. Runs on rank 0; the model is the checkpoint's.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "data/corpus.hpp"
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/generation.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
@@ -45,18 +46,33 @@ Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::Checkp
 }
 
 template <class Scalar>
-std::vector<int> continue_text(const io::CheckpointReader& checkpoint, const config::Settings& trained,
-                               const config::Settings& settings, const std::vector<int>& prompt) {
+std::vector<std::vector<int>> continue_texts(const io::CheckpointReader& checkpoint, const config::Settings& trained,
+                                             const config::Settings& settings,
+                                             const std::vector<std::vector<int>>& prompts) {
   const model::Shape shape = train::shape_of(trained.model);
   const model::ParamTable table(shape);
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
+  const Exec exec;
   model::Hooks no_hooks;  // one rank holds every weight
-  return model::generate<Exec, Scalar>(
-      Exec(), shape, table, model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr),
-      {train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
-       train::math_of(settings.precision.compute)},
-      prompt, {g.max_tokens, g.temperature, g.top_k, settings.job.seed, data::kEndOfText}, no_hooks);
+  return model::generate_together<Exec, Scalar>(exec, shape, table,
+                                                model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr),
+                                                train::generate_kernels(settings, kDtype<Scalar>, shape.D()), prompts,
+                                                {.max_tokens = g.max_tokens,
+                                                 .temperature = g.temperature,
+                                                 .top_k = g.top_k,
+                                                 .seed = settings.job.seed,
+                                                 .end_of_text = data::kEndOfText,
+                                                 .run_step = step_runner(exec, g)},
+                                                no_hooks);
+}
+
+/// The tokens of a prompt, which are its bytes.
+std::vector<int> tokens_of(const std::string& prompt) {
+  std::vector<int> tokens;
+  for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
+  if (tokens.empty()) tokens.push_back('\n');
+  return tokens;
 }
 
 }  // namespace
@@ -75,19 +91,21 @@ Exit generate(const Context& context) {
     fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n", checkpoint.folder().string(),
                checkpoint.state().step);
     const config::Deck trained = config::parse_deck(checkpoint.state().deck, "the checkpoint's deck");
-    std::vector<int> prompt;
-    for (const char c : settings.generate.prompt) prompt.push_back(static_cast<unsigned char>(c));
-    if (prompt.empty()) prompt.push_back('\n');
-
-    std::vector<int> tokens;
+    const config::Generate& g = settings.generate;
+    const std::vector<std::string> texts = g.prompts.empty() ? std::vector{g.prompt} : g.prompts;
+    std::vector<std::vector<int>> prompts(texts.size()), tokens;
+    std::transform(texts.begin(), texts.end(), prompts.begin(), tokens_of);
     with_scalar(train::dtype_of(settings.precision.compute), [&]<class Scalar>() {
-      tokens = continue_text<Scalar>(checkpoint, trained.settings, settings, prompt);
+      tokens = continue_texts<Scalar>(checkpoint, trained.settings, settings, prompts);
     });
-    std::string text = settings.generate.prompt;
-    for (const int token : tokens) {
-      if (token < data::kEndOfText) text += static_cast<char>(token);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      std::string text = texts[i];
+      for (const int token : tokens[i]) {
+        if (token < data::kEndOfText) text += static_cast<char>(token);
+      }
+      if (!g.prompts.empty()) io::answer(fmt::format("--- {} of {} ---\n", i + 1, texts.size()));
+      io::answer(text + '\n');
     }
-    io::answer(text + '\n');
   });
   return Exit::finished;
 }

@@ -28,6 +28,8 @@ constexpr Row kTable[] = {
     {config::JobKind::bench_kernels, bench_kernels},
     {config::JobKind::bench_comm, bench_comm},
     {config::JobKind::bench_strategies, bench_strategies},
+    {config::JobKind::bench_decode, bench_decode},
+    {config::JobKind::bench_generate, bench_generate},
     {config::JobKind::verify_attention, verify_attention},
     {config::JobKind::verify_model, verify_model},
     {config::JobKind::experiment, experiment},

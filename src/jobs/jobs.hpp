@@ -41,5 +41,7 @@ Exit bench_step(const Context& context);
 Exit bench_comm(const Context& context);
 Exit bench_strategies(const Context& context);
 Exit experiment(const Context& context);
+Exit bench_decode(const Context& context);
+Exit bench_generate(const Context& context);
 
 }  // namespace tessera::jobs

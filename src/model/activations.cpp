@@ -139,7 +139,7 @@ struct Declarer {
     linear(N, s.C, s.C);
     linear(N, s.C, 2 * s.F);
     linear(N, s.F, s.C);
-    linear(chunk_rows, s.C, s.V);
+    if (chunk_rows > 0) linear(chunk_rows, s.C, s.V);
     return most;
   }
 };
@@ -155,7 +155,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
 
   ActivationTensors t{};
   t.timeline = time;
-  t.chunk_rows = chunk_rows_of(options.target, N, shape.V);
+  t.chunk_rows = options.has_logits ? chunk_rows_of(options.target, N, shape.V) : 0;
   t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
   t.rope_table =
@@ -189,8 +189,11 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   t.rrms_final = declare.activation("head.rrms", {N}, declare.real, final_norm);
   t.normed_final = declare.activation("head.normed", {N, shape.C}, options.dtype, final_norm);
   const Lifetime chunk{time.backward(head, 0), time.backward(head, 0)};
-  t.logits = declare.activation("head.logits", {t.chunk_rows, shape.V}, options.dtype, chunk);
-  t.row_loss = declare.activation("head.row_loss", {t.chunk_rows}, declare.real, chunk);
+  t.logits = t.row_loss = kAbsent;
+  if (options.has_logits) {
+    t.logits = declare.activation("head.logits", {t.chunk_rows, shape.V}, options.dtype, chunk);
+    t.row_loss = declare.activation("head.row_loss", {t.chunk_rows}, declare.real, chunk);
+  }
   t.head_d_weight = train && options.has_narrow_gradients && t.chunk_rows < N
                         ? layout.add("head.d_weight", {shape.V, shape.C}, declare.real, Category::gradients, chunk)
                         : kAbsent;

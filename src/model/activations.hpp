@@ -42,6 +42,7 @@ struct ActivationOptions {
   bool is_fused = true;                              // false: one launch per element-wise operation
   kernels::Target target = kernels::kHere;           // whose workspaces are declared
   bool recomputes_attention = true;                  // with checkpointing; false: its output and log-sum-exp are kept
+  bool has_logits = true;                            // false: forward passes that end at the final norm
 };
 
 /// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
@@ -75,7 +76,7 @@ struct ActivationTensors {
   std::vector<BlockGradients> gradients;
   memory::TensorId delta, recompute_delta;  // [N,C]  what a projection adds to the residual stream
   memory::TensorId x_final, rrms_final, normed_final;
-  memory::TensorId logits;         // [rows of a chunk, V]
+  memory::TensorId logits;         // [rows of a chunk, V]  this and row_loss kAbsent without logits
   memory::TensorId row_loss;       // [rows of a chunk]
   memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient summed over chunks, if it is stored in 16 bits
   memory::TensorId d_x, d_normed;  // [N,C]

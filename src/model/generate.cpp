@@ -1,154 +1,178 @@
 #include "model/generate.hpp"  // the contract is there; here is how
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <string>
 
 #include "errors.hpp"
 #include "kernels/core/instantiate.hpp"
-#include "kernels/core/random.hpp"
+#include "kernels/core/require.hpp"
+#include "kernels/core/stream_timer.hpp"
 #include "model/transformer.hpp"
 
 namespace tessera::model {
 namespace {
 
-/// A forward-only arena for one sequence, and the cache.
-struct Memory {
-  Memory(const Shape& shape, Dtype dtype, const GenerateKernels& how)
-      : options{.sequences = 1,
-                .dtype = dtype,
-                .for_training = false,
-                .checkpoint_blocks = 0,
-                .attention = how.attention,
-                .math = how.math,
-                .target = how.target},
-        activations(declare_activations(shape, options, layout)) {
-    for (int block = 0; block < shape.L; ++block) {
-      const auto add = [&](const char* name) {
-        return layout.add("cache." + std::to_string(block) + name, {1, shape.H, shape.T, shape.D()}, dtype,
-                          memory::Category::activations, memory::Lifetime::whole_run());
-      };
-      const memory::TensorId keys = add(".keys");
-      cache.emplace_back(keys, add(".values"));
+void require_tokens(const Shape& shape, const std::vector<int>& prompt) {
+  TESSERA_REQUIRE(!prompt.empty(), "generate: a prompt must have a token", prompt.size());
+  for (const int token : prompt) {
+    if (token >= 0 && token < shape.V) continue;
+    throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
+                                   std::to_string(shape.V - 1) +
+                                   ": give a prompt of the model's own tokens in generate.prompt");
+  }
+}
+
+/// Copies host values, and waits until they may change.
+template <class Exec>
+void load(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& values) {
+  Kokkos::deep_copy(exec, to,
+                    Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(values.data(), values.size()));
+  exec.fence();
+}
+
+/// The tokens that steps have drawn, on their way to the host: one step's are read while the next one runs.
+template <class Exec>
+class TokenReader {
+ public:
+  explicit TokenReader(int sequences) : sequences_(sequences), tokens_("tessera::generate::tokens", 2 * sequences) {}
+
+  void start(const Exec& exec, std::int64_t step, const kernels::Vector<int, Exec>& tokens) {
+    const Kokkos::View<int*, kernels::PinnedSpace, kernels::Unmanaged> slot(tokens_of(step), sequences_);
+    Kokkos::deep_copy(exec, slot, tokens);
+    arrived_.mark(exec, static_cast<int>(step % 2));
+  }
+  /// Waits for the copy of that step. [B]
+  const int* collect(std::int64_t step) const {
+    while (!arrived_.has_passed(static_cast<int>(step % 2))) {
     }
-    layout.place();
+    return tokens_of(step);
   }
 
-  memory::Layout layout;
-  ActivationOptions options;
-  ActivationTensors activations;
-  std::vector<std::pair<memory::TensorId, memory::TensorId>> cache;  // keys and values of each block
+ private:
+  int* tokens_of(std::int64_t step) const { return tokens_.data() + step % 2 * sequences_; }
+
+  int sequences_;
+  Kokkos::View<int*, kernels::PinnedSpace> tokens_;
+  kernels::StreamTimer<Exec> arrived_{2};
 };
-
-/// Host memory for one row of logits.
-template <class Exec, class Scalar>
-std::vector<double> last_row(const Exec& exec, Transformer<Exec, Scalar>& transformer, int row) {
-  const auto logits = transformer.logits(exec, row, 1);
-  const auto logits_h = Kokkos::create_mirror_view(logits);
-  Kokkos::deep_copy(exec, logits_h, logits);
-  exec.fence();
-  std::vector<double> values(logits_h.extent(1));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(logits_h(0, i));
-  return values;
-}
-
-template <class Exec>
-void load_tokens(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& tokens) {
-  Kokkos::deep_copy(exec, to,
-                    Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(tokens.data(), tokens.size()));
-  exec.fence();
-}
 
 }  // namespace
 
-std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how) {
-  return Memory(shape, dtype, how).layout.total_bytes();
+GenerationMemory::GenerationMemory(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences,
+                                   std::int64_t weight_bytes)
+    : options{.sequences = 1,
+              .dtype = dtype,
+              .for_training = false,
+              .checkpoint_blocks = 0,
+              .attention = how.attention,
+              .math = how.math,
+              .target = how.target,
+              .has_logits = false},
+      activations(declare_activations(shape, options, layout)),
+      decoder_options{
+          .sequences = sequences, .dtype = dtype, .parts = how.decode_parts, .math = how.math, .target = how.target},
+      decoder(declare_decoder(shape, decoder_options, layout)) {
+  if (weight_bytes > 0) layout.add_outside("the weights", weight_bytes);
+  layout.place();
 }
 
-int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u) {
-  std::vector<int> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
-  if (temperature <= 0) return order.front();
-  if (top_k > 0 && top_k < static_cast<std::int64_t>(order.size())) order.resize(top_k);
-  double sum = 0;
-  for (const int i : order) sum += std::exp((logits[i] - logits[order.front()]) / temperature);
-  double left = u * sum;
-  int chosen = order.front();
-  for (const int i : order) {
-    const double weight = std::exp((logits[i] - logits[order.front()]) / temperature);
-    if (weight == 0) break;  // a remainder of u from rounding must not select an impossible token
-    chosen = i;
-    left -= weight;
-    if (left < 0) break;
-  }
-  return chosen;
+std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences) {
+  return GenerationMemory(shape, dtype, how, sequences).layout.total_bytes();
 }
 
 template <class Exec, class Scalar>
-std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
-                          const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
-                          const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks) {
-  for (const int token : prompt) {
-    if (token < 0 || token >= shape.V) {
-      throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
-                                     std::to_string(shape.V - 1) +
-                                     ": give a prompt of the model's own tokens in generate.prompt");
-    }
-  }
+std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
+                                                const UnitPlaces<Scalar, Accum<Scalar>>& places,
+                                                const GenerateKernels& how,
+                                                const std::vector<std::vector<int>>& prompts,
+                                                const GenerateOptions& options, Hooks& hooks) {
+  for (const std::vector<int>& prompt : prompts) require_tokens(shape, prompt);
+  const int B = static_cast<int>(prompts.size()), T = static_cast<int>(shape.T);
+  std::vector<std::vector<int>> generated(B);
+  if (B == 0 || options.max_tokens == 0) return generated;
+
   // 1. memory
-  const Memory memory(shape, kDtype<Scalar>, how);
+  const GenerationMemory memory(shape, kDtype<Scalar>, how, B);
   if (kernels::kIsHost<Exec>) {  // a device refuses by itself
     memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
   const memory::Arena<Exec> arena(memory.layout);
   Transformer<Exec, Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);
-  KeyValueCache<Exec, Scalar> cache;
-  const int H = static_cast<int>(shape.H), T = static_cast<int>(shape.T), D = static_cast<int>(shape.D());
-  for (const auto& [keys, values] : memory.cache) {
-    cache.keys.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(keys), 1, H, T, D));
-    cache.values.push_back(kernels::contiguous_heads<Exec>(arena.template data<Scalar>(values), 1, H, T, D));
-  }
+  Decoder<Exec, Scalar> decoder(shape, table, memory.decoder, memory.decoder_options, arena, places,
+                                transformer.rope_table());
+  TokenReader<Exec> reader(B);
 
-  // 2. append tokens to the cache; afterwards `cached` lists its tokens
-  std::vector<int> cached;
-  const auto advance = [&](const std::vector<int>& tokens) {
+  // 2. the prompts, but for their last tokens
+  std::vector<std::vector<int>> texts(B);             // all tokens but the one that the next step reads
+  std::vector<int> positions(B);                      // where that one enters the cache
+  const auto fill = [&](int b, std::int64_t count) {  // the cache of a sequence, with the last tokens of its text
+    positions[b] = static_cast<int>(count);
+    if (count == 0) return;
     if (options.begins_pass) options.begins_pass();
-    transformer.set_batch(1, static_cast<int>(tokens.size()));
-    load_tokens(exec, transformer.inputs(), tokens);
-    transformer.forward_cached(exec, cache, hooks);
-    cached.insert(cached.end(), tokens.begin(), tokens.end());
-    std::vector<double> row = last_row(exec, transformer, static_cast<int>(tokens.size()) - 1);
+    transformer.set_batch(1, static_cast<int>(count));
+    load(exec, transformer.inputs(), {texts[b].end() - count, texts[b].end()});
+    transformer.fill_cache(exec, decoder.cache_of(b), hooks);
     transformer.close_head(hooks);
-    return row;
   };
-
-  // 3. the prompt, then one token at a time
-  std::vector<double> logits =
-      advance({prompt.end() - std::min<std::ptrdiff_t>(T, static_cast<std::ptrdiff_t>(prompt.size())), prompt.end()});
-  std::vector<int> generated;
-  while (static_cast<std::int64_t>(generated.size()) < options.max_tokens && !(options.is_cut && options.is_cut())) {
-    const double u = uniform(mix(options.seed, generated.size()));
-    const int token = sample_token(std::move(logits), options.temperature, options.top_k, u);
-    generated.push_back(token);
-    if (token == options.end_of_text || static_cast<std::int64_t>(generated.size()) == options.max_tokens) break;
-    std::vector<int> next{token};
-    if (cache.tokens == T) {  // full: the newer half again, from position 0
-      next.assign(cached.end() - T / 2, cached.end());
-      next.push_back(token);
-      cache.tokens = 0;
-      cached.clear();
-    }
-    logits = advance(next);
+  const auto load_positions = [&] {
+    load(exec, decoder.positions(), positions);
+    std::vector<int> keys(positions);
+    for (int& count : keys) ++count;
+    load(exec, decoder.keys(), keys);
+  };
+  std::vector<int> last_tokens;
+  for (int b = 0; b < B; ++b) {
+    texts[b].assign(prompts[b].begin(), prompts[b].end() - 1);
+    last_tokens.push_back(prompts[b].back());
+    fill(b, std::min<std::int64_t>(T - 1, std::ssize(texts[b])));
   }
+  load(exec, decoder.tokens(), last_tokens);
+  load(exec, decoder.drawn(), std::vector<int>(B, 0));
+  load_positions();
+
+  // 3. step by step. Each draws a token for every sequence, also for those that have ended
+  const auto enqueue_step = [&] {
+    bool was_full = false;
+    for (int b = 0; b < B; ++b) {
+      if (positions[b] < T) continue;
+      fill(b, T / 2);  // the newer half again, from position 0
+      was_full = true;
+    }
+    if (was_full) load_positions();
+    if (options.begins_pass) options.begins_pass();
+    const auto enqueue = [&] { decoder.step(exec, {options.temperature, options.top_k, options.seed}, hooks); };
+    if (options.run_step) {
+      options.run_step(enqueue);
+    } else {
+      enqueue();
+    }
+    for (int& position : positions) ++position;
+  };
+  std::vector<bool> has_ended(B);
+  for (std::int64_t i = 0; i < options.max_tokens && !(options.is_cut && options.is_cut()); ++i) {
+    if (i == 0) {
+      for (int b = 0; b < B; ++b) texts[b].push_back(last_tokens[b]);
+      enqueue_step();
+    }
+    reader.start(exec, i, decoder.tokens());
+    if (i + 1 < options.max_tokens) enqueue_step();
+    const int* tokens = reader.collect(i);
+    for (int b = 0; b < B; ++b) {
+      texts[b].push_back(tokens[b]);
+      if (has_ended[b]) continue;
+      generated[b].push_back(tokens[b]);
+      has_ended[b] = tokens[b] == options.end_of_text;
+    }
+    if (std::find(has_ended.begin(), has_ended.end(), false) == has_ended.end()) break;
+  }
+  exec.fence();
   return generated;
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                            \
-  template std::vector<int> generate<Exec, Scalar>(const Exec&, const Shape&, const ParamTable&,                     \
-                                                   const UnitPlaces<Scalar, Accum<Scalar>>&, const GenerateKernels&, \
-                                                   const std::vector<int>&, const GenerateOptions&, Hooks&);
+#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                             \
+  template std::vector<std::vector<int>> generate_together<Exec, Scalar>(                                             \
+      const Exec&, const Shape&, const ParamTable&, const UnitPlaces<Scalar, Accum<Scalar>>&, const GenerateKernels&, \
+      const std::vector<std::vector<int>>&, const GenerateOptions&, Hooks&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 

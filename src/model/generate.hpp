@@ -1,9 +1,11 @@
 /// Text from a trained model, token by token, with cached keys and values.
 ///
-/// The prompt runs through the model once; from then on one token at a time attends to the cache. When the cache
-/// holds context_length tokens, the newer half is run through the model again from position 0 and generation
-/// continues from there. Sampling: logits / temperature, the top_k largest, softmax in double, one uniform number per
-/// token from a counter-based generator: the same seed gives the same tokens.
+/// All but the last token of a prompt run through the model at once; from then on the decoder (decoder.hpp) takes one
+/// token of each sequence per step, and draws the next one, on the device. The host reads a token while the next step
+/// already runs, so a text that ends by itself costs one step more. When the cache of a sequence holds context_length
+/// tokens, the newer half is run through the model again from position 0 and generation continues from there. The same
+/// seed gives the same tokens; those of a sequence depend on its number and prompt, not on the other prompts, except for
+/// the bits of sums where their number changes the kernels (decoder.hpp).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,9 @@
 
 #include "kernels/attention/attention.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "memory/layout.hpp"
+#include "model/activations.hpp"
+#include "model/decoder.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
 #include "model/unit_places.hpp"
@@ -24,32 +29,56 @@ struct GenerateOptions {
   std::int64_t top_k = 40;   // 0: all
   std::uint64_t seed = 1;
   std::int64_t end_of_text = -1;           // stop after this token; -1: never
-  std::function<bool()> is_cut = {};       // called before each token; true ends the text; empty: never
+  std::function<bool()> is_cut = {};       // called before each token; true ends the texts; empty: never
   std::function<void()> begins_pass = {};  // called before each pass through the model; may be empty
+  /// Runs the launches of a step, the same ones in every call: from a graph, say. Empty: as they are.
+  std::function<void(const std::function<void()>& enqueue)> run_step = {};
 };
 
 /// How the model computes.
 struct GenerateKernels {
   kernels::AttentionChoice attention;
   kernels::GemmMath math;
-  kernels::Target target = kernels::kHere;  // another one only for generation_bytes()
+  kernels::Target target = kernels::kHere;  // another one only for plans
+  std::int64_t decode_parts = 0;            // S of attention in the decoder; 0: chosen
 };
 
-/// Continues `prompt` and returns the new tokens. `places` says where the weights of `table` lie in the device's
-/// memory; `hooks` is called in every pass. Allocates its own arena and cache.
+/// What generation allocates: a forward-only arena for the prompt of one sequence, the caches and the decoder's tensors.
+/// Arithmetic only.
+struct GenerationMemory {
+  /// `weight_bytes` are counted besides, for plans.
+  GenerationMemory(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences,
+                   std::int64_t weight_bytes = 0);
+
+  memory::Layout layout;
+  ActivationOptions options;
+  ActivationTensors activations;
+  DecoderOptions decoder_options;
+  DecoderTensors decoder;
+};
+
+/// Continues the prompts, all of them together, and returns the new tokens of each. `places` says where the weights of
+/// `table` lie in the device's memory; `hooks` is called in every pass. Allocates its own arena and caches.
 ///
 /// Throws  Failure(Exit::usage) for a prompt token outside the vocabulary, Failure(Exit::out_of_memory) if the arena
-///         does not fit.
-/// Limits  `prompt` must not be empty; only its last context_length tokens are used.
+///         does not fit, std::invalid_argument for an empty prompt.
+/// Limits  only the last context_length tokens of a prompt are used.
+template <class Exec, class Scalar>
+std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
+                                                const UnitPlaces<Scalar, Accum<Scalar>>& places,
+                                                const GenerateKernels& how,
+                                                const std::vector<std::vector<int>>& prompts,
+                                                const GenerateOptions& options, Hooks& hooks);
+
+/// The same for one prompt.
 template <class Exec, class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
                           const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
-                          const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks);
+                          const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks) {
+  return generate_together<Exec, Scalar>(exec, shape, table, places, how, {prompt}, options, hooks).front();
+}
 
 /// Bytes that generate() allocates. Arithmetic only.
-std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how);
-
-/// Samples an index into `logits` with the uniform number u in [0,1). Ties go to the lower index.
-int sample_token(std::vector<double> logits, double temperature, std::int64_t top_k, double u);
+std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences = 1);
 
 }  // namespace tessera::model

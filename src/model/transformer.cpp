@@ -70,14 +70,14 @@ void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache,
-                                                     Hooks& hooks) {
+void Transformer<Exec, Scalar, Grad>::fill_cache(const Exec& exec, const KeyValueCache<Exec, Scalar>& cache,
+                                                 Hooks& hooks) {
+  TESSERA_REQUIRE(B_ == 1, "transformer: a cache is filled sequence by sequence", B_);
   run_blocks(exec, Pass::inference, &cache, hooks);
-  cache.tokens += T_;
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, KeyValueCache<Exec, Scalar>* cache,
+void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Exec, Scalar>* cache,
                                                  Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
 
@@ -106,8 +106,8 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, Ke
 
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
-                                                    Matrix delta_out, BlockUse use, KeyValueCache<Exec, Scalar>* cache,
-                                                    Hooks& hooks) {
+                                                    Matrix delta_out, BlockUse use,
+                                                    const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
     if (use.has_ticks) hooks.tick(tensors_.timeline.forward(block + 1, moment));
@@ -122,25 +122,16 @@ void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block,
   linear(exec, normed1, p.qkv, qkv);
   tick(2);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
-  const int first_position = cache ? cache->tokens : 0;
-  rope(exec, qkv.data(), first_position, RopeDirection::forward);
-  Attention<Exec, Scalar> attend = attention(t);
+  rope(exec, qkv.data(), RopeDirection::forward);
   if (cache) {
-    const int seen = cache->tokens + T_;
-    const auto upto = [&](const HeadTensor<Scalar, Exec>& all, int first, int last) {
-      return Kokkos::subview(all, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(first, last), Kokkos::ALL);
+    const auto store = [&](const HeadTensor<Scalar, Exec>& to, int part) {
+      const auto first = Kokkos::subview(to, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(0, T_), Kokkos::ALL);
+      Kokkos::deep_copy(exec, first, heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D));
     };
-    Kokkos::deep_copy(exec, upto(cache->keys[block], cache->tokens, seen),
-                      heads_of_qkv<Exec>(qkv.data(), 1, B_, H, T_, D));
-    Kokkos::deep_copy(exec, upto(cache->values[block], cache->tokens, seen),
-                      heads_of_qkv<Exec>(qkv.data(), 2, B_, H, T_, D));
-    attend.k = upto(cache->keys[block], 0, seen);
-    attend.v = upto(cache->values[block], 0, seen);
-    if (t.probabilities != memory::kAbsent) {
-      attend.probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, seen);
-    }
+    store(cache->keys[block], 1);
+    store(cache->values[block], 2);
   }
-  if (use.attends) attend.forward(exec);
+  if (use.attends) attention(t).forward(exec);
   tick(3);
   linear(exec, attn, p.out, delta_out);
   tick(4);
@@ -308,7 +299,7 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
         arena_.layout()[tensors_.attention_workspace].bytes);
   }
   attention(t).backward(exec, gradients);
-  rope(exec, d_qkv.data(), 0, RopeDirection::backward);
+  rope(exec, d_qkv.data(), RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
   hooks.gradient_ready(p.qkv.number);
@@ -343,15 +334,14 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
 
 /// Rotates q and k of a fused qkv buffer in place.
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, int first_position,
-                                           RopeDirection direction) const {
+void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, RopeDirection direction) const {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   if (options_.is_fused) {
-    Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv, B_, H, T_, D), rope_, first_position, direction}.launch(exec);
+    Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv, B_, H, T_, D), rope_, 0, direction}.launch(exec);
     return;
   }
   for (const int part : {0, 1}) {
-    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv, part, B_, H, T_, D), rope_, first_position, direction}.launch(exec);
+    Rope<Exec, Scalar>{heads_of_qkv<Exec>(qkv, part, B_, H, T_, D), rope_, 0, direction}.launch(exec);
   }
 }
 

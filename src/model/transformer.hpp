@@ -20,19 +20,13 @@
 #include "kernels/rope.hpp"
 #include "memory/arena.hpp"
 #include "model/activations.hpp"
+#include "model/decoder.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
 #include "model/unit_places.hpp"
 #include "model/walk.hpp"
 
 namespace tessera::model {
-
-/// Keys and values of earlier tokens, one [1,H,capacity,D] pair per block (generation).
-template <class Exec, class Scalar>
-struct KeyValueCache {
-  std::vector<kernels::HeadTensor<Scalar, Exec>> keys, values;
-  int tokens = 0;  // filled so far
-};
 
 /// Grad is the type of the parameters' gradients: Accum<Scalar>, or bfloat16 if Scalar is bfloat16.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>>
@@ -63,7 +57,7 @@ class Transformer {
   void head(const Exec& exec, kernels::Value<double, Exec> loss, kernels::Value<const Real, Exec> grad_scale,
             bool with_gradients, Hooks& hooks);
 
-  /// Closes the head after forward() or forward_cached() if no loss is computed.
+  /// Closes the head after forward() or fill_cache() if no loss is computed.
   void close_head(Hooks& hooks);
 
   /// Backward pass of blocks and embedding; call after head(..., true).
@@ -78,8 +72,10 @@ class Transformer {
   kernels::Matrix<const Scalar, Exec> logits(const Exec& exec, int first, int rows);
   int chunk_rows() const { return static_cast<int>(tensors_.chunk_rows); }
 
-  /// Pass::inference over the tokens of one sequence that follow the cached ones; extends the cache. For generation.
-  void forward_cached(const Exec& exec, KeyValueCache<Exec, Scalar>& cache, Hooks& hooks);
+  /// Pass::inference over the first tokens of one sequence, whose keys and values are written to `cache`. Leaves the
+  /// head open: close_head() follows.
+  void fill_cache(const Exec& exec, const KeyValueCache<Exec, Scalar>& cache, Hooks& hooks);
+  kernels::HeadRows<const Real, Exec> rope_table() const { return rope_; }
 
  private:
   using Matrix = kernels::Matrix<Scalar, Exec>;
@@ -98,7 +94,7 @@ class Transformer {
 
   void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
             kernels::Vector<Real, Exec> rrms) const;
-  void rope(const Exec& exec, Scalar* qkv, int first_position, kernels::RopeDirection direction) const;
+  void rope(const Exec& exec, Scalar* qkv, kernels::RopeDirection direction) const;
   void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;  // y = x W^T
   void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x,
                        bool accumulates) const;
@@ -119,10 +115,10 @@ class Transformer {
     bool attends;      // else attention's output and log-sum-exp are already there
   };
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
-                     KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+                     const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
-  void run_blocks(const Exec& exec, Pass pass, KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+  void run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
   int head_unit() const { return static_cast<int>(shape_.L) + 1; }
 
   Shape shape_;

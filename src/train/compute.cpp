@@ -99,7 +99,10 @@ class ComputeOf final : public Compute {
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
     return model::generate<Exec, Scalar>(exec, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
-                                         {plan_.options.attention, plan_.options.math}, prompt, options, hooks);
+                                         {.attention = plan_.options.attention,
+                                          .math = plan_.options.math,
+                                          .decode_parts = settings_.attention.decode_parts},
+                                         prompt, options, hooks);
   }
 
  private:

@@ -38,6 +38,14 @@ Dtype dtype_of(config::Precision precision) {
   return Dtype::fp32;
 }
 
+model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype dtype, std::int64_t head_width,
+                                        const Machine& machine) {
+  return {.attention = choose_attention(settings.attention, dtype, head_width, machine),
+          .math = math_of(settings.precision.compute),
+          .target = machine.target,
+          .decode_parts = settings.attention.decode_parts};
+}
+
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks) {
   parallel::CollectivesOptions options{.forms_groups = forms_groups(keys, ranks)};
   switch (keys.collectives) {
@@ -323,7 +331,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   // The sampled text's products are not timed, so the two never coexist and the larger counts.
   const std::int64_t timing =
       settings.train.tune_gemm ? kernels::gemm_timing_bytes(machine.target, largest_product_bytes(plan)) : 0;
-  const model::GenerateKernels kernels{plan.options.attention, plan.options.math, machine.target};
+  const model::GenerateKernels kernels = generate_kernels(settings, dtype, shape.D(), machine);
   const std::int64_t sampling = settings.train.sample_tokens > 0 ? model::generation_bytes(shape, dtype, kernels) : 0;
   if (timing > sampling) {
     plan.layout.add_outside("timing of products, at first", timing);

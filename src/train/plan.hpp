@@ -8,6 +8,7 @@
 #include "config/settings.hpp"
 #include "memory/layout.hpp"
 #include "model/activations.hpp"
+#include "model/generate.hpp"
 #include "model/params.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/nccl.hpp"
@@ -34,6 +35,8 @@ struct Machine {
 /// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
+model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype dtype, std::int64_t head_width,
+                                        const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);

@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/words.hpp"
+#include "model/generate.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "train/plan_time.hpp"
@@ -43,6 +44,38 @@ std::string device_text(config::PlanDevice device) {
   return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
 }
 
+/// What a rank takes of its GPU, and whether that fits.
+std::string gpu_share_text(std::int64_t bytes, const config::PlanSettings& keys) {
+  std::string text = fmt::format("per rank   {} of its GPU ({} bytes)", memory::readable_bytes(bytes), bytes);
+  if (const Gpu* gpu = gpu_of(keys.device)) {
+    text += fmt::format(": {}, an {} has {} free", bytes <= gpu->free_bytes ? "fits" : "TOO MUCH", gpu->name,
+                        memory::readable_bytes(gpu->free_bytes));
+  }
+  return text;
+}
+
+/// The memory of each row of bench.generate, weights included: it runs on rank 0, without gradients or optimizer.
+std::string generation_text(const config::Settings& settings, const Machine& machine) {
+  std::string text;
+  for (const std::string& size : settings.bench.sizes) {
+    for (const std::int64_t prompt : settings.bench.lengths) {
+      const config::Settings row = config::with_bench_prompt(settings, size, prompt);
+      const model::Shape shape = shape_of(row.model);
+      const model::ParamTable table(shape);
+      const Dtype dtype = dtype_of(row.precision.compute);
+      const model::GenerationMemory memory(shape, dtype, generate_kernels(row, dtype, shape.D(), machine),
+                                           row.bench.batch, table.flat_count() * bytes_of(dtype));
+      const std::int64_t bytes = memory.layout.total_bytes();
+      text += fmt::format(
+          "\nsize       {}, {} parameters\nprompts    {} of {} and {} more each\n{}{}\n", row.model.size,
+          table.parameter_count(), row.bench.batch, counted(prompt, "token"), shape.T - prompt, memory.layout.table(),
+          machine.target.is_host ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
+                                 : gpu_share_text(bytes, settings.plan));
+    }
+  }
+  return text;
+}
+
 /// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
 std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
   const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.total_bytes(memory::Space::host);
@@ -51,13 +84,9 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
   const auto readable = [](std::int64_t bytes) { return memory::readable_bytes(bytes); };
   std::string text;
   if (is_on_gpu) {
-    text += fmt::format("per rank   {} of its GPU ({} bytes)", readable(on_device), on_device);
-    if (const Gpu* gpu = gpu_of(keys.device)) {
-      text += fmt::format(": {}, an {} has {} free", on_device <= gpu->free_bytes ? "fits" : "TOO MUCH", gpu->name,
-                          readable(gpu->free_bytes));
-    }
-    text += fmt::format("\nper host   {} on {}, {} of host memory", readable(together * on_device),
-                        counted(together, "GPU"), readable(together * on_host));
+    text += gpu_share_text(on_device, keys) + fmt::format("\nper host   {} on {}, {} of host memory",
+                                                          readable(together * on_device), counted(together, "GPU"),
+                                                          readable(together * on_host));
   } else {
     text += fmt::format("per rank   {} ({} bytes)\nper host   {}", readable(on_device + on_host), on_device + on_host,
                         readable(together * (on_device + on_host)));
@@ -91,9 +120,11 @@ Machine machine_of(const config::PlanSettings& keys, int ranks) {
 
 std::string plan_text(const config::Settings& settings, int started) {
   const config::JobKind kind = settings.job.kind;
-  if (!config::traits_of(kind).has_steps) {
+  const bool generates = kind == config::JobKind::bench_generate;
+  if (!config::traits_of(kind).has_steps && !generates) {
     throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\", "
-                                           "\"bench.step\" and \"bench.strategies\"; run this one without it",
+                                           "\"bench.step\", \"bench.strategies\" and \"bench.generate\"; run this one "
+                                           "without it",
                                            config::value_text(*config::find_key("job.kind"), settings)));
   }
   const bool is_named = settings.parallel.ranks > 0;
@@ -118,6 +149,7 @@ std::string plan_text(const config::Settings& settings, int started) {
     add(settings);
     return text;
   }
+  if (generates) return text + generation_text(settings, machine);
   for (const std::string& size : settings.bench.sizes) {
     config::Settings row = config::with_bench_size(settings, size);
     text += fmt::format("\nsize       {}\n", row.model.size);

@@ -234,7 +234,7 @@ class Resume(RunTest):
         self.assertEqual(latest_step(other), 10)
 
     def test_only_training_resumes(self):
-        kinds = ("generate", "verify.attention", "verify.model", "bench.step", "bench.attention", "bench.kernels")
+        kinds = ("generate", "verify.attention", "verify.model", "bench.step", "bench.attention", "bench.kernels", "bench.decode", "bench.generate")
         for kind in kinds:
             with self.subTest(kind=kind):
                 deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlengths = [16]\nrows = 16\nwidth = 16\n')

@@ -30,6 +30,7 @@ std::string other_value(const Key& key) {
   if (std::holds_alternative<Access<std::vector<bool>>>(key.field)) return "[true, false]";
   if (std::holds_alternative<Access<std::string>>(key.field))
     return legal.is_path ? "\"/other/place\"" : "\"o \\\"t\\u0001\\n\"";
+  if (std::holds_alternative<Access<std::vector<std::string>>>(key.field)) return "[\"o \\\"t\\u0001\\n\", \"\"]";
   if (std::holds_alternative<Access<std::vector<std::int64_t>>>(key.field)) return "[8, 9, 10]";
   if (std::holds_alternative<Access<double>>(key.field)) {
     const double high = std::isfinite(legal.max) ? legal.max : legal.min + 10;
@@ -183,6 +184,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
+    if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");

@@ -1,5 +1,6 @@
 #include "model/generate.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,25 +18,32 @@ namespace {
 
 using kernels::AttentionKind;
 using model::GenerateOptions;
-using model::sample_token;
 
-/// Generation without a cache: every token from a full forward pass over the tokens that the cache would hold.
+/// The same text without a cache: how far each token's logit lies below the largest one, in a full forward pass over the
+/// tokens that the cache would hold, relative to the largest |logit| of the pass.
 template <class Scalar>
-std::vector<int> generate_slowly(Pass<Scalar>& pass, const std::vector<int>& prompt, std::int64_t max_tokens) {
+std::vector<double> shortfalls(Pass<Scalar>& pass, const std::vector<int>& prompt, const std::vector<int>& generated) {
   const int T = static_cast<int>(pass.shape.T), V = static_cast<int>(pass.shape.V);
-  std::vector<int> seen(prompt.end() - std::min<std::ptrdiff_t>(T, prompt.size()), prompt.end()), generated;
-  while (static_cast<std::int64_t>(generated.size()) < max_tokens) {
+  std::vector<int> seen(prompt.end() - std::min<std::ptrdiff_t>(T, prompt.size()), prompt.end());
+  std::vector<double> result;
+  for (const int token : generated) {
     std::vector<int> row = seen;
     row.push_back(0);  // an unused target
     pass.set_tokens(row, 1, static_cast<int>(seen.size()));
     pass.run(false);
-    const std::vector<double> logits = pass.logits();
-    generated.push_back(static_cast<int>(std::max_element(logits.end() - V, logits.end()) - (logits.end() - V)));
+    const std::vector<double> all = pass.logits(), logits(all.end() - V, all.end());
+    double size = 0;
+    for (const double logit : logits) size = std::max(size, std::abs(logit));
+    result.push_back((*std::max_element(logits.begin(), logits.end()) - logits[token]) / size);
     if (static_cast<int>(seen.size()) == T) seen.erase(seen.begin(), seen.end() - T / 2);  // full: keep the newer half
-    seen.push_back(generated.back());
+    seen.push_back(token);
   }
-  return generated;
+  return result;
 }
+
+/// Both ways round some ten tensors per block to Scalar, in two blocks, each within an eps or two.
+template <class Scalar>
+constexpr double kShortfall = 32 * kEpsilon<Scalar>;
 
 template <class Scalar>
 struct Generate : ::testing::Test {
@@ -52,16 +60,18 @@ struct Generate : ::testing::Test {
 };
 TYPED_TEST_SUITE(Generate, AllScalars, ScalarNames);
 
-TYPED_TEST(Generate, with_the_cache_equals_a_full_forward_for_every_token) {
+TYPED_TEST(Generate, greedy_takes_the_token_that_a_full_forward_would) {
   // 61 tokens from a context of 24: the cache fills up four times
   for (const AttentionKind attention : {AttentionKind::flash2, AttentionKind::standard}) {
     Pass<TypeParam> slow(this->golden.shape, {.sequences = 1, .attention = attention});
     slow.set_params(this->golden.flat("params"));
     for (const int prompt_tokens : {1, 5, 23, 24, 40}) {
+      SCOPED_TRACE(::testing::Message() << "prompt of " << prompt_tokens
+                                        << (attention == AttentionKind::standard ? ", standard" : ", flash2"));
       const auto prompt = uniform_int(prompt_tokens, 70 + prompt_tokens, 0, 61);
-      EXPECT_EQ(this->generate(prompt, {.max_tokens = 61, .temperature = 0}, attention),
-                generate_slowly(slow, prompt, 61))
-          << "prompt of " << prompt_tokens << (attention == AttentionKind::standard ? ", standard" : ", flash2");
+      const auto tokens = this->generate(prompt, {.max_tokens = 61, .temperature = 0}, attention);
+      ASSERT_EQ(tokens.size(), 61u);
+      EXPECT_THAT(shortfalls(slow, prompt, tokens), ::testing::Each(::testing::Le(kShortfall<TypeParam>)));
     }
   }
 }
@@ -123,67 +133,90 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
   Pass<double> pass(shape, {.sequences = 1});
   pass.set_params(uniform(pass.table.flat_count(), 3));
   model::Hooks nobody;
-  EXPECT_EQ((model::generate<Device, double>(Device(), shape, pass.table, pass.weights(),
-                                             {AttentionKind::flash2, kernels::GemmMath::full}, {4},
-                                             {.max_tokens = 9, .temperature = 0}, nobody)),
-            generate_slowly(pass, {4}, 9));
+  const auto tokens = model::generate<Device, double>(Device(), shape, pass.table, pass.weights(),
+                                                      {AttentionKind::flash2, kernels::GemmMath::full}, {4},
+                                                      {.max_tokens = 9, .temperature = 0}, nobody);
+  ASSERT_EQ(tokens.size(), 9u);
+  EXPECT_THAT(shortfalls(pass, {4}, tokens), ::testing::Each(::testing::Le(kShortfall<double>)));
 }
 
-// --- sampling -------------------------------------------------------------------------------------------------------
+// --- several prompts ------------------------------------------------------------------------------------------------
 
-constexpr double kAlmostOne = 1 - 0x1p-53;
-const std::vector<double> kLogits = {0.5, 2.0, -1.0, 2.0, 1.5};
+template <class Scalar>
+std::vector<std::vector<int>> generate_all(Generate<Scalar>& with, const std::vector<std::vector<int>>& prompts,
+                                           const GenerateOptions& options, std::int64_t parts = 0) {
+  return model::generate_together<Device, Scalar>(
+      Device(), with.golden.shape, with.golden.table, with.pass.weights(),
+      {.attention = AttentionKind::flash2, .math = kernels::GemmMath::full, .decode_parts = parts}, prompts, options,
+      with.nobody);
+}
 
-TEST(SampleToken, temperature_zero_takes_the_largest_and_the_first_of_equals) {
-  for (const double u : {0.0, 0.5, kAlmostOne}) {
-    EXPECT_EQ(sample_token(kLogits, 0, 0, u), 1);
-    EXPECT_EQ(sample_token(kLogits, 0, 3, u), 1);
-    EXPECT_EQ(sample_token({-3.0}, 0, 0, u), 0);
+/// Of different lengths, up to and beyond a context of 24 tokens.
+std::vector<std::vector<int>> prompts_of(int count) {
+  std::vector<std::vector<int>> prompts;
+  for (int b = 0; b < count; ++b) prompts.push_back(uniform_int(1 + 7 * b % 31, 90 + b, 0, 61));
+  return prompts;
+}
+
+TYPED_TEST(Generate, of_several_prompts_continues_each_as_if_alone) {
+  // 5 sequences take the few-row products, as one does: the same bits, whatever the dtype
+  const auto prompts = prompts_of(5);
+  const GenerateOptions greedy{.max_tokens = 61, .temperature = 0};
+  const auto together = generate_all(*this, prompts, greedy);
+  ASSERT_EQ(together.size(), prompts.size());
+  for (std::size_t b = 0; b < prompts.size(); ++b) EXPECT_EQ(together[b], this->generate(prompts[b], greedy)) << b;
+}
+
+TEST(GenerateMany, sequences_take_other_kernels_and_give_the_same_tokens) {
+  struct With : Generate<double> {
+    void TestBody() override {}
+  } with;
+  const auto prompts = prompts_of(11);  // more than the few-row products take
+  const GenerateOptions greedy{.max_tokens = 40, .temperature = 0};
+  const auto together = generate_all(with, prompts, greedy);
+  for (std::size_t b = 0; b < prompts.size(); ++b) EXPECT_EQ(together[b], with.generate(prompts[b], greedy)) << b;
+}
+
+TYPED_TEST(Generate, parts_of_the_keys_change_no_more_than_roundings) {
+  if (sizeof(TypeParam) == 2) GTEST_SKIP() << "roundings to 16 bits may change the largest of 61 logits";
+  const auto prompts = prompts_of(3);
+  const GenerateOptions greedy{.max_tokens = 61, .temperature = 0};
+  const auto whole = generate_all(*this, prompts, greedy, 1);
+  for (const std::int64_t parts : {2, 3, 16}) EXPECT_EQ(generate_all(*this, prompts, greedy, parts), whole) << parts;
+}
+
+TYPED_TEST(Generate, sequences_with_one_prompt_differ_and_end_by_themselves) {
+  const std::vector<std::vector<int>> prompts(3, {1, 2, 3});
+  GenerateOptions options{.max_tokens = 40, .temperature = 1.5, .top_k = 0, .seed = 3};
+  const auto all = generate_all(*this, prompts, options);
+  EXPECT_EQ(all[0], this->generate(prompts[0], options)) << "the first of several draws what one alone does";
+  EXPECT_NE(all[0], all[1]);
+  EXPECT_NE(all[1], all[2]);
+  options.end_of_text = all[1][7];
+  const auto ended = generate_all(*this, prompts, options);
+  for (int b = 0; b < 3; ++b) {
+    auto last = std::find(all[b].begin(), all[b].end(), options.end_of_text);
+    if (last != all[b].end()) ++last;
+    EXPECT_EQ(ended[b], std::vector<int>(all[b].begin(), last)) << b;
   }
 }
 
-TEST(SampleToken, top_1_is_the_largest_whatever_the_temperature) {
-  for (const double u : {0.0, 0.5, kAlmostOne}) EXPECT_EQ(sample_token(kLogits, 100, 1, u), 1);
+TYPED_TEST(Generate, makes_the_same_launches_in_every_step) {
+  GenerateOptions options{.max_tokens = 30, .seed = 9};
+  int steps = 0;
+  options.run_step = [&](const std::function<void()>& enqueue) {
+    ++steps;
+    enqueue();
+  };
+  GenerateOptions plain = options;
+  plain.run_step = {};
+  EXPECT_EQ(this->generate({7}, options), this->generate({7}, plain));
+  EXPECT_EQ(steps, 30);
 }
 
-TEST(SampleToken, draws_each_token_as_often_as_its_softmax_says) {
-  for (const double temperature : {0.5, 1.0, 3.0}) {
-    for (const std::int64_t top_k : {0, 2, 4, 5, 99}) {
-      const std::vector<int> order = {1, 3, 4, 0, 2};  // by size, equals in order
-      const std::size_t kept = top_k == 0 ? 5 : std::min<std::size_t>(5, top_k);
-      double sum = 0;
-      for (std::size_t i = 0; i < kept; ++i) sum += std::exp(kLogits[order[i]] / temperature);
-      const int draws = 20000;
-      std::vector<int> counts(5, 0);
-      for (int i = 0; i < draws; ++i) ++counts[sample_token(kLogits, temperature, top_k, (i + 0.5) / draws)];
-      for (std::size_t i = 0; i < 5; ++i) {
-        const double expected = i < kept ? draws * std::exp(kLogits[order[i]] / temperature) / sum : 0;
-        EXPECT_NEAR(counts[order[i]], expected, 1.01)
-            << "token " << order[i] << ", T " << temperature << ", top " << top_k;
-      }
-    }
-  }
-}
-
-TEST(SampleToken, the_edges_of_u_are_the_first_and_the_last_token) {
-  EXPECT_EQ(sample_token(kLogits, 1, 0, 0), 1);
-  EXPECT_EQ(sample_token(kLogits, 1, 0, kAlmostOne), 2);
-  EXPECT_EQ(sample_token(kLogits, 1, 3, kAlmostOne), 4);
-}
-
-TEST(SampleToken, huge_logits_do_not_overflow) {
-  EXPECT_EQ(sample_token({1e6, 1e6 - 1e3, -1e6}, 0.1, 0, kAlmostOne), 0);
-  EXPECT_EQ(sample_token({-1e300, -1e300}, 1, 0, 0.7), 1);
-}
-
-TEST(SampleToken, never_draws_a_token_without_probability) {
-  // a remainder of u from rounding must not select it
-  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    std::vector<double> logits = uniform(7, seed, -5, 5);
-    logits.push_back(-HUGE_VAL);
-    logits.push_back(-1e5);
-    EXPECT_LT(sample_token(logits, 1, 0, kAlmostOne), 7) << "seed " << seed;
-  }
+TYPED_TEST(Generate, top_1_is_greedy_whatever_the_temperature) {
+  EXPECT_EQ(this->generate({1, 2, 3}, {.max_tokens = 50, .temperature = 5, .top_k = 1}),
+            this->generate({1, 2, 3}, {.max_tokens = 50, .temperature = 0}));
 }
 
 }  // namespace

@@ -1,0 +1,207 @@
+#include "kernels/gemm/gemv.hpp"  // the contract is there; here is how
+
+#include "kernels/core/compat.hpp"
+#include "kernels/core/instantiate.hpp"
+#include "kernels/core/require.hpp"
+#include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
+#include "kernels/cuda/lanes.hpp"
+#include "kernels/swiglu.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr const char* kLabel = "tessera::gemm::gemv";
+
+}  // namespace
+
+template <class Exec, class Scalar>
+void Gemv<Exec, Scalar>::launch(const Exec& exec) const {
+  const int M = x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1), W = is_gated ? 2 * N : N;
+  const auto is_like_x = [&](const auto& tensor) { return tensor.extent_int(0) == M && tensor.extent_int(1) == K; };
+  TESSERA_REQUIRE(M <= kMaxRows, "gemv: more rows than it is for; Gemm takes any number", M, kMaxRows);
+  TESSERA_REQUIRE(w.extent_int(0) == W && w.extent_int(1) == K && y.extent_int(0) == M,
+                  "gemv: shapes must be x [M,K], w [N,K] (gated: [2N,K]), y [M,N]", M, K, w.extent(0), w.extent(1),
+                  y.extent(0), N, is_gated);
+  TESSERA_REQUIRE(!gain.data() || gain.extent_int(0) == K, "gemv: gain must be [K], or empty", gain.extent(0), K);
+  TESSERA_REQUIRE(!delta.data() || (gain.data() && is_like_x(delta)),
+                  "gemv: delta is for normed products and must be [M,K] like x", delta.extent(0), delta.extent(1), M,
+                  K);
+  TESSERA_REQUIRE(!residual.data() || (delta.data() && is_like_x(residual)),
+                  "gemv: residual needs delta and must be [M,K] like x", residual.extent(0), residual.extent(1), M, K);
+  TESSERA_REQUIRE(!residual.data() || (residual.data() != x.data() && residual.data() != delta.data()),
+                  "gemv: residual may be neither x nor delta, which other teams still read", M, K);
+  if (M == 0 || N == 0) return;
+
+  if constexpr (kIsHost<Exec>) {
+    Kokkos::parallel_for(kLabel,
+                         Kokkos::TeamPolicy<Exec, Plain>(exec, ceil_div(N, kTile), Kokkos::AUTO)
+                             .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(K))),
+                         *this);
+  } else {
+    constexpr int kWidest = kPacketWidth<Exec, Scalar>;
+    if (!packets_fit(kWidest, K, x.data(), w.data(), gain.data(), delta.data(), residual.data())) {
+      return launch_packets<1, kMaxRows>(exec);
+    }
+    if (M == 1) return launch_packets<kWidest, 1>(exec);
+    if (M == 2) return launch_packets<kWidest, 2>(exec);
+    if (M <= 4) return launch_packets<kWidest, 4>(exec);
+    launch_packets<kWidest, kMaxRows>(exec);
+  }
+}
+
+template <class Exec, class Scalar>
+template <int kWidth, int kRows>
+void Gemv<Exec, Scalar>::launch_packets(const Exec& exec) const {
+  using Policy = Kokkos::TeamPolicy<Exec, Packets<kWidth, kRows>, Kokkos::LaunchBounds<kLanes, 1>>;
+  const int outputs = is_gated ? kTile / 2 : kTile;  // of a team
+  const std::size_t reals = std::size_t{kLanes / kVectorLanes} * kRows * (kTile + 1);
+  Kokkos::parallel_for(kLabel,
+                       team_policy<Policy>(exec, ceil_div(y.extent_int(1), outputs), kLanes)
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+                       *this);
+}
+
+/// Hosts: a team takes kTile columns of y, row by row.
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Plain, const Member& team) const {
+  const int M = x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1);
+  const int first = team.league_rank() * kTile, columns = N - first < kTile ? N - first : kTile;
+  Pad<Real, Exec> h(team.team_scratch(0), K);  // what W is multiplied with
+  for (int m = 0; m < M; ++m) {
+    // 1. stage the row, with the norm
+    Real rrms = 1;
+    team.team_barrier();  // the row before has been used
+    if (!gain.data()) {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, K), [&](int i) { h(i) = static_cast<Real>(x(m, i)); });
+    } else {
+      const bool keeps = residual.data() && team.league_rank() == 0;
+      Real squares = 0;
+      Kokkos::parallel_reduce(
+          Kokkos::TeamVectorRange(team, K),
+          [&](int i, Real& sum) {
+            Scalar stored = x(m, i);
+            if (delta.data()) stored = static_cast<Scalar>(static_cast<Real>(stored) + static_cast<Real>(delta(m, i)));
+            if (keeps) residual(m, i) = stored;
+            const Real value = static_cast<Real>(stored);
+            sum += value * value;
+            h(i) = value * static_cast<Real>(gain(i));
+          },
+          squares);
+      rrms = Real(1) / sqrt(squares / static_cast<Real>(K) + eps);
+    }
+    team.team_barrier();  // the row is staged
+
+    // 2. a column of y per turn
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, columns), [&](int j) {
+      const auto times = [&](int n) {
+        const Scalar* row = &w(n, 0);
+        Real sum = 0;
+        Kokkos::parallel_reduce(
+            Kokkos::ThreadVectorRange(team, K), [&](int i, Real& part) { part += h(i) * static_cast<Real>(row[i]); },
+            sum);
+        return sum * rrms;
+      };
+      const int n = first + j;
+      Real result = times(n);
+      if (is_gated) result = result * sigmoid(result) * times(N + n);
+      Kokkos::single(Kokkos::PerThread(team), [&] { y(m, n) = static_cast<Scalar>(result); });
+    });
+  }
+}
+
+/// GPUs: the lanes of a team share the sum over k of kTile rows of W.
+template <class Exec, class Scalar>
+template <int kWidth, int kRows>
+KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, const Member& team) const {
+  constexpr int kResults = kTile + 1;  // of a row of x: kTile products, and the sum of squares
+  const int M = x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1), outputs = is_gated ? kTile / 2 : kTile;
+  const int first = team.league_rank() * outputs;
+  const bool keeps = residual.data() && team.league_rank() == 0;
+  Real* pad = static_cast<Real*>(
+      team.team_scratch(0).get_shmem(sizeof(Real) * std::size_t{kLanes / kVectorLanes} * kRows * kResults));
+
+  // Rows of W in the order of the results: gated, the gates before the ups. Beyond the last, it again.
+  const Scalar* w_row[kTile];
+  TESSERA_UNROLL
+  for (int t = 0; t < kTile; ++t) {
+    const int n = first + (is_gated ? t % (kTile / 2) : t), inside = n < N ? n : N - 1;
+    w_row[t] = &w(is_gated && t >= kTile / 2 ? N + inside : inside, 0);
+  }
+
+  // 1. this lane's share of the sums; the next packets of W are on their way while these are used
+  const int packets = K / kWidth;
+  Packet<Scalar, kWidth> w_next[kTile];
+  const auto read = [&](int p) {
+    if (p >= packets) return;
+    TESSERA_UNROLL
+    for (int t = 0; t < kTile; ++t) w_next[t] = load<kWidth>(w_row[t] + p * kWidth);
+  };
+  Real sums[kRows][kResults] = {};
+  read(lane_of(team));
+  for (int p = lane_of(team); p < packets; p += kLanes) {
+    const int column = p * kWidth;
+    Packet<Scalar, kWidth> w_p[kTile];
+    TESSERA_UNROLL
+    for (int t = 0; t < kTile; ++t) w_p[t] = w_next[t];
+    read(p + kLanes);
+    TESSERA_UNROLL
+    for (int m = 0; m < kRows; ++m) {
+      if (m >= M) break;
+      auto x_p = load<kWidth>(&x(m, column));
+      Real h[kWidth];
+      if (gain.data()) {
+        if (delta.data()) {
+          const auto delta_p = load<kWidth>(&delta(m, column));
+          for (int i = 0; i < kWidth; ++i) x_p.set(i, x_p[i] + delta_p[i]);
+          if (keeps) store(&residual(m, column), x_p);
+        }
+        const auto gain_p = load<kWidth>(&gain(column));
+        for (int i = 0; i < kWidth; ++i) {
+          sums[m][kTile] += x_p[i] * x_p[i];
+          h[i] = x_p[i] * gain_p[i];
+        }
+      } else {
+        for (int i = 0; i < kWidth; ++i) h[i] = x_p[i];
+      }
+      TESSERA_UNROLL
+      for (int t = 0; t < kTile; ++t) {
+        for (int i = 0; i < kWidth; ++i) sums[m][t] += h[i] * w_p[t][i];
+      }
+    }
+  }
+
+  // 2. over the lanes of a thread, then over the threads
+  TESSERA_UNROLL
+  for (int m = 0; m < kRows; ++m) {
+    TESSERA_UNROLL
+    for (int t = 0; t < kResults; ++t) sums[m][t] = sum_over_lanes(team, sums[m][t]);
+  }
+  Kokkos::single(Kokkos::PerThread(team), [&] {
+    for (int m = 0; m < kRows; ++m) {
+      for (int t = 0; t < kResults; ++t) pad[(team.team_rank() * kRows + m) * kResults + t] = sums[m][t];
+    }
+  });
+  team.team_barrier();  // every thread's sums are in the pad
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, M * outputs), [&](int i) {
+    const int m = i / outputs, t = i % outputs;
+    const auto total = [&](int result) {
+      Real sum = 0;
+      for (int thread = 0; thread < kLanes / kVectorLanes; ++thread) {
+        sum += pad[(thread * kRows + m) * kResults + result];
+      }
+      return sum;
+    };
+    if (first + t >= N) return;
+    const Real rrms = gain.data() ? Real(1) / sqrt(total(kTile) / static_cast<Real>(K) + eps) : Real(1);
+    Real result = rrms * total(t);
+    if (is_gated) result = result * sigmoid(result) * (rrms * total(kTile / 2 + t));
+    y(m, first + t) = static_cast<Scalar>(result);
+  });
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemv<Exec, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::kernels

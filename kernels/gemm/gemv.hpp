@@ -1,0 +1,64 @@
+/// A few rows times a weight matrix, y = f(x) W^T: what generation computes for a token of each sequence.
+///
+///   plain      y[m,n] = sum_k h[m,k] W[n,k]                                         h = x
+///   normed     y[m,n] = rrms[m] sum_k h[m,k] gain[k] W[n,k]                         h = x, or round(x + delta)
+///              rrms[m] = 1 / sqrt(mean_k h[m,k]^2 + eps)                            (kernels/rmsnorm.hpp)
+///   gated      y[m,n] = silu(g[m,n]) u[m,n], where g and u are the results for rows n and N + n of a W [2N,K]
+///                                                                                   (kernels/swiglu.hpp)
+///
+/// A product with so few rows is bound by reading the weights. They are read once, in packets, for all rows of x, and
+/// what precedes and follows the product costs no launch of its own. On a GPU a team computes kTile rows of W: its lanes
+/// share the sum over k, and each has packets of all these rows in flight; the norm's factor is applied at the end, so
+/// that nothing waits for it. Every team sums the squares of its own copy of h.
+///
+/// Source     as those of the kernels named above.
+/// Numerics   products and sums in Real = Accum<Scalar>; h is rounded to Scalar, the normed row and g, u are not; y is
+///            rounded once.
+/// Error      eps<Scalar> relative, plus E<Real>(K) (1 + sqrt(K)) for operands up to 1 (kernels/core/scalar.hpp).
+/// Order      fixed for given shapes: bitwise repeatable. No atomics. A row of y does not depend on the others.
+/// Memory     pad: level 0, Real K on hosts, Real (kTile + 1) * M per thread on GPUs.
+/// Cost       2*M*N*K flop; reads N*K elements of W.
+/// Async      returns after enqueue on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree or x has more than kMaxRows rows.
+/// Fast       on GPUs: rows aligned to 16 bytes and K a multiple of a packet.
+#pragma once
+
+#include "kernels/core/packet.hpp"
+#include "kernels/core/tensor.hpp"
+
+namespace tessera::kernels {
+
+template <class Exec, class Scalar>
+struct Gemv {
+  using Real = Accum<Scalar>;
+
+  Matrix<const Scalar, Exec> x;           // [M,K]  in
+  Matrix<const Scalar, Exec> w;           // [N,K]  in; gated: [2N,K], gates before ups
+  Matrix<Scalar, Exec> y;                 // [M,N]  out
+  Vector<const Scalar, Exec> gain = {};   // [K]    in, optional: normed
+  Matrix<const Scalar, Exec> delta = {};  // [M,K]  in, optional, of a normed product: added to x
+  Matrix<Scalar, Exec> residual = {};     // [M,K]  out, optional, with delta: x + delta; neither x nor delta
+  Real eps = 0;                           // added to the mean square
+  bool is_gated = false;
+
+  static constexpr int kMaxRows = 8;                    // M
+  static constexpr int kTile = kIsHost<Exec> ? 64 : 4;  // rows of W per team
+  static constexpr int kLanes = 128;                    // of a team, on GPUs
+
+  void launch(const Exec& exec) const;
+
+  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  struct Plain {};
+  KOKKOS_FUNCTION void operator()(Plain, const Member& team) const;
+  /// Work tag: up to kRows rows of x, packets of kWidth elements.
+  template <int kWidth, int kRows>
+  struct Packets {};
+  template <int kWidth, int kRows>
+  KOKKOS_FUNCTION void operator()(Packets<kWidth, kRows>, const Member& team) const;
+
+ private:
+  template <int kWidth, int kRows>
+  void launch_packets(const Exec& exec) const;
+};
+
+}  // namespace tessera::kernels

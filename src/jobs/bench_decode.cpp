@@ -1,0 +1,148 @@
+/// The bench.decode job: attention of one query per head over T cached keys, over dtype x T x D x parts.
+///
+/// GB/s count every key and value once; `of_copy` is the fraction of the rate (bytes read plus bytes written) at which
+/// the same run copies the keys over the values. A row that is above the memory limit has no times; its outcome says so.
+/// Runs on rank 0.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/scalars.hpp"
+#include "jobs/together.hpp"
+#include "kernels/attention/decode/decode.hpp"
+#include "kernels/cuda/target.hpp"
+#include "memory/arena.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using Exec = kernels::Device;
+using kernels::Vector;
+
+struct Case {
+  Dtype dtype;
+  int B, H, T, D;
+
+  std::int64_t heads() const { return std::int64_t{B} * H; }
+  std::int64_t elements() const { return heads() * T * D; }  // of the keys, and of the values
+};
+
+struct Row {
+  std::string outcome = "ok";
+  int parts;
+  Timing time;
+  double copy_gbyte_per_s = NAN;
+};
+
+int parts_of(const Case& c, std::int64_t wanted) {
+  return wanted > 0 ? static_cast<int>(wanted) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);
+}
+
+/// One row for each number of parts.
+template <class Scalar>
+std::vector<Row> measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+  using Real = Accum<Scalar>;
+  std::vector<Row> rows;
+  for (const std::int64_t wanted : bench.parts) rows.push_back({.parts = parts_of(c, wanted), .time = {}});
+  const int most =
+      std::max_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.parts < b.parts; })->parts;
+
+  memory::Layout layout;
+  const auto add = [&](const char* label, std::int64_t count, Dtype dtype) {
+    return layout.add(label, {count}, dtype, memory::Category::activations, memory::Lifetime::whole_run());
+  };
+  const std::int64_t queries = c.heads() * c.D, partials = kernels::decode_partials(c.heads(), c.D, most);
+  const memory::TensorId k = add("k", c.elements(), c.dtype), v = add("v", c.elements(), c.dtype),
+                         q = add("q", queries, c.dtype), out = add("out", queries, c.dtype),
+                         partial = add("partial", partials, kDtype<Real>),
+                         arrived = add("arrived", c.heads(), Dtype::int32), keys = add("keys", c.B, Dtype::int32);
+  layout.place();
+  if (layout.total_bytes() > limit_bytes) {
+    for (Row& row : rows) row.outcome = "out of memory";
+    return rows;
+  }
+
+  const Exec exec;
+  const memory::Arena<Exec> arena(layout);
+  const auto scalars = [&](memory::TensorId id, std::int64_t count) {
+    return Vector<Scalar, Exec>(arena.template data<Scalar>(id), count);
+  };
+  const auto ints = [&](memory::TensorId id, std::int64_t count) {
+    return Vector<std::int32_t, Exec>(arena.template data<std::int32_t>(id), count);
+  };
+  const auto heads = [&](memory::TensorId id, int T) {
+    return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, c.D);
+  };
+  fill_random(exec, scalars(q, queries), 1, 0, 1);
+  fill_random(exec, scalars(k, c.elements()), 2, 0, 1);
+  Kokkos::deep_copy(exec, ints(arrived, c.heads()), 0);
+  Kokkos::deep_copy(exec, ints(keys, c.B), c.T);
+  const Timing copy =
+      time_repeats(bench, exec, [&] { Kokkos::deep_copy(exec, scalars(v, c.elements()), scalars(k, c.elements())); });
+  for (Row& row : rows) {
+    const kernels::DecodeAttention<Exec, Scalar> decode{
+        .q = heads(q, 1),
+        .k = heads(k, c.T),
+        .v = heads(v, c.T),
+        .keys = ints(keys, c.B),
+        .out = heads(out, 1),
+        .lse = {},
+        .scale = static_cast<Real>(1 / std::sqrt(c.D)),
+        .parts = row.parts,
+        .partial = Vector<Real, Exec>(arena.template data<Real>(partial), partials),
+        .arrived = ints(arrived, c.heads())};
+    row.time = time_repeats(bench, exec, [&] { decode.launch(exec); });
+    row.copy_gbyte_per_s = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / copy.median_s;
+  }
+  return rows;
+}
+
+std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
+  const double rate = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / row.time.median_s;
+  using T = BenchTable;
+  return {T::text("dtype", std::string(name_of(c.dtype))),
+          T::number("B", "sequences", c.B),
+          T::number("H", "heads", c.H),
+          T::number("T", "keys", c.T),
+          T::number("D", "channels", c.D),
+          T::number("parts", "1", row.parts),
+          T::number("median_ms", "ms", 1e3 * row.time.median_s),
+          T::detail("mean_ms", "ms", 1e3 * row.time.mean_s),
+          T::number("std_ms", "ms", 1e3 * row.time.std_s),
+          T::detail("first_ms", "ms", 1e3 * row.time.first_s),
+          T::detail("repeats", "1", static_cast<double>(row.time.repeats)),
+          T::number("gbyte_per_s", "GB/s", rate),
+          T::detail("copy_gbyte_per_s", "GB/s", row.copy_gbyte_per_s),
+          T::number("of_copy", "1", rate / row.copy_gbyte_per_s),
+          T::text("outcome", row.outcome, "out of memory")};
+}
+
+}  // namespace
+
+Exit bench_decode(const Context& context) {
+  const config::Bench& bench = context.settings().bench;
+  on_root(context.world, [&] {
+    const std::string path = result_path(context, "bench.h5");
+    const std::int64_t limit_bytes = row_limit_bytes(bench);
+    BenchTable table;
+    for (const std::string& dtype : bench.dtypes) {
+      for (const std::int64_t T : bench.lengths) {
+        for (const std::int64_t D : bench.head_widths) {
+          const Case c{dtype_named(dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
+                       static_cast<int>(T), static_cast<int>(D)};
+          std::vector<Row> rows;
+          with_scalar(c.dtype, [&]<class Scalar>() { rows = measure<Scalar>(c, bench, limit_bytes); });
+          for (const Row& row : rows) add_and_print(table, cells_of(c, row), context);
+        }
+      }
+    }
+    write_and_report(table, path, context);
+  });
+  return Exit::finished;
+}
+
+}  // namespace tessera::jobs

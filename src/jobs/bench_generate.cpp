@@ -1,0 +1,193 @@
+/// The bench.generate job: whole generation, for each model in bench.sizes and each length of the prompt in
+/// bench.lengths, with weights made from job.seed.
+///
+/// bench.batch prompts of random tokens are continued by 2 + bench.warmup + bench.repeats tokens each, under the deck's
+/// [generate] and attention.decode_parts. A token counts from the moment at which the host has read the one before;
+/// those of the warm-up do not count: with generate.graph the first step runs launch by launch and the second records
+/// the graph, so let it be 2 or more. `prompt_ms` is the time of the prompts, once, with what is loaded and initialised
+/// then.
+///
+/// A step reads the weights, but for the rows of the embedding that are not used (`weights_mib`), and the cached keys and
+/// values (`cache_mib`, at the middle of the counted tokens). `bound_ms` is what reading the weights takes at the rate of
+/// a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy` counts
+/// weights and cache. If the deck asks for several rows, one that does not fit says so in its outcome. Runs on rank 0.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "config/rules.hpp"
+#include "jobs/bench.hpp"
+#include "jobs/directory.hpp"
+#include "jobs/generation.hpp"
+#include "jobs/mfu.hpp"
+#include "jobs/scalars.hpp"
+#include "jobs/together.hpp"
+#include "kernels/core/events.hpp"
+#include "kernels/core/random.hpp"
+#include "model/generate.hpp"
+#include "model/initial_values.hpp"
+#include "train/plan.hpp"
+
+namespace tessera::jobs {
+namespace {
+
+using Exec = kernels::Device;
+template <class Element>
+using Memory = Kokkos::View<Element*, Exec::memory_space>;
+
+/// The rate of a copy of 512 MiB (hosts: 64 MiB), bytes read plus bytes written.
+double copy_gbyte_per_s(const config::Bench& bench) {
+  const Exec exec;
+  const std::int64_t words = std::int64_t{kernels::kIsHost<Exec> ? 64 : 512} << 18;
+  const Memory<float> from("tessera::bench::from", words);
+  const Memory<float> to("tessera::bench::to", words);
+  const Timing copy = time_repeats(bench, exec, [&] { Kokkos::deep_copy(exec, to, from); });
+  return 8e-9 * static_cast<double>(words) / copy.median_s;
+}
+
+/// The initial weights that the seed gives, as the flat array that the model reads.
+template <class Scalar>
+Memory<Scalar> make_weights(const model::ParamTable& table, std::uint64_t seed) {
+  using Master = kernels::MasterWord<Scalar>;
+  constexpr bool kNeedsMaster = !std::is_same_v<Scalar, Master> && !std::is_same_v<Scalar, bfloat16>;
+  std::int64_t largest = 0;
+  for (const model::Param& param : table.params()) largest = std::max(largest, param.count);
+  const Exec exec;
+  const Memory<Scalar> weights("tessera::bench::weights", table.flat_count());
+  const Memory<Master> wide("tessera::bench::wide", kNeedsMaster ? largest : 0);
+  for (const model::Param& param : table.params()) {
+    const kernels::Vector<Scalar, Exec> working(weights.data() + param.first, param.count);
+    kernels::Vector<Master, Exec> master;
+    if constexpr (std::is_same_v<Scalar, Master>) master = working;
+    if constexpr (kNeedsMaster) master = kernels::Vector<Master, Exec>(wide.data(), param.count);
+    model::InitializeParam<Exec, Scalar>{{working, master}, 0, model::InitialValues(seed, param)}.launch(exec);
+  }
+  exec.fence();
+  return weights;
+}
+
+struct Row {
+  std::string size, outcome = "ok";
+  std::int64_t B, prompt, parts = 0;
+  double parameters = NAN, weight_bytes = NAN, cache_bytes = NAN, planned_bytes = NAN, prompt_s = NAN;
+  Timing token;
+};
+
+template <class Scalar>
+void measure(const config::Settings& settings, const model::Shape& shape, const model::ParamTable& table,
+             const model::GenerateKernels& how, Row& row) {
+  const config::Bench& bench = settings.bench;
+  const Memory<Scalar> weights = make_weights<Scalar>(table, settings.job.seed);
+  std::vector<std::vector<int>> prompts(row.B);
+  for (std::int64_t b = 0; b < row.B; ++b) {
+    for (std::int64_t i = 0; i < row.prompt; ++i) {
+      prompts[b].push_back(static_cast<int>(mix(settings.job.seed + b, i) % static_cast<std::uint64_t>(shape.V)));
+    }
+  }
+  const Exec exec;
+  double prompt_begins_s = NAN;
+  std::vector<double> read_s;  // when the host is about to ask for a token
+  model::Hooks no_hooks;
+  model::generate_together<Exec, Scalar>(
+      exec, shape, table, model::places_in<Scalar, Accum<Scalar>>(table, weights.data(), nullptr), how, prompts,
+      {.max_tokens = shape.T - row.prompt,
+       .temperature = settings.generate.temperature,
+       .top_k = settings.generate.top_k,
+       .seed = settings.job.seed,
+       .end_of_text = -1,
+       .is_cut =
+           [&] {
+             read_s.push_back(events::now_s());
+             return false;
+           },
+       .begins_pass =
+           [&] {
+             if (std::isnan(prompt_begins_s)) prompt_begins_s = events::now_s();
+           },
+       .run_step = step_runner(exec, settings.generate)},
+      no_hooks);
+  if (row.prompt > 1) row.prompt_s = read_s.front() - prompt_begins_s;
+  std::vector<double> seconds;
+  for (std::size_t i = 2 + bench.warmup; i < read_s.size(); ++i) seconds.push_back(read_s[i] - read_s[i - 1]);
+  row.token = summarize(std::move(seconds));
+}
+
+/// One model with one length of the prompt.
+Row measure_row(const config::Settings& settings, std::int64_t prompt) {
+  const config::Bench& bench = settings.bench;
+  const model::Shape shape = train::shape_of(settings.model);
+  const model::ParamTable table(shape);
+  const Dtype dtype = train::dtype_of(settings.precision.compute);
+  const model::GenerateKernels how = train::generate_kernels(settings, dtype, shape.D());
+  const std::int64_t width = bytes_of(dtype), B = bench.batch;
+  const model::GenerationMemory memory(shape, dtype, how, B, table.flat_count() * width);
+  Row row{.size = settings.model.size, .B = B, .prompt = prompt, .parts = memory.decoder.parts, .token = {}};
+  row.parameters = static_cast<double>(table.parameter_count());
+  row.weight_bytes = static_cast<double>((table.parameter_count() - shape.V * shape.C + B * shape.C) * width);
+  const double keys = static_cast<double>(prompt) + 1 + static_cast<double>(bench.warmup) +
+                      static_cast<double>(bench.repeats) / 2;  // at the middle of the counted tokens
+  row.cache_bytes = 2.0 * keys * static_cast<double>(shape.L * shape.C * B * width);
+  row.planned_bytes = static_cast<double>(memory.layout.total_bytes());
+  if (memory.layout.total_bytes() > row_limit_bytes(bench)) {
+    row.outcome = "out of memory";
+    return row;
+  }
+  with_scalar(dtype, [&]<class Scalar>() { measure<Scalar>(settings, shape, table, how, row); });
+  return row;
+}
+
+std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, double copy) {
+  const double token_s = row.token.median_s, weights_s = 1e-9 * row.weight_bytes / copy;
+  const double rate = 1e-9 * (row.weight_bytes + row.cache_bytes) / token_s;
+  using T = BenchTable;
+  return {T::text("size", row.size),
+          T::text("compute", format_of(settings.precision.compute)),
+          T::text("graph", settings.generate.graph ? "yes" : "no"),
+          T::count("B", static_cast<double>(row.B)),
+          T::number("prompt", "tokens", static_cast<double>(row.prompt)),
+          T::count("parts", static_cast<double>(row.parts)),
+          T::detail("parameters", "1", row.parameters),
+          T::detail("temperature", "1", settings.generate.temperature),
+          T::detail("top_k", "1", static_cast<double>(settings.generate.top_k)),
+          T::number("prompt_ms", "ms", 1e3 * row.prompt_s),
+          T::number("token_ms", "ms", 1e3 * token_s),
+          T::detail("token_mean_ms", "ms", 1e3 * row.token.mean_s),
+          T::number("token_std_ms", "ms", 1e3 * row.token.std_s),
+          T::detail("token_first_ms", "ms", 1e3 * row.token.first_s),
+          T::detail("repeats", "1", static_cast<double>(row.token.repeats)),
+          T::number("tokens_per_s", "tokens/s", static_cast<double>(row.B) / token_s),
+          T::number("weights_mib", "MiB", row.weight_bytes / 1048576),
+          T::number("cache_mib", "MiB", row.cache_bytes / 1048576),
+          T::number("bound_ms", "ms", 1e3 * weights_s),
+          T::number("of_bound", "1", weights_s / token_s),
+          T::detail("gbyte_per_s", "GB/s", rate),
+          T::detail("copy_gbyte_per_s", "GB/s", copy),
+          T::number("of_copy", "1", rate / copy),
+          T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
+          T::text("outcome", row.outcome, "out of memory")};
+}
+
+}  // namespace
+
+Exit bench_generate(const Context& context) {
+  const config::Settings& settings = context.settings();
+  const config::Bench& bench = settings.bench;
+  on_root(context.world, [&] {
+    const std::string path = result_path(context, "bench.h5");
+    const double copy = copy_gbyte_per_s(bench);
+    BenchTable table;
+    for (const std::string& size : bench.sizes) {
+      for (const std::int64_t prompt : bench.lengths) {
+        add_and_print(table,
+                      cells_of(measure_row(config::with_bench_prompt(settings, size, prompt), prompt), settings, copy),
+                      context);
+      }
+    }
+    write_and_report(table, path, context);
+  });
+  return Exit::finished;
+}
+
+}  // namespace tessera::jobs

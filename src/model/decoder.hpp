@@ -1,0 +1,117 @@
+/// One token of each sequence through the model, with cached keys and values: the step of generation.
+///
+/// Tokens, positions, lengths and counters stay in the device's memory: a step reads the token that the step before has
+/// drawn and draws the next one, so that the host need not wait in between, and the launches of a step are the same for
+/// every step, so that they can be recorded as a graph. Up to Gemv::kMaxRows sequences, the norms and SwiGLU are part of
+/// the products with the weights, which then are all that a step of a short context reads:
+///
+///   embedding   L x { norm + qkv;  rotate and append;  attention over S parts;  out;  norm + gate_up + SwiGLU;  down }
+///   norm + head   draw   advance
+///
+/// More sequences take the kernels of training.
+///
+/// Async  enqueued on the caller's instance; a step neither fences nor allocates.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <utility>
+#include <vector>
+
+#include "kernels/core/tensor.hpp"
+#include "kernels/cuda/target.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "memory/arena.hpp"
+#include "memory/layout.hpp"
+#include "model/hooks.hpp"
+#include "model/params.hpp"
+#include "model/unit_places.hpp"
+
+namespace tessera::model {
+
+struct DecoderOptions {
+  std::int64_t sequences;  // B
+  Dtype dtype;
+  std::int64_t parts = 0;  // S of attention; 0: as kernels::decode_parts chooses
+  kernels::GemmMath math = kernels::GemmMath::full;
+  kernels::Target target = kernels::kHere;
+};
+
+/// B, H, T, ... as in kernels/core/tensor.hpp; T is the capacity of the cache.
+struct DecoderTensors {
+  int parts;                                                         // S
+  std::vector<std::pair<memory::TensorId, memory::TensorId>> cache;  // [B,H,T,D] each: keys and values of each block
+  memory::TensorId tokens;                                           // [B] int32: of the next step
+  memory::TensorId positions, keys;                                  // [B] int32: where it enters the cache; one more
+  memory::TensorId drawn;                                            // [B] int32: tokens drawn so far
+  memory::TensorId x, other;                                         // [B,C]   residual stream, in turn
+  memory::TensorId delta, attn;                                      // [B,C]
+  memory::TensorId qkv;                                              // [B,3C]
+  memory::TensorId act;                                              // [B,F]
+  memory::TensorId logits;                                           // [B,V]
+  memory::TensorId partial, arrived;                                 // attention's, if S > 1
+  memory::TensorId normed, rrms, gate_up, gemm_workspace;            // beyond Gemv::kMaxRows sequences only
+};
+DecoderTensors declare_decoder(const Shape& shape, const DecoderOptions& options, memory::Layout& layout);
+
+/// Keys and values of a sequence: a [1,H,T,D] pair per block.
+template <class Exec, class Scalar>
+struct KeyValueCache {
+  std::vector<kernels::HeadTensor<Scalar, Exec>> keys, values;
+};
+
+/// How the next token is drawn (kernels/sample.hpp).
+struct Sampling {
+  double temperature;
+  std::int64_t top_k;
+  std::uint64_t seed;
+};
+
+template <class Exec, class Scalar>
+class Decoder {
+ public:
+  using Real = Accum<Scalar>;
+
+  /// Views of the caller's tensors and weights; `rope` is the table of the transformer that fills the cache.
+  Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors, const DecoderOptions& options,
+          const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
+
+  KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
+  kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }
+  kernels::Vector<int, Exec> positions() const { return ints(tensors_.positions); }
+  kernels::Vector<int, Exec> keys() const { return ints(tensors_.keys); }
+  kernels::Vector<int, Exec> drawn() const { return ints(tensors_.drawn); }
+
+  /// Pass::inference over tokens(), each at its position; replaces them by the next ones and advances the positions.
+  /// A position must be below T.
+  void step(const Exec& exec, const Sampling& sampling, Hooks& hooks);
+
+ private:
+  using Matrix = kernels::Matrix<Scalar, Exec>;
+  using ConstMatrix = kernels::Matrix<const Scalar, Exec>;
+  struct Stream {  // the residual stream is x + delta
+    Matrix x, other, delta;
+    bool has_delta = false;
+  };
+
+  kernels::Vector<int, Exec> ints(memory::TensorId id) const;
+  Matrix rows(memory::TensorId id, std::int64_t columns) const;  // [B, columns]
+  kernels::HeadTensor<Scalar, Exec> cached(memory::TensorId id, int first, int count) const;
+  const Scalar* weights(const Param& param) const;
+  void attend(const Exec& exec, int block);
+  void product(const Exec& exec, ConstMatrix x, const Param& weight, Matrix y) const;
+  void normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& weight, Matrix y,
+                      bool is_gated) const;
+
+  Shape shape_;
+  const ParamTable& table_;
+  const DecoderTensors& tensors_;
+  DecoderOptions options_;
+  const memory::Arena<Exec>& arena_;
+  UnitPlaces<Scalar, Real> places_;
+  kernels::HeadRows<const Real, Exec> rope_;
+  kernels::Vector<float, Exec> gemm_workspace_;
+  int B_;
+};
+
+}  // namespace tessera::model
