@@ -17,8 +17,6 @@ struct Missing {
 
 constexpr Missing kMissing[] = {
     {"job.kind", "experiment.*", "train with one deck per variant"},
-    {"attention.implementation", "flash1", "flash2 or standard"},
-    {"bench.implementations", "flash1", "flash2 or standard"},
     {"parallel.offload", "parameters", "optimizer"},
 };
 
@@ -57,15 +55,23 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
         {"precision.master",
          "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
          "precision.master = \"fp32\", or precision.compute = \"bf16\""});
-  if (settings.attention.tuned == AttentionTuned::yes && !is_16_bit)
+  const Attention& attention = settings.attention;
+  const bool is_flash1 = attention.implementation == AttentionImplementation::flash1;
+  if (is_flash1 && attention.flash1_steps == 5 && !is_16_bit)
+    found.push_back({"attention.flash1_steps",
+                     "5 with a 32-bit precision.compute is not in this version: the tensor cores' step takes bf16 or "
+                     "fp16; use attention.flash1_steps = 4 (on a GPU also precision.compute = \"bf16\")"});
+  if (attention.tuned == AttentionTuned::yes && !is_16_bit && !is_flash1)
     found.push_back({"attention.tuned",
                      fmt::format("true with a 32-bit precision.compute is not in this version: tensor-core attention "
                                  "takes bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
                                  without_tuned(settings.attention))});
-  if (settings.attention.tuned == AttentionTuned::yes &&
-      settings.attention.implementation == AttentionImplementation::standard)
-    found.push_back(
-        {"attention.tuned", "true with attention.implementation = \"standard\" is not in this version; use flash2"});
+  for (const auto& [implementation, name] :
+       {std::pair{AttentionImplementation::standard, "standard"}, {AttentionImplementation::tiled, "tiled"}})
+    if (attention.tuned == AttentionTuned::yes && attention.implementation == implementation)
+      found.push_back(
+          {"attention.tuned",
+           fmt::format("true with attention.implementation = \"{}\" is not in this version; use flash2", name)});
   return found;
 }
 
@@ -86,10 +92,14 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.train.graph, "train.graph = true", "CUDA", "train.graph = false");
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
-    refuse(settings.attention.tuned == AttentionTuned::yes, "attention.tuned = true", "CUDA",
+    const bool is_flash1 = settings.attention.implementation == AttentionImplementation::flash1;
+    refuse(settings.attention.tuned == AttentionTuned::yes && !is_flash1, "attention.tuned = true", "CUDA",
            without_tuned(settings.attention));
+    refuse(is_flash1 && settings.attention.flash1_steps == 5, "attention.flash1_steps = 5", "CUDA",
+           "attention.flash1_steps = 4");
     const Bench& bench = settings.bench;
     refuse(contains(bench.tuned, true), "true in bench.tuned", "CUDA", "bench.tuned = [false]");
+    refuse(contains(bench.flash1_steps, 5), "5 in bench.flash1_steps", "CUDA", "bench.flash1_steps = [0, 1, 2, 3, 4]");
     refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
     refuse(contains(bench.variants, "plain"), "\"plain\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
   }

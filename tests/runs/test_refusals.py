@@ -70,7 +70,7 @@ class Decks(RunTest):
         self.assertEqual(plan.count("fits, an H200 has"), 5, plan)
 
     def test_only_what_trains_has_a_plan(self):
-        for name in ("kernels", "attention", "attention_gpu"):
+        for name in ("kernels", "attention", "attention_gpu", "ladder"):
             with self.subTest(deck=name):
                 self.refuse(SOURCE / f"input/bench/{name}.toml", "--plan", says=["job.kind", "has no plan"])
         plan = self.run_deck(SOURCE / "input/bench/step.toml", "--plan").out
@@ -106,7 +106,6 @@ class Decks(RunTest):
 
     def test_words_of_later_versions(self):
         self.refuse(TINY, "parallel.offload=parameters", says="parallel.offload")
-        self.refuse(TINY, "attention.implementation=flash1", says="flash2")
 
     def test_questions_are_answered_without_training(self):
         self.run_deck(TINY, "--check")

@@ -6,18 +6,24 @@
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/scratch.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 
-template <class Exec, class Scalar>
-void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Tiles>
+void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", task, kMaxHead);
-  const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
+  const int D = task.q.extent_int(3);
+  const std::size_t reals =
+      flash2_forward_pad_reals(round_up(this->query_tile(), TileProduct<Exec, Real>::kLaneBlock), this->key_tile(), D);
+  if constexpr (std::is_same_v<Tiles, ChosenTiles>) {
+    detail::require_tiles("flash2 forward", this->query_tile(), this->key_tile(), sizeof(Real) * reals,
+                          kTargetOf<Exec>);
+  }
+  const int tiles = ceil_div(task.q.extent_int(2), this->query_tile());
   const int teams = task.q.extent_int(0) * task.q.extent_int(1) * tiles;
   if (teams == 0) return;
 
-  const int D = task.q.extent_int(3);
-  const std::size_t reals = pad_reals(D);
   allow_large_scratch<Flash2Forward, Policy>();
   Kokkos::parallel_for(
       "tessera::attention::flash2::forward",
@@ -25,31 +31,33 @@ void Flash2Forward<Exec, Scalar>::launch(const Exec& exec) const {
       *this);
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team) const {
+template <class Exec, class Scalar, class Tiles>
+KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member& team) const {
   using Product = TileProduct<Exec, Real>;
   constexpr int kLanes = Product::kLaneBlock;
+  const int query_tile = this->query_tile(), key_tile = this->key_tile(), most_lanes = round_up(query_tile, kLanes);
   const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-  const int tiles = ceil_div(Tq, kQueryTile);
+  const int tiles = ceil_div(Tq, query_tile);
   const int tile = tiles - 1 - team.league_rank() % tiles;  // longest rows first
   const int h = team.league_rank() / tiles % task.q.extent_int(1);
   const int b = team.league_rank() / tiles / task.q.extent_int(1);
-  const int first_query = tile * kQueryTile;
-  const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
+  const int first_query = tile * query_tile;
+  const int queries = Tq - first_query < query_tile ? Tq - first_query : query_tile;
   const int lanes = round_up(queries, kLanes);
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
   const int last_key = first_query + queries - 1 + diagonal;
   const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
 
-  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * pad_reals(D)));
+  Real* pad = static_cast<Real*>(
+      team.team_scratch(0).get_shmem(sizeof(Real) * flash2_forward_pad_reals(most_lanes, key_tile, D)));
   Real* q_t = pad;                            // [D, lanes]        scaled queries
-  Real* k_pad = q_t + D * kQueryTile;         // [kKeyTile, D]
-  Real* v_pad = k_pad + kKeyTile * D;         // [kKeyTile, D]
-  Real* p_t = v_pad + kKeyTile * D;           // [kKeyTile, lanes] scores, then their exponentials
-  Real* out_t = p_t + kKeyTile * kQueryTile;  // [D, lanes]      un-normalised output
-  Real* top = out_t + D * kQueryTile;         // [lanes]           running maximum
-  Real* sum = top + kQueryTile;               // [lanes]           running sum
-  Real* shrink = sum + kQueryTile;            // [lanes]           exp(old maximum - new maximum)
+  Real* k_pad = q_t + D * most_lanes;         // [key_tile, D]
+  Real* v_pad = k_pad + key_tile * D;         // [key_tile, D]
+  Real* p_t = v_pad + key_tile * D;           // [key_tile, lanes] scores, then their exponentials
+  Real* out_t = p_t + key_tile * most_lanes;  // [D, lanes]      un-normalised output
+  Real* top = out_t + D * most_lanes;         // [lanes]           running maximum
+  Real* sum = top + most_lanes;               // [lanes]           running sum
+  Real* shrink = sum + most_lanes;            // [lanes]           exp(old maximum - new maximum)
 
   // 1. stage the queries once; clear the running state
   detail::stage_transposed(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, lanes, task.scale, q_t);
@@ -59,8 +67,8 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
     sum[i] = 0;
   });
 
-  for (int first_key = 0; first_key < keys_seen; first_key += kKeyTile) {
-    const int keys = keys_seen - first_key < kKeyTile ? keys_seen - first_key : kKeyTile;
+  for (int first_key = 0; first_key < keys_seen; first_key += key_tile) {
+    const int keys = keys_seen - first_key < key_tile ? keys_seen - first_key : key_tile;
 
     // 2. stage keys and values
     team.team_barrier();  // the previous tile has been read
@@ -125,7 +133,9 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar>::operator()(const Member& team)
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Flash2Forward<Exec, Scalar>;
+#define TESSERA_INSTANTIATE(Exec, Scalar)      \
+  template struct Flash2Forward<Exec, Scalar>; \
+  template struct Flash2Forward<Exec, Scalar, ChosenTiles>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
 

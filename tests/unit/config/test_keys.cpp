@@ -97,6 +97,9 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "attention.tuned",
                                       "attention.engine",
                                       "attention.deterministic",
+                                      "attention.flash1_steps",
+                                      "attention.query_tile",
+                                      "attention.key_tile",
                                       "parallel.collectives",
                                       "parallel.all_reduce",
                                       "parallel.gradient_sync",
@@ -171,7 +174,8 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
       "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
       "data = {source = 'tokens', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
-    const std::string value = key.name == "model.d_model" ? "64" : other_value(key);
+    const bool is_tile = key.name == "attention.query_tile" || key.name == "attention.key_tile";
+    const std::string value = key.name == "model.d_model" || is_tile ? "64" : other_value(key);
     if (value.empty()) continue;  // its one other value is not in this version
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
     if (key.name == "attention.tuned" || key.name == "attention.engine" || key.name == "precision.gradients")
@@ -181,6 +185,8 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
+    if (key.name == "attention.flash1_steps") overrides.push_back("attention.implementation=flash1");
+    if (key.name == "attention.flash2_steps" || is_tile) overrides.push_back("attention.implementation=flash2");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
