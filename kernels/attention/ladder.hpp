@@ -87,7 +87,7 @@ struct Steps {
         const int packets = D / kPacket;
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count * packets), [&](int i) {
           const int n = i / packets, d = i % packets * kPacket;
-          WidePacket<Element> packet;
+          WidePacket<Element> packet{};
           TESSERA_UNROLL
           for (int first = 0; first < kPacket; first += kReals) {
             const WidePacket<Real> reals = load_packet(from + n * pitch + d + first);
@@ -188,11 +188,14 @@ struct Steps {
     Real sum = 0;
     if constexpr (kSteps >= kWideProducts) {
       constexpr int kPacket = kPacketBytes / static_cast<int>(sizeof(Scalar));
+      Real sums[kPacket] = {};  // one for each place in a packet: independent of each other
       for (int d = 0; d < at.depth(); d += kPacket) {
         const auto a_packet = load_packet(a + d), b_packet = load_packet(b + d);
         TESSERA_UNROLL
-        for (int i = 0; i < kPacket; ++i) sum += a_packet[i] * b_packet[i];
+        for (int i = 0; i < kPacket; ++i) sums[i] += a_packet[i] * b_packet[i];
       }
+      TESSERA_UNROLL
+      for (int i = 0; i < kPacket; ++i) sum += sums[i];
     } else {
       for (int d = 0; d < at.D; ++d) sum += static_cast<Real>(a[d]) * static_cast<Real>(b[d]);
     }

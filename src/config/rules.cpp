@@ -116,6 +116,10 @@ void check_gradients(const PrecisionSettings& precision, Rules& rules) {
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
 void check_attention_steps(const Settings& settings, Rules& rules) {
   const Attention& attention = settings.attention;
   const bool is_flash1 = attention.implementation == AttentionImplementation::flash1,
@@ -164,6 +168,15 @@ void check_attention(const Settings& settings, Rules& rules) {
   };
   require_tuned_rows(bench.engines == Bench{}.engines, "bench.engines");
   require_tuned_rows(bench.deterministic == Bench{}.deterministic, "bench.deterministic");
+  const bool has_portable_rows = std::find(bench.tuned.begin(), bench.tuned.end(), false) != bench.tuned.end();
+  rules.require(bench.flash1_steps == Bench{}.flash1_steps || contains(bench.implementations, "flash1"),
+                {"bench.flash1_steps", "bench.implementations"},
+                "would be ignored: bench.implementations has no flash1", "bench.implementations = [\"flash1\"]");
+  rules.require(
+      bench.flash2_steps == Bench{}.flash2_steps || (has_portable_rows && contains(bench.implementations, "flash2")),
+      {"bench.flash2_steps", "bench.implementations", "bench.tuned"},
+      "would be ignored: there are no rows of the portable flash2",
+      "bench.implementations = [\"flash2\"] and bench.tuned = [false]");
   rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
                 "would be ignored: bench.tokens is given", "one of the two");
   rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
@@ -180,10 +193,6 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 {"train.recompute", "attention.implementation"},
                 "standard attention's backward pass needs its probabilities, which are recomputed",
                 "train.recompute = \"all\", or attention.implementation = \"flash2\"");
-}
-
-bool contains(const std::vector<std::string>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 /// bench.strategies runs several: a key that one of them uses is not ignored.

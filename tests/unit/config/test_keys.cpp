@@ -187,6 +187,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (key.name == "attention.flash1_steps") overrides.push_back("attention.implementation=flash1");
     if (key.name == "attention.flash2_steps" || is_tile) overrides.push_back("attention.implementation=flash2");
+    if (key.name == "bench.flash1_steps") overrides.push_back("bench.implementations=['flash1']");
     if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
     if (key.name == "bench.engines" || key.name == "bench.deterministic") overrides.push_back("bench.tuned=[true]");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
