@@ -30,12 +30,13 @@ std::string other_value(const Key& key) {
   if (std::holds_alternative<Access<std::vector<bool>>>(key.field)) return "[true, false]";
   if (std::holds_alternative<Access<std::string>>(key.field))
     return legal.is_path ? "\"/other/place\"" : "\"o \\\"t\\u0001\\n\"";
-  if (std::holds_alternative<Access<std::vector<std::int64_t>>>(key.field)) return "[8, 9, 10]";
+  if (std::holds_alternative<Access<std::vector<std::int64_t>>>(key.field))
+    return legal.max < 10 ? "[1, 2]" : "[8, 9, 10]";
   if (std::holds_alternative<Access<double>>(key.field)) {
     const double high = std::isfinite(legal.max) ? legal.max : legal.min + 10;
     return toml_number(legal.min + (high - legal.min) / 3);
   }
-  const std::int64_t number = static_cast<std::int64_t>(legal.min) + 15;
+  const std::int64_t number = static_cast<std::int64_t>(legal.min) + (legal.max < legal.min + 16 ? 1 : 15);
   return std::to_string(std::to_string(number) == before ? number + 1 : number);
 }
 
