@@ -116,6 +116,20 @@ class VerifyAttention(RunTest):
                                 self.assert_close(made[key][()], case[key][()], bound, key)
                             self.assert_close(made["lse"][()], case["lse"][()], UNIT_ROUNDOFF["fp32"] * 64, "lse")
 
+    def test_flash1_on_tensor_cores_stays_within_its_rounding(self):
+        if gpus() is None:
+            self.skipTest("needs a CUDA build")
+        for number, (D, Tq, Tk) in enumerate([(64, 200, 200), (128, 65, 300), (40, 300, 65), (256, 190, 190)]):
+            for precision in ("bf16", "fp16"):
+                case = Exact(number, D, Tq, Tk, 1)
+                with self.subTest(D=D, Tq=Tq, Tk=Tk, precision=precision), self.verify(
+                        "flash1", case, f"precision.compute={precision}", "attention.implementation=flash1",
+                        "attention.flash1_steps=5") as made:
+                    # Only q k^T is on tensor cores, whose sums are in float: as test_flash2_in_bf16.
+                    bound = UNIT_ROUNDOFF[precision] * (4 + 2 * largest_score(case))
+                    for key in ("out", "d_q", "d_k", "d_v"):
+                        self.assert_close(made[key][()], case[key][()], bound, key)
+
     def test_refuses_tensors_that_do_not_fit_together(self):
         source = self.folder / "in.h5"
         with h5py.File(source, "w") as file:
