@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
 
 #include "config/rules.hpp"
 #include "errors.hpp"

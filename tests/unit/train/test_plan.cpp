@@ -1,11 +1,8 @@
 #include "train/plan.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fmt/format.h>
-
-#include <stdexcept>
 
 #include "config/rules.hpp"
 #include "errors.hpp"
@@ -46,7 +43,8 @@ TEST(Plan, takes_names_from_the_deck) {
   EXPECT_EQ(kind_of(config::AttentionImplementation::standard), kernels::AttentionKind::standard);
   EXPECT_EQ(kind_of(config::AttentionImplementation::flash2), kernels::AttentionKind::flash2);
   EXPECT_EQ(kind_of(config::AttentionImplementation::automatic), kernels::AttentionKind::flash2);
-  EXPECT_THROW(kind_of(config::AttentionImplementation::flash1), std::logic_error);  // not another one in its place
+  EXPECT_EQ(kind_of(config::AttentionImplementation::flash1), kernels::AttentionKind::flash1);
+  EXPECT_EQ(kind_of(config::AttentionImplementation::tiled), kernels::AttentionKind::tiled);
   const model::Shape shape = shape_of(settings().model);
   EXPECT_EQ(shape.V, 101);
   EXPECT_EQ(shape.T, 32);
