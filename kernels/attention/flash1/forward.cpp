@@ -23,7 +23,7 @@ void Flash1Forward<Exec, Scalar, kSteps>::launch(const Exec& exec) const {
   const auto pads = ladder::Steps<Scalar, kSteps>::pads(kernel.query_tile, kernel.key_tile, D);
   detail::require_tiles("flash1 forward", kernel.query_tile, kernel.key_tile, ladder::scratch_bytes(pads),
                         kTargetOf<Exec>);
-  if (B * H * Tq == 0) return;
+  if (B == 0 || H == 0 || Tq == 0) return;
 
   Real* rows = reinterpret_cast<Real*>(workspace.data());
   if constexpr (std::is_same_v<Real, Scalar>) {

@@ -26,7 +26,7 @@ void TiledForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int B = q.extent_int(0), H = q.extent_int(1), Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3);
   detail::require_workspace("tiled forward: workspace must have tiled_workspace_bytes, aligned to 16", workspace,
                             tiled_workspace_bytes(kDtype<Scalar>, B, H, Tq, D, query_tile, key_tile), 16);
-  if (B * H * Tq == 0) return;
+  if (B == 0 || H == 0 || Tq == 0) return;
   const int query_step = query_tile == 0 ? kTiledTile : query_tile, key_step = key_tile == 0 ? kTiledTile : key_tile;
 
   for (int first = 0; first < Tq; first += query_step) {
