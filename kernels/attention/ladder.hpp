@@ -172,18 +172,35 @@ struct Steps {
   static KOKKOS_FORCEINLINE_FUNCTION void add_values(const Member& team, const Pads& at, const Real* weights,
                                                      const Scalar* v, int queries, int keys, Real* out,
                                                      const Combine& combine) {
+    constexpr int kColumns = kIsHost<typename Member::execution_space> ? 16 : 1;  // of a lane; a host's are vectors
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, queries), [&](int i) {
       const Real* row = weights + i * at.score_pitch();
-      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, at.D), [&](int d) {
-        Real sum = 0;
-        for (int j = 0; j < keys; ++j) sum += row[j] * static_cast<Real>(v[j * at.pitch() + d]);
-        Real& out_id = out[i * at.out_pitch() + d];
-        out_id = combine(i, out_id, sum);
+      Real* out_i = out + i * at.out_pitch();
+      const int whole = at.D / kColumns;
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, whole), [&](int block) {
+        add_columns<kColumns>(row, v + block * kColumns, at.pitch(), keys, i, out_i + block * kColumns, combine);
+      });
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, at.D % kColumns), [&](int column) {
+        const int d = whole * kColumns + column;
+        add_columns<1>(row, v + d, at.pitch(), keys, i, out_i + d, combine);
       });
     });
   }
 
  private:
+  /// kColumns neighbouring columns of a row of add_values.
+  template <int kColumns, class Combine>
+  static KOKKOS_FORCEINLINE_FUNCTION void add_columns(const Real* weights, const Scalar* v, int pitch, int keys, int i,
+                                                      Real* out, const Combine& combine) {
+    Real sums[kColumns] = {};
+    for (int j = 0; j < keys; ++j) {
+      TESSERA_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[c] += weights[j] * static_cast<Real>(v[j * pitch + c]);
+    }
+    TESSERA_UNROLL
+    for (int c = 0; c < kColumns; ++c) out[c] = combine(i, out[c], sums[c]);
+  }
+
   static KOKKOS_FORCEINLINE_FUNCTION Real dot(const Scalar* a, const Scalar* b, const Pads& at) {
     Real sum = 0;
     if constexpr (kSteps >= kWideProducts) {
