@@ -122,7 +122,7 @@ AttentionChoice choice_of(AttentionKind kind, int steps, int query_tile = 0, int
 template <class ScalarType, AttentionKind kKind, int kSteps = kernels::kNoLadder>
 struct Case {
   using Scalar = ScalarType;
-  static constexpr AttentionKind kind = kKind;
+  [[maybe_unused]] static constexpr AttentionKind kind = kKind;
   static AttentionChoice choice() { return choice_of(kKind, kSteps); }
   static std::string name() {
     const std::string steps = kSteps == kernels::kNoLadder ? "_" : "_" + std::to_string(kSteps) + "_steps_";
