@@ -1,5 +1,8 @@
 #include "kernels/attention/attention.hpp"
 
+#include <algorithm>
+
+#include "kernels/attention/flash1/forward.hpp"
 #include "kernels/attention/flash2/ampere/engine.hpp"
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/backward.hpp"
@@ -7,24 +10,37 @@
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/flash2/hopper/engine.hpp"
 #include "kernels/attention/flash2/hopper/sizes.hpp"
+#include "kernels/attention/flash2/ladder.hpp"
+#include "kernels/attention/ladder_sizes.hpp"
 #include "kernels/attention/standard/standard.hpp"
+#include "kernels/attention/tiled/tiled.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/core/tiles.hpp"
+#include "kernels/cuda/tile_scores.hpp"
 
 namespace tessera::kernels {
 
 std::string_view name_of(AttentionKind kind) {
-  constexpr std::string_view names[] = {"standard", "flash2"};
+  constexpr std::string_view names[] = {"standard", "tiled", "flash1", "flash2"};
   return names[static_cast<int>(kind)];
 }
 
-bool stores_scores(AttentionKind kind) {
+bool stores_scores(AttentionKind kind) { return kind == AttentionKind::standard; }
+
+namespace {
+
+int most_steps(AttentionKind kind) {
   switch (kind) {
-    case AttentionKind::standard: return true;
-    case AttentionKind::flash2: return false;
+    case AttentionKind::flash1: return ladder::kFlash1Steps;
+    case AttentionKind::flash2: return ladder::kFlash2Steps;
+    case AttentionKind::standard:
+    case AttentionKind::tiled: break;
   }
-  return false;
+  return kNoLadder;
 }
+
+}  // namespace
 
 std::string_view name_of(Engine engine) {
   constexpr std::string_view names[] = {"portable", "mma", "wgmma"};
@@ -36,6 +52,23 @@ namespace {
 [[noreturn]] void refuse_engine(Engine engine) {
   throw std::invalid_argument("attention: this build has no " + std::string(name_of(engine)) +
                               " kernel for this dtype and head width; ask has_forward and has_backward");
+}
+
+[[noreturn]] void refuse_steps(const AttentionChoice& choice) {
+  throw std::invalid_argument("attention: this build has no " + std::string(name_of(choice.kind)) + " of " +
+                              std::to_string(choice.steps) + " steps for this dtype; ask has_steps");
+}
+
+/// Calls launch.operator()<kSteps>() with the steps as a constant from 0 to kMost, else returns false.
+template <int kMost, class Launch>
+bool with_steps(int steps, const Launch& launch) {
+  if constexpr (kMost < 0) {
+    return false;
+  } else {
+    if (steps != kMost) return with_steps<kMost - 1>(steps, launch);
+    launch.template operator()<kMost>();
+    return true;
+  }
 }
 
 bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
@@ -60,11 +93,39 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
   return false;
 }
 
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
+bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target) {
+  return choice.steps <= most_steps(choice.kind) && ladder::has_steps(choice.steps, dtype, target);
+}
+
+std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target) {
+  const int real_bytes = dtype == Dtype::fp64 ? 8 : 4;
+  const bool is_blocked = choice.kind == AttentionKind::flash2 && choice.steps == kNoLadder;
+  if (choice.kind == AttentionKind::standard || choice.kind == AttentionKind::tiled ||
+      (is_blocked && choice.forward != Engine::portable))
+    return 0;
+  const int own = is_blocked ? flash2_forward_tile(target, real_bytes) : ladder::default_tile(target, real_bytes, D);
+  const int query_tile = choice.query_tile > 0 ? choice.query_tile : own;
+  const int key_tile = choice.key_tile > 0 ? choice.key_tile : own;
+  if (is_blocked) {
+    const int lanes = round_up(query_tile, lane_block(target, real_bytes));
+    return static_cast<std::int64_t>(flash2_forward_pad_reals(lanes, key_tile, D)) * real_bytes;
+  }
+  return ladder::scratch_bytes({choice.steps, static_cast<int>(bytes_of(dtype)), real_bytes, query_tile, key_tile, D});
+}
+
+std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq,
+                                               int D) {
   switch (choice.kind) {
-    case AttentionKind::standard: return 0;
+    case AttentionKind::tiled: return tiled_workspace_bytes(dtype, B, H, Tq, D, choice.query_tile, choice.key_tile);
+    case AttentionKind::flash1: return flash1_workspace_bytes(dtype, B, H, Tq, D);
+    case AttentionKind::standard:
     case AttentionKind::flash2: break;
   }
+  return 0;
+}
+
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
+  if (choice.kind == AttentionKind::standard) return 0;
   switch (choice.backward) {
     case Engine::portable: return 0;
     case Engine::mma: return ampere::backward_workspace_bytes(B, H, Tq, D);
@@ -75,18 +136,16 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int
 
 std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
                                      const Target& target) {
-  switch (choice.kind) {
-    case AttentionKind::standard: return 0;
-    case AttentionKind::flash2: break;
-  }
+  if (choice.kind == AttentionKind::standard) return 0;
+  const std::int64_t forward = target.is_host ? attention_pad_bytes(choice, dtype, D, target) : 0;
   switch (choice.backward) {
     case Engine::portable:
-      return dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, B, H, Tk, D)
-                                  : flash2_backward_scratch_bytes<float>(target, B, H, Tk, D);
+      return std::max(forward, dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, B, H, Tk, D)
+                                                    : flash2_backward_scratch_bytes<float>(target, B, H, Tk, D));
     case Engine::mma:
-    case Engine::wgmma: return 0;
+    case Engine::wgmma: break;
   }
-  return 0;
+  return forward;
 }
 
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {
@@ -105,10 +164,33 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
       .q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal};
   switch (choice.kind) {
     case AttentionKind::standard: return StandardForward<Exec, Scalar>{task, probabilities}.launch(exec);
+    case AttentionKind::tiled:
+      return TiledForward<Exec, Scalar>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
+    case AttentionKind::flash1: {
+      constexpr int kMost = kHasTileScores<Exec, Scalar> ? ladder::kFlash1Steps : ladder::kFlash1Steps - 1;
+      const bool has_run = with_steps<kMost>(choice.steps, [&]<int kSteps>() {
+        Flash1Forward<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
+      });
+      if (!has_run) refuse_steps(choice);
+      return;
+    }
     case AttentionKind::flash2: break;
   }
+  if (choice.steps != kNoLadder) {
+    const bool has_run = with_steps<ladder::kFlash2Steps>(choice.steps, [&]<int kSteps>() {
+      Flash2Ladder<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile}.launch(exec);
+    });
+    if (!has_run) refuse_steps(choice);
+    return;
+  }
   switch (choice.forward) {
-    case Engine::portable: return Flash2Forward<Exec, Scalar>{task}.launch(exec);
+    case Engine::portable: {
+      if (choice.query_tile == 0 && choice.key_tile == 0) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
+      const int own = flash2_forward_tile({.is_host = kIsHost<Exec>}, sizeof(Real));
+      const ChosenTiles tiles{choice.query_tile > 0 ? choice.query_tile : own,
+                              choice.key_tile > 0 ? choice.key_tile : own};
+      return Flash2Forward<Exec, Scalar, ChosenTiles>{tiles, task}.launch(exec);
+    }
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;
       if constexpr (Mma::kHasKernels) return typename Mma::Forward{task}.launch(exec);
@@ -136,10 +218,8 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
                                         .d_v = g.d_v,
                                         .scale = scale,
                                         .causal = causal};
-  switch (choice.kind) {
-    case AttentionKind::standard: return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores}.launch(exec);
-    case AttentionKind::flash2: break;
-  }
+  if (choice.kind == AttentionKind::standard)
+    return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores}.launch(exec);
   [[maybe_unused]] const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
   switch (choice.backward) {
     case Engine::portable: return Flash2Backward<Exec, Scalar>{task}.launch(exec);

@@ -1,8 +1,9 @@
 /// Chooses an attention kernel: the one place that knows all implementations.
 ///
 /// The caller passes every tensor that any implementation may need. Only `standard` uses `probabilities` and
-/// `d_scores`, which may be absent (null) otherwise; only `flash2` uses `out` and `lse` in backward, and only the tuned
-/// engines `tile_counter` and `workspace`.
+/// `d_scores`, which may be absent (null) otherwise; the others use `out` and `lse` in backward, which is flash2's for
+/// all of them. A workspace is needed where its size is not 0: forward by flash1 and tiled, backward by tuned engines,
+/// which alone use `tile_counter`.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace tessera::kernels {
 
-enum class AttentionKind { standard, flash2 };
+enum class AttentionKind { standard, tiled, flash1, flash2 };
 std::string_view name_of(AttentionKind kind);
 
 /// Whether the implementation stores the scores, in `probabilities` and `d_scores`.
@@ -28,13 +29,19 @@ enum class Engine {
 };
 std::string_view name_of(Engine engine);
 
-/// The implementation that runs, and its engine in each direction.
+/// Of flash2: its engine's kernel, none of the ladder's.
+inline constexpr int kNoLadder = -1;
+
+/// The implementation that runs: its engine in each direction, its steps on the ladder (ladder_sizes.hpp), its tiles.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::flash2;
-  Engine forward = Engine::portable, backward = Engine::portable;
-  bool deterministic = true;  // false: backward may add gradients in any order
+  Engine forward = Engine::portable, backward = Engine::portable;  // of flash2; backward also of flash1 and tiled
+  int steps;                         // of flash1 0 to 5; of flash2 0 to 3, or kNoLadder; of others kNoLadder
+  int query_tile = 0, key_tile = 0;  // of a portable forward kernel; 0: its own
+  bool deterministic = true;         // false: backward may add gradients in any order
 
-  AttentionChoice(AttentionKind implementation = AttentionKind::flash2) : kind(implementation) {}
+  AttentionChoice(AttentionKind implementation = AttentionKind::flash2)
+      : kind(implementation), steps(kind == AttentionKind::flash1 ? 0 : kNoLadder) {}
   bool is_tuned() const { return forward != Engine::portable || backward != Engine::portable; }
 };
 
@@ -45,10 +52,21 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHer
 /// The fastest engines that a build for `target` has for a dtype and a head width, chosen separately per direction.
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
+/// Whether a build for `target` has the steps of the choice for a dtype.
+bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target = kHere);
+
+/// Bytes of scratch that a team of the portable forward kernel asks for; 0 for kernels whose tiles cannot be chosen, and
+/// for tiled, whose tiles lie in its workspace. At most scratch_limit(target) can be had.
+std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target = kHere);
+
+/// Bytes of workspace for forward of tensors of `dtype`; 0 for standard and flash2. Arithmetic only.
+std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D);
+
 /// Bytes of workspace for backward, whether or not this build has the engine; 0 for portable ones. Arithmetic only.
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
 
-/// Bytes of scratch in memory that Kokkos allocates for backward of tensors of `dtype`, beside the workspace.
+/// Bytes of scratch in memory that Kokkos allocates for tensors of `dtype`, beside the workspaces: for backward, or on
+/// hosts, where pads are memory, for the forward pass if its pads are larger.
 std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
                                      const Target& target = kHere);
 
@@ -66,6 +84,7 @@ struct Attention {
   Real scale;
   bool causal;
   Value<std::int32_t, Exec> tile_counter = {};  // wgmma: 0 before the first launch, left 0 by every one
+  Vector<std::byte, Exec> workspace = {};       // [attention_forward_workspace_bytes], aligned to 16 bytes
 
   struct Gradients {
     HeadTensor<const Scalar, Exec> d_out;    // [B,H,Tq,D]   in
@@ -76,8 +95,8 @@ struct Attention {
     Vector<std::byte, Exec> workspace = {};  // [attention_workspace_bytes], aligned to 128 bytes
   };
 
-  /// Throws std::invalid_argument if this build has no such engine for the dtype and head width, and what the chosen
-  /// kernel throws.
+  /// Throws std::invalid_argument if this build has no such engine for the dtype and head width, or not the steps, and
+  /// what the chosen kernel throws.
   void forward(const Exec& exec) const;
   void backward(const Exec& exec, const Gradients& gradients) const;
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/core/require.hpp"
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels::detail {
@@ -71,6 +72,21 @@ void require_workspace(const char* rule, const Bytes& workspace, std::int64_t ne
   const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
   TESSERA_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= needed && beyond == 0, rule, workspace.extent(0),
                   needed, beyond);
+}
+
+/// Tiles that a caller chose, and the scratch that a team needs for them.
+inline void require_tiles(const char* kernel, int query_tile, int key_tile, std::int64_t pad_bytes,
+                          const Target& target) {
+  const auto name = [&](const char* rule) { return std::string(kernel) + rule; };
+  if (query_tile < 16 || query_tile % 16 != 0 || key_tile < 16 || key_tile % 16 != 0) {
+    TESSERA_REQUIRE(false, name(": tiles must be multiples of 16").c_str(), query_tile, key_tile);
+  }
+  const std::int64_t limit = scratch_limit(target);
+  if (pad_bytes > limit) {
+    TESSERA_REQUIRE(false,
+                    name(": these tiles need more scratch than the device grants a team; use smaller ones").c_str(),
+                    pad_bytes, limit, query_tile, key_tile);
+  }
 }
 
 }  // namespace tessera::kernels::detail

@@ -2,6 +2,8 @@
 /// for. Sizes of workspaces depend on it, on shapes and on dtypes only.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string_view>
 
 namespace tessera::kernels {
@@ -13,6 +15,13 @@ struct Target {
 };
 
 inline constexpr Target kHostTarget{.is_host = true};
+
+/// Most level-0 scratch that a team may ask for [bytes]; on a host as much as there is memory.
+constexpr std::int64_t scratch_limit(const Target& target) {
+  constexpr int kOfKokkos = 1024;  // of its own, at the start
+  return target.team_scratch_kib > 0 ? target.team_scratch_kib * std::int64_t{1024} - kOfKokkos
+                                     : std::numeric_limits<std::int64_t>::max();
+}
 
 /// NVIDIA GPUs of a compute capability, as nvcc spells it: "80", "90a". Source for the scratch: CUDA Programming Guide,
 /// technical specifications per compute capability.

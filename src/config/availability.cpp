@@ -9,42 +9,12 @@
 namespace tessera::config {
 namespace {
 
-struct Missing {
-  std::string_view key;
-  std::string_view word;  // a trailing * stands for anything
-  std::string_view instead;
-};
-
-constexpr Missing kMissing[] = {
-    {"attention.implementation", "flash1", "flash2 or standard"},
-    {"bench.implementations", "flash1", "flash2 or standard"},
-};
-
-bool matches(std::string_view pattern, std::string_view word) {
-  if (pattern.ends_with('*')) return word.starts_with(pattern.substr(0, pattern.size() - 1));
-  return word == pattern;
-}
-
 template <class List, class Value>
 bool contains(const List& list, const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
 }  // namespace
-
-std::optional<std::string> missing_word(std::string_view key, std::string_view word) {
-  for (const Missing& missing : kMissing)
-    if (missing.key == key && matches(missing.word, word))
-      return fmt::format("\"{}\" is not in this version; use {}", missing.word, missing.instead);
-  return std::nullopt;
-}
-
-std::vector<std::string_view> missing_words(std::string_view key) {
-  std::vector<std::string_view> words;
-  for (const Missing& missing : kMissing)
-    if (missing.key == key) words.push_back(missing.word);
-  return words;
-}
 
 std::vector<MissingCombination> missing_combinations(const Settings& settings) {
   std::vector<MissingCombination> found;
@@ -55,15 +25,23 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
         {"precision.master",
          "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
          "precision.master = \"fp32\", or precision.compute = \"bf16\""});
-  if (settings.attention.tuned == AttentionTuned::yes && !is_16_bit)
+  const Attention& attention = settings.attention;
+  const bool is_flash1 = attention.implementation == AttentionImplementation::flash1;
+  if (is_flash1 && attention.flash1_steps == 5 && !is_16_bit)
+    found.push_back({"attention.flash1_steps",
+                     "5 with a 32-bit precision.compute is not in this version: the tensor cores' step takes bf16 or "
+                     "fp16; use attention.flash1_steps = 4 (on a GPU also precision.compute = \"bf16\")"});
+  if (attention.tuned == AttentionTuned::yes && !is_16_bit && !is_flash1)
     found.push_back({"attention.tuned",
                      fmt::format("true with a 32-bit precision.compute is not in this version: tensor-core attention "
                                  "takes bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
                                  without_tuned(settings.attention))});
-  if (settings.attention.tuned == AttentionTuned::yes &&
-      settings.attention.implementation == AttentionImplementation::standard)
-    found.push_back(
-        {"attention.tuned", "true with attention.implementation = \"standard\" is not in this version; use flash2"});
+  for (const auto& [implementation, name] :
+       {std::pair{AttentionImplementation::standard, "standard"}, {AttentionImplementation::tiled, "tiled"}})
+    if (attention.tuned == AttentionTuned::yes && attention.implementation == implementation)
+      found.push_back(
+          {"attention.tuned",
+           fmt::format("true with attention.implementation = \"{}\" is not in this version; use flash2", name)});
   return found;
 }
 
@@ -85,10 +63,14 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.generate.graph, "generate.graph = true", "CUDA", "generate.graph = false");
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
-    refuse(settings.attention.tuned == AttentionTuned::yes, "attention.tuned = true", "CUDA",
+    const bool is_flash1 = settings.attention.implementation == AttentionImplementation::flash1;
+    refuse(settings.attention.tuned == AttentionTuned::yes && !is_flash1, "attention.tuned = true", "CUDA",
            without_tuned(settings.attention));
+    refuse(is_flash1 && settings.attention.flash1_steps == 5, "attention.flash1_steps = 5", "CUDA",
+           "attention.flash1_steps = 4");
     const Bench& bench = settings.bench;
     refuse(contains(bench.tuned, true), "true in bench.tuned", "CUDA", "bench.tuned = [false]");
+    refuse(contains(bench.flash1_steps, 5), "5 in bench.flash1_steps", "CUDA", "bench.flash1_steps = [0, 1, 2, 3, 4]");
     refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
     refuse(contains(bench.variants, "plain"), "\"plain\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
   }

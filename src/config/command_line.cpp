@@ -143,8 +143,6 @@ std::string explain_key(const Key& key) {
   std::string text =
       fmt::format("{}\n  type     {}\n  default  {}\n{}{}", key.name, type_text(key), value_text(key, Settings{}),
                   kLegal, wrapped(legal_text(key), std::string(kLegal.size(), ' ')).substr(kLegal.size()));
-  if (const auto missing = missing_words(key.name); !missing.empty())
-    text += fmt::format("  not yet  {} (not in this version)\n", fmt::join(missing, " "));
   return text + fmt::format("  unit     {}\n{}", key.unit, wrapped(key.meaning));
 }
 

@@ -69,7 +69,8 @@ constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
 constexpr Word kAttention[] = {
     word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
-    word("flash1", AttentionImplementation::flash1), word("flash2", AttentionImplementation::flash2)};
+    word("tiled", AttentionImplementation::tiled), word("flash1", AttentionImplementation::flash1),
+    word("flash2", AttentionImplementation::flash2)};
 constexpr Word kTuned[] = {word("auto", AttentionTuned::automatic), word("true", AttentionTuned::yes),
                            word("false", AttentionTuned::no)};
 constexpr Word kEngines[] = {word("auto", AttentionEngine::automatic), word("mma", AttentionEngine::mma),
@@ -87,7 +88,7 @@ constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offl
 constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
                                  word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
                                  word("h200", PlanDevice::h200)};
-constexpr Word kBenchImplementations[] = {word("standard"), word("flash1"), word("flash2")};
+constexpr Word kBenchImplementations[] = {word("standard"), word("tiled"), word("flash1"), word("flash2")};
 constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
 constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")};
 constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
@@ -226,17 +227,36 @@ std::vector<Key> make_table() {
        "-", "First value of the dynamic loss scale. Used with precision.compute = fp16 only."},
 
       {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
-       "Which attention kernel runs. standard stores all T x T scores, flash2 never does; auto takes flash2 in the "
-       "fastest version that this build has for the dtype and the head width, tensor cores included. The line "
-       "'attention' of --plan and of the log names what runs."},
+       "Which attention kernel runs. standard stores all T x T scores, the others never do: tiled computes them tile "
+       "by "
+       "tile in separate launches, flash1 and flash2 in one (FlashAttention-1: keys in the outer loop; -2: queries). "
+       "auto takes flash2 in the fastest version that this build has for the dtype and the head width, tensor cores "
+       "included. The backward pass of tiled and flash1 is flash2's. The line 'attention' of --plan and of the log "
+       "names what runs."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
        "Whether attention runs on tensor cores. true: always; an error if this build has no such kernel for the dtype "
        "and the head width (bf16 or fp16 in precision.compute, on GPUs). false: never, whatever "
-       "attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, its flash2 "
-       "the portable version."},
+       "attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, the others "
+       "the portable version. flash1: true is a version of one step or more, its backward pass on tensor cores where "
+       "there are any."},
       {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
        "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
        "best for this GPU and head width."},
+      {"attention.flash1_steps", at<&S::attention, &Attention::flash1_steps>(), between(0, 5), "steps",
+       "How many of five steps flash1 takes from the plain kernel. 1: rows in the pads at multiples of 16 bytes; 2: "
+       "and "
+       "wide loads and stores; 3: and wide loads in q k^T; 4: and team reductions for the maximum and the sum of a "
+       "row; "
+       "5: and tensor cores for q k^T (bf16 or fp16 on NVIDIA GPUs)."},
+      {"attention.flash2_steps", at<&S::attention, &Attention::flash2_steps>(), between(-1, 3), "steps",
+       "How many of the first three steps of attention.flash1_steps flash2 takes from its plain kernel. -1: neither "
+       "plain nor steps but the usual portable kernel, whose products are blocked in registers."},
+      {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
+       "Queries of a tile of the portable forward kernels tiled, flash1 and flash2: 16, 32, 64 or 128. A tile that "
+       "does "
+       "not fit the device's scratch is refused. 0: the kernel's own."},
+      {"attention.key_tile", at<&S::attention, &Attention::key_tile>(), between(0, 128), "keys",
+       "Keys of a tile of those kernels: 16, 32, 64 or 128. 0: the kernel's own."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
        "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
       {"attention.decode_parts", at<&S::attention, &Attention::decode_parts>(), between(0, 1024), "parts",
@@ -358,7 +378,11 @@ std::vector<Key> make_table() {
       {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
        "Head widths D that bench.attention and bench.decode sweep."},
       {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
-       "Attention kernels that bench.attention sweeps."},
+       "Attention kernels that bench.attention sweeps, in tiles of attention.query_tile and attention.key_tile."},
+      {"bench.flash1_steps", at<&S::bench, &Bench::flash1_steps>(), not_empty(between(0, 5)), "steps",
+       "Versions of flash1 that bench.attention sweeps; the numbers are those of attention.flash1_steps."},
+      {"bench.flash2_steps", at<&S::bench, &Bench::flash2_steps>(), not_empty(between(-1, 3)), "steps",
+       "Portable versions of flash2 that bench.attention sweeps; the numbers are those of attention.flash2_steps."},
       {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
        "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
       {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",

@@ -126,11 +126,50 @@ void check_gradients(const PrecisionSettings& precision, Rules& rules) {
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+void check_attention_steps(const Settings& settings, Rules& rules) {
+  const Attention& attention = settings.attention;
+  const bool is_flash1 = attention.implementation == AttentionImplementation::flash1,
+             is_flash2 = attention.implementation == AttentionImplementation::flash2,
+             is_tiled = attention.implementation == AttentionImplementation::tiled,
+             sweeps = settings.job.kind == JobKind::bench_attention;
+  rules.require(attention.flash1_steps == 0 || is_flash1, {"attention.flash1_steps", "attention.implementation"},
+                "would be ignored: attention.implementation is not \"flash1\"",
+                sweeps ? "bench.flash1_steps" : "attention.implementation = \"flash1\"");
+  rules.require(attention.flash1_steps == 0 || !is_flash1 || attention.tuned != AttentionTuned::no,
+                {"attention.flash1_steps", "attention.tuned"}, "would be ignored: attention.tuned is false",
+                "attention.flash1_steps = 0, or attention.tuned = \"auto\"");
+  rules.require(attention.flash1_steps > 0 || !is_flash1 || attention.tuned != AttentionTuned::yes,
+                {"attention.flash1_steps", "attention.tuned"}, "0 is the plain kernel, and attention.tuned is true",
+                "attention.flash1_steps = 1 to 5 (5: tensor cores), or attention.tuned = \"auto\"");
+  rules.require(attention.flash2_steps == -1 || is_flash2, {"attention.flash2_steps", "attention.implementation"},
+                "would be ignored: attention.implementation is not \"flash2\"",
+                sweeps ? "bench.flash2_steps" : "attention.implementation = \"flash2\"");
+  rules.require(attention.flash2_steps == -1 || !is_flash2 || attention.tuned != AttentionTuned::yes,
+                {"attention.flash2_steps", "attention.tuned"},
+                "would be ignored: attention.tuned is true, which takes tensor cores",
+                "attention.flash2_steps = -1, or attention.tuned = \"auto\"");
+  for (const auto& [key, tile] :
+       {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},
+        {"attention.key_tile", attention.key_tile}}) {
+    rules.require(tile == 0 || tile == 16 || tile == 32 || tile == 64 || tile == 128, {key},
+                  fmt::format("{} is no size of a tile", tile), "0, 16, 32, 64 or 128");
+    rules.require(tile == 0 || sweeps || is_tiled || is_flash1 || (is_flash2 && attention.tuned != AttentionTuned::yes),
+                  {key, "attention.implementation", "attention.tuned"},
+                  "would be ignored: no portable kernel with tiles is named",
+                  "attention.implementation = \"tiled\", \"flash1\" or \"flash2\", without attention.tuned = true");
+  }
+}
+
 void check_attention(const Settings& settings, Rules& rules) {
   rules.require(
       settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned == AttentionTuned::yes,
       {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is not true",
       "attention.tuned = true, or attention.engine = \"auto\"");
+  check_attention_steps(settings, rules);
   const Bench& bench = settings.bench;
   const bool has_tuned_rows = std::find(bench.tuned.begin(), bench.tuned.end(), true) != bench.tuned.end();
   const auto require_tuned_rows = [&](bool is_default, std::string_view key) {
@@ -139,6 +178,15 @@ void check_attention(const Settings& settings, Rules& rules) {
   };
   require_tuned_rows(bench.engines == Bench{}.engines, "bench.engines");
   require_tuned_rows(bench.deterministic == Bench{}.deterministic, "bench.deterministic");
+  const bool has_portable_rows = std::find(bench.tuned.begin(), bench.tuned.end(), false) != bench.tuned.end();
+  rules.require(bench.flash1_steps == Bench{}.flash1_steps || contains(bench.implementations, "flash1"),
+                {"bench.flash1_steps", "bench.implementations"},
+                "would be ignored: bench.implementations has no flash1", "bench.implementations = [\"flash1\"]");
+  rules.require(
+      bench.flash2_steps == Bench{}.flash2_steps || (has_portable_rows && contains(bench.implementations, "flash2")),
+      {"bench.flash2_steps", "bench.implementations", "bench.tuned"},
+      "would be ignored: there are no rows of the portable flash2",
+      "bench.implementations = [\"flash2\"] and bench.tuned = [false]");
   rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
                 "would be ignored: bench.tokens is given", "one of the two");
   rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
@@ -155,10 +203,6 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 {"train.recompute", "attention.implementation"},
                 "standard attention's backward pass needs its probabilities, which are recomputed",
                 "train.recompute = \"all\", or attention.implementation = \"flash2\"");
-}
-
-bool contains(const std::vector<std::string>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 /// bench.strategies runs several: a key that one of them uses is not ignored.

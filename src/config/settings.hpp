@@ -31,7 +31,7 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
-enum class AttentionImplementation { automatic, standard, flash1, flash2 };
+enum class AttentionImplementation { automatic, standard, tiled, flash1, flash2 };
 enum class AttentionTuned { automatic, no, yes };      // automatic: as the implementation says
 enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
 enum class Collectives { automatic, mpi, nccl };
@@ -122,7 +122,10 @@ struct Attention {
   AttentionTuned tuned = AttentionTuned::automatic;
   AttentionEngine engine = AttentionEngine::automatic;
   bool deterministic = true;
-  std::int64_t decode_parts = 0;  // S of decoding; 0: chosen
+  std::int64_t flash1_steps = 0;              // of the ladder to tensor cores
+  std::int64_t flash2_steps = -1;             // of the ladder; -1: none, the kernel of its engine
+  std::int64_t query_tile = 0, key_tile = 0;  // of a portable kernel; 0: its own
+  std::int64_t decode_parts = 0;              // S of decoding; 0: chosen
 
   bool operator==(const Attention&) const = default;
 };
@@ -186,6 +189,8 @@ struct Bench {
   std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
   std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
   std::vector<std::string> implementations = {"flash2"};  // bench.attention
+  std::vector<std::int64_t> flash1_steps = {0};           // bench.attention
+  std::vector<std::int64_t> flash2_steps = {-1};          // bench.attention
   std::vector<std::string> passes = {"forward", "backward", "both"};  // bench.attention
   std::vector<std::string> dtypes = {"fp32"};                         // bench.attention, bench.kernels, bench.comm
   std::vector<bool> causal = {true};                                  // bench.attention

@@ -67,7 +67,9 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
                          d_v = heads("d_v", needed);
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
-  const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D);
+  const std::int64_t workspace_bytes =
+      std::max(kernels::attention_forward_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D),
+               kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D));  // one after the other
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
@@ -78,6 +80,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
   m.peak_bytes = layout.total_bytes();
   if (!c.has_forward && !c.has_backward) m.outcome = "no such kernel";
+  if (kernels::attention_pad_bytes(c.choice, c.dtype, c.D) > kernels::scratch_limit(kernels::kHere))
+    m.outcome = "pads too large";
   if (m.peak_bytes > limit_bytes) m.outcome = "out of memory";
   if (m.outcome != "ok") return m;
 
@@ -96,6 +100,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
     const int T = c.score_elements() > 0 ? c.T : 0;
     return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, T);
   };
+  const kernels::Vector<std::byte, Exec> bytes(
+      reinterpret_cast<std::byte*>(arena.template data<std::int32_t>(workspace)), workspace_bytes);
   const kernels::Attention<Exec, Scalar> attention{
       .choice = c.choice,
       .q = view(q),
@@ -106,11 +112,10 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
       .probabilities = scores(probabilities),
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
       .causal = c.causal,
-      .tile_counter = tile_counter};
-  auto* const workspace_data = reinterpret_cast<std::byte*>(arena.template data<std::int32_t>(workspace));
-  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{
-      view(d_out), view(d_q),        view(d_k),
-      view(d_v),   scores(d_scores), kernels::Vector<std::byte, Exec>(workspace_data, workspace_bytes)};
+      .tile_counter = tile_counter,
+      .workspace = bytes};
+  const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q),        view(d_k),
+                                                                       view(d_v),   scores(d_scores), bytes};
   const auto forward = [&] { attention.forward(exec); };
   const auto backward = [&] { attention.backward(exec, gradients); };
   const bool times_forward = c.has_forward && contains(bench.passes, "forward"),
@@ -187,20 +192,36 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
 
 /// The implementation of that name, one of bench.implementations.
 AttentionKind kind_named(std::string_view name) {
-  for (const AttentionKind kind : {AttentionKind::standard, AttentionKind::flash2}) {
+  for (const AttentionKind kind :
+       {AttentionKind::standard, AttentionKind::tiled, AttentionKind::flash1, AttentionKind::flash2}) {
     if (name_of(kind) == name) return kind;
   }
   throw std::logic_error("bench.attention: a word of bench.implementations without an implementation");
 }
 
-/// Appends the cases of flash2, which differ from `c` by engine and order.
+/// The text in the column `engine` of a version on the ladder: "2 steps".
+std::string steps_text(int steps) { return fmt::format("{} step{}", steps, steps == 1 ? "" : "s"); }
+
+/// Appends the cases of flash1, which differ from `c` by steps.
+void add_flash1(const config::Bench& bench, Case c, std::vector<Case>& cases) {
+  for (const std::int64_t steps : bench.flash1_steps) {
+    c.choice.steps = static_cast<int>(steps);
+    c.engine = steps_text(c.choice.steps);
+    c.has_forward = c.has_backward = kernels::has_steps(c.choice, c.dtype);
+    cases.push_back(c);
+  }
+}
+
+/// Appends the cases of flash2, which differ from `c` by steps, or by engine and order.
 void add_flash2(const config::Bench& bench, Case c, std::vector<Case>& cases) {
   for (const bool tuned : bench.tuned) {
     if (!tuned) {
-      c.engine = "portable";
-      c.choice = AttentionKind::flash2;
-      c.has_forward = c.has_backward = true;
-      cases.push_back(c);
+      for (const std::int64_t steps : bench.flash2_steps) {
+        Case on_ladder = c;
+        on_ladder.choice.steps = static_cast<int>(steps);
+        on_ladder.engine = steps == kernels::kNoLadder ? "portable" : steps_text(on_ladder.choice.steps);
+        cases.push_back(on_ladder);
+      }
       continue;
     }
     for (const std::string& word : bench.engines) {
@@ -221,7 +242,8 @@ void add_flash2(const config::Bench& bench, Case c, std::vector<Case>& cases) {
 }
 
 /// All cases that the deck requests at one dtype, mask, length and width; `standard` first.
-std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
+std::vector<Case> cases_of(const config::Settings& settings, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
+  const config::Bench& bench = settings.bench;
   const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
   const std::int64_t H = bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads;
   Case c;
@@ -236,12 +258,16 @@ std::vector<Case> cases_of(const config::Bench& bench, Dtype dtype, bool causal,
   std::vector<Case> cases;
   for (const AttentionKind kind : kinds) {
     c.implementation = std::string(name_of(kind));
+    c.choice = kind;
+    c.choice.query_tile = static_cast<int>(settings.attention.query_tile);
+    c.choice.key_tile = static_cast<int>(settings.attention.key_tile);
     switch (kind) {
       case AttentionKind::standard:
+      case AttentionKind::tiled:
         c.engine = "-";
-        c.choice = kind;
         cases.push_back(c);
         break;
+      case AttentionKind::flash1: add_flash1(bench, c, cases); break;
       case AttentionKind::flash2: add_flash2(bench, c, cases); break;
     }
   }
@@ -264,7 +290,7 @@ Exit bench_attention(const Context& context) {
         for (const std::int64_t T : bench.lengths) {
           for (const std::int64_t D : bench.head_widths) {
             std::optional<Measured> standard;
-            for (const Case& c : cases_of(bench, dtype_named(dtype), causal, T, D)) {
+            for (const Case& c : cases_of(context.settings(), dtype_named(dtype), causal, T, D)) {
               const Measured m = measure_case(c, bench, limit_bytes);
               add_and_print(table, row_of(c, m, standard ? &*standard : nullptr), context);
               if (c.choice.kind == AttentionKind::standard) standard = m;

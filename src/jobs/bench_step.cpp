@@ -40,10 +40,7 @@ struct Row {
 };
 
 std::string attention_text(const kernels::AttentionChoice& choice) {
-  switch (choice.kind) {
-    case kernels::AttentionKind::standard: return std::string(name_of(choice.kind));
-    case kernels::AttentionKind::flash2: break;
-  }
+  if (choice.kind != kernels::AttentionKind::flash2) return std::string(name_of(choice.kind));
   const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
   return forward == backward ? forward : forward + "+" + backward;
 }

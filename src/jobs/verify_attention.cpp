@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/h5.hpp"
@@ -109,8 +110,11 @@ void verify(const Context& context) {
   const kernels::AttentionChoice choice = train::choose_attention(settings.attention, kDtype<Scalar>, D);
   const bool stores_scores = kernels::stores_scores(choice.kind);
   const std::int64_t pairs = stores_scores ? B * H * Tq * Tk : 0;
-  const std::int64_t workspace_bytes = kernels::attention_workspace_bytes(
-      choice, static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D));
+  const int workspace_shape[] = {static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D)};
+  const auto& [b, h, tq, d] = workspace_shape;
+  const std::int64_t workspace_bytes =
+      std::max(kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, b, h, tq, d),
+               kernels::attention_workspace_bytes(choice, b, h, tq, d));  // one after the other
   const std::int64_t needed =
       static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
       kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(B), static_cast<int>(H),
@@ -143,7 +147,8 @@ void verify(const Context& context) {
                                                    .probabilities = probabilities.heads(),
                                                    .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
                                                    .causal = causal == 1,
-                                                   .tile_counter = tile_counter};
+                                                   .tile_counter = tile_counter,
+                                                   .workspace = workspace};
   attention.forward(exec);
   attention.backward(exec, {.d_out = d_out.heads(),
                             .d_q = d_q.heads(),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/flash2/backward.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -205,26 +204,25 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
                                                   Lifetime::whole_run())
                                      : kAbsent;
   t.attention_counter = t.attention_workspace = kAbsent;
+  const int B = static_cast<int>(options.sequences), H = static_cast<int>(shape.H), T = static_cast<int>(shape.T),
+            D = static_cast<int>(shape.D());
   if (options.attention.is_tuned()) {
     t.attention_counter =
         layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
-    const std::int64_t bytes = kernels::attention_workspace_bytes(
-        options.attention, static_cast<int>(options.sequences), static_cast<int>(shape.H), static_cast<int>(shape.T),
-        static_cast<int>(shape.D()));
-    if (train && bytes > 0) {
-      t.attention_workspace = layout.add("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,
-                                         Category::workspace, {time.backward(head - 1, 0), time.backward(0, 0)});
-    }
   }
-  // Larger than the scratch of the forward pass and of the other kernels.
-  if (train && options.attention.kind == kernels::AttentionKind::flash2 &&
-      options.attention.backward == kernels::Engine::portable) {
-    const int D = static_cast<int>(shape.D());
-    const std::int64_t B = options.sequences;
-    layout.add_outside("attention pads",
-                       options.dtype == Dtype::fp64
-                           ? kernels::flash2_backward_scratch_bytes<double>(options.target, B, shape.H, shape.T, D)
-                           : kernels::flash2_backward_scratch_bytes<float>(options.target, B, shape.H, shape.T, D));
+  const std::int64_t forward_bytes =
+      kernels::attention_forward_workspace_bytes(options.attention, options.dtype, B, H, T, D);
+  const std::int64_t backward_bytes = train ? kernels::attention_workspace_bytes(options.attention, B, H, T, D) : 0;
+  if (const std::int64_t bytes = std::max(forward_bytes, backward_bytes); bytes > 0) {
+    const Lifetime in_backward{time.backward(head - 1, 0), time.backward(0, 0)};
+    t.attention_workspace = layout.add("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,
+                                       Category::workspace, forward_bytes > 0 ? Lifetime::whole_run() : in_backward);
+  }
+  // The largest scratch of all kernels.
+  if (const std::int64_t scratch =
+          train ? kernels::attention_scratch_bytes(options.attention, options.dtype, B, H, T, D, options.target) : 0;
+      scratch > 0) {
+    layout.add_outside("attention pads", scratch);
   }
   return t;
 }

@@ -81,9 +81,10 @@ struct ActivationTensors {
   memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient summed over chunks, if it is stored in 16 bits
   memory::TensorId d_x, d_normed;  // [N,C]
   memory::TensorId norm_partial;   // [kPartials,C]
-  memory::TensorId embedding_order, embedding_partial;      // workspace of the embedding's backward
-  memory::TensorId gemm_workspace;                          // floats, if the products need one
-  memory::TensorId attention_counter, attention_workspace;  // tuned engines only; bytes as int32
+  memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward
+  memory::TensorId gemm_workspace;                      // floats, if the products need one
+  memory::TensorId attention_counter;                   // tuned engines only
+  memory::TensorId attention_workspace;  // of forward and of backward, one after the other; bytes as int32
   std::int64_t chunk_rows;
 };
 

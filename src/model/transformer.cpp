@@ -293,12 +293,9 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   if (g.d_scores != memory::kAbsent) {
     gradients.d_scores = contiguous_heads<Exec>(arena_.template data<Scalar>(g.d_scores), B_, H, T_, T_);
   }
-  if (tensors_.attention_workspace != memory::kAbsent) {
-    gradients.workspace = Vector<std::byte, Exec>(
-        reinterpret_cast<std::byte*>(arena_.template data<std::int32_t>(tensors_.attention_workspace)),
-        arena_.layout()[tensors_.attention_workspace].bytes);
-  }
-  attention(t).backward(exec, gradients);
+  const Attention<Exec, Scalar> attended = attention(t);
+  gradients.workspace = attended.workspace;  // forward has finished with it
+  attended.backward(exec, gradients);
   rope(exec, d_qkv.data(), RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
@@ -419,6 +416,12 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTe
   if (t.probabilities != memory::kAbsent) {
     probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, T_);
   }
+  Vector<std::byte, Exec> workspace;
+  if (tensors_.attention_workspace != memory::kAbsent) {
+    workspace = Vector<std::byte, Exec>(
+        reinterpret_cast<std::byte*>(arena_.template data<std::int32_t>(tensors_.attention_workspace)),
+        arena_.layout()[tensors_.attention_workspace].bytes);
+  }
   return {.choice = options_.attention,
           .q = heads_of_qkv<Exec>(qkv, 0, B_, H, T_, D),
           .k = heads_of_qkv<Exec>(qkv, 1, B_, H, T_, D),
@@ -428,7 +431,8 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTe
           .probabilities = probabilities,
           .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
           .causal = true,
-          .tile_counter = Value<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.attention_counter))};
+          .tile_counter = Value<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.attention_counter)),
+          .workspace = workspace};
 }
 
 template <class Exec, class Scalar, class Grad>

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
-
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -68,12 +66,38 @@ kernels::GemmMath math_of(config::Precision precision) {
 kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
   switch (implementation) {
     case config::AttentionImplementation::standard: return kernels::AttentionKind::standard;
+    case config::AttentionImplementation::tiled: return kernels::AttentionKind::tiled;
+    case config::AttentionImplementation::flash1: return kernels::AttentionKind::flash1;
     case config::AttentionImplementation::automatic:
-    case config::AttentionImplementation::flash2: return kernels::AttentionKind::flash2;
-    case config::AttentionImplementation::flash1: break;
+    case config::AttentionImplementation::flash2: break;
   }
-  throw std::logic_error("attention.implementation: the deck's check has let one through that has no kernel");
+  return kernels::AttentionKind::flash2;
 }
+
+namespace {
+
+/// Refuses steps that the device does not have for the dtype, and tiles whose pads it has no room for.
+void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype, int D, const Machine& machine) {
+  if (!kernels::has_steps(choice, dtype, machine.target)) {
+    throw Failure(
+        Exit::usage,
+        fmt::format("attention.{}_steps = {}: {} has no such kernel for {}: the fifth step needs tensor cores "
+                    "of a GPU and bf16 or fp16. Set attention.flash1_steps = 4",
+                    kernels::name_of(choice.kind), choice.steps, machine.build, name_of(dtype)));
+  }
+  const std::int64_t pad = kernels::attention_pad_bytes(choice, dtype, D, machine.target),
+                     limit = kernels::scratch_limit(machine.target);
+  if (pad > limit) {
+    throw Failure(
+        Exit::usage,
+        fmt::format("attention.query_tile = {}, attention.key_tile = {}: {} with heads of width {} in {} needs "
+                    "pads of {} bytes for these tiles, and the device grants a team {} bytes of scratch. Set "
+                    "smaller tiles: 16, 32 or 64",
+                    choice.query_tile, choice.key_tile, kernels::name_of(choice.kind), D, name_of(dtype), pad, limit));
+  }
+}
+
+}  // namespace
 
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine) {
@@ -81,25 +105,37 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
   const int D = static_cast<int>(head_width);
   kernels::AttentionChoice choice = kind_of(attention.implementation);
   choice.deterministic = attention.deterministic;
+  if (choice.kind == kernels::AttentionKind::flash1) choice.steps = static_cast<int>(attention.flash1_steps);
+  if (choice.kind == kernels::AttentionKind::flash2) choice.steps = static_cast<int>(attention.flash2_steps);
+  choice.query_tile = static_cast<int>(attention.query_tile);
+  choice.key_tile = static_cast<int>(attention.key_tile);
   const bool may_be_fastest = attention.implementation == AttentionImplementation::automatic;
   const bool is_portable =
       attention.tuned == AttentionTuned::no || (attention.tuned == AttentionTuned::automatic && !may_be_fastest);
+  if (is_portable || choice.kind == kernels::AttentionKind::flash1) require_steps_and_tiles(choice, dtype, D, machine);
   if (is_portable) return choice;
-  if (choice.kind == kernels::AttentionKind::standard) {
-    throw Failure(Exit::usage, fmt::format("attention.tuned = true: standard attention has no tuned kernel; set "
+  if (choice.kind == kernels::AttentionKind::standard || choice.kind == kernels::AttentionKind::tiled) {
+    throw Failure(Exit::usage, fmt::format("attention.tuned = true: {} attention has no tuned kernel; set "
                                            "attention.implementation = \"flash2\", or {}",
-                                           config::without_tuned(attention)));
+                                           kernels::name_of(choice.kind), config::without_tuned(attention)));
   }
   const kernels::AttentionChoice fastest =
       kernels::fastest_attention(dtype, D, attention.deterministic, machine.target);
+  if (choice.kind == kernels::AttentionKind::flash1 && attention.engine == AttentionEngine::automatic) {
+    choice.backward = fastest.backward;
+    return choice;
+  }
   if (attention.tuned == AttentionTuned::automatic) return fastest;
 
-  choice = fastest;
+  const bool has_engines = choice.kind == kernels::AttentionKind::flash2;  // flash1's is of its backward pass only
+  if (has_engines) choice = fastest;
   if (attention.engine != AttentionEngine::automatic) {
-    choice.forward = choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
+    choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
+    if (has_engines) choice.forward = choice.backward;
   }
-  const bool is_there = choice.forward != Engine::portable && choice.backward != Engine::portable &&
-                        kernels::has_forward(choice.forward, dtype, D, machine.target) &&
+  const bool is_there = choice.backward != Engine::portable &&
+                        (!has_engines || (choice.forward != Engine::portable &&
+                                          kernels::has_forward(choice.forward, dtype, D, machine.target))) &&
                         kernels::has_backward(choice.backward, dtype, D, machine.target);
   if (!is_there) {
     throw Failure(
@@ -108,9 +144,9 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
             "attention.tuned = true{}: {} has no such kernel for {} and heads of width {}. The mma kernels "
             "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels need a build for "
             "sm_90a and one of their widths. Set {}",
-            choice.forward == fastest.forward && choice.backward == fastest.backward
+            attention.engine == AttentionEngine::automatic
                 ? ""
-                : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.forward)),
+                : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.backward)),
             machine.build, name_of(dtype), D, config::without_tuned(attention)));
   }
   return choice;
@@ -118,6 +154,17 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
 
 std::string describe(const kernels::AttentionChoice& choice) {
   if (choice.kind == kernels::AttentionKind::standard) return "standard";
+  const std::string steps = fmt::format("{} step{}", choice.steps, choice.steps == 1 ? "" : "s");
+  std::string tiles;
+  if (choice.query_tile > 0) tiles += fmt::format(", query tile {}", choice.query_tile);
+  if (choice.key_tile > 0) tiles += fmt::format(", key tile {}", choice.key_tile);
+  const std::string backward = fmt::format("backward flash2 {}", kernels::name_of(choice.backward));
+  if (choice.kind == kernels::AttentionKind::tiled) return fmt::format("tiled ({}{})", backward, tiles);
+  if (choice.kind == kernels::AttentionKind::flash1) return fmt::format("flash1 ({}, {}{})", steps, backward, tiles);
+  if (choice.steps != kernels::kNoLadder || !tiles.empty()) {
+    const std::string forward = choice.steps == kernels::kNoLadder ? "portable" : steps;
+    return fmt::format("flash2 ({}{}, backward {})", forward, tiles, kernels::name_of(choice.backward));
+  }
   if (choice.forward == choice.backward) return fmt::format("flash2 ({})", kernels::name_of(choice.forward));
   return fmt::format("flash2 (forward {}, backward {})", kernels::name_of(choice.forward),
                      kernels::name_of(choice.backward));

@@ -33,7 +33,9 @@ constexpr AttentionRow kAttentionH200[] = {
 /// else the shortest.
 double attention_h200(const Plan& plan) {
   const kernels::AttentionChoice& choice = plan.options.attention;
-  if (plan.options.dtype != Dtype::bf16 || choice.forward != choice.backward) return 0;
+  if (plan.options.dtype != Dtype::bf16 || choice.kind != kernels::AttentionKind::flash2 ||
+      choice.forward != choice.backward)
+    return 0;
   const AttentionRow* best = nullptr;
   for (const AttentionRow& row : kAttentionH200) {
     if (row.engine != choice.backward || row.head_width > plan.shape.D()) continue;

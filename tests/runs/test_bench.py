@@ -44,6 +44,16 @@ class Bench(BenchTest):
             self.assertAlmostEqual(flash2["memory_saved"], 1 - flash2["memory_mib"] / standard["memory_mib"], places=9)
             self.assertTrue(math.isnan(standard["speedup"]))
 
+    def test_attention_has_a_row_for_every_implementation_and_step(self):
+        rows = self.rows(self.deck(ATTENTION), 'bench.implementations=["flash2", "tiled", "flash1"]', "bench.flash1_steps=[0,4]",
+                         "bench.flash2_steps=[-1,3]", "bench.lengths=[48]", "bench.causal=[true]", "attention.key_tile=16")
+        self.assertEqual([(row["implementation"], row["engine"]) for row in rows],
+                         [("tiled", "-"), ("flash1", "0 steps"), ("flash1", "4 steps"), ("flash2", "portable"), ("flash2", "3 steps")])
+        self.assertEqual({row["outcome"] for row in rows}, {"ok"})
+        peak = {row["implementation"]: row["peak_mib"] for row in rows}
+        self.assertGreater(peak["tiled"], peak["flash2"])  # its workspace
+        self.assertEqual(len({row["memory_mib"] for row in rows}), 1)
+
     def test_a_case_above_the_memory_limit_is_a_row_without_times(self):
         rows = self.rows(self.deck(ATTENTION), "bench.memory_limit_gib=1e-4")  # 105 KiB
         outcomes = {(row["implementation"], row["T"]): row["outcome"] for row in rows}

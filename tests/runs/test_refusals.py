@@ -70,7 +70,7 @@ class Decks(RunTest):
         self.assertEqual(plan.count("fits, an H200 has"), 5, plan)
 
     def test_only_what_trains_has_a_plan(self):
-        for name in ("kernels", "attention", "attention_gpu"):
+        for name in ("kernels", "attention", "attention_gpu", "ladder"):
             with self.subTest(deck=name):
                 self.refuse(SOURCE / f"input/bench/{name}.toml", "--plan", says=["job.kind", "has no plan"])
         plan = self.run_deck(SOURCE / "input/bench/step.toml", "--plan").out
@@ -103,9 +103,6 @@ class Decks(RunTest):
         printed = self.run_deck(TINY, "--check", "--print").out
         self.assertIn("no faults", printed)
         self.run_deck(self.deck(printed, "printed.toml"), "--check")
-
-    def test_words_of_later_versions(self):
-        self.refuse(TINY, "attention.implementation=flash1", says="flash2")
 
     def test_offloaded_parameters_want_their_shard(self):
         self.refuse(TINY, "parallel.offload=parameters", says='parallel.shard = "parameters" beside it')

@@ -81,6 +81,12 @@ class Training(RunTest):
         self.assert_same_training(self.train("flash2", *STEADY),
                                   self.train("standard", "attention.implementation=standard", *STEADY))
 
+    def test_flash1_and_tiled_attention_train_like_flash2(self):
+        usual = self.train("flash2", *STEADY)
+        self.assert_same_training(usual, self.train("tiled", "attention.implementation=tiled", *STEADY))
+        self.assert_same_training(usual, self.train("flash1", "attention.implementation=flash1", "attention.flash1_steps=4",
+                                                    "train.checkpoint_activations=1", *STEADY))
+
     def test_sixteen_bits_train_nearly_like_float(self):
         # About 20 tensors between tokens and loss are stored in 16 bits; roundings of either sign add up to sqrt(20) of one.
         bounds = {"bf16": 20**0.5 * 2.0**-8, "fp16": 20**0.5 * 2.0**-11}

@@ -59,13 +59,13 @@ class VerifyAttention(RunTest):
                       "job.overwrite=true", *overrides)
         return h5py.File(result, "r")
 
-    def compare(self, implementation, precision):
+    def compare(self, implementation, precision, *overrides):
         with h5py.File(GOLDEN / "attention.h5", "r") as golden:
             for name, case in golden.items():
                 # A rounding error in a score of size s changes exp(s) by s * eps; the sums over T and D add some more.
                 bound = UNIT_ROUNDOFF[precision] * (32 + 8 * largest_score(case))
                 with self.subTest(case=name), self.verify(
-                        name, case, f"attention.implementation={implementation}", f"precision.compute={precision}") as made:
+                        name, case, f"attention.implementation={implementation}", f"precision.compute={precision}", *overrides) as made:
                     for key in ("out", "lse", "d_q", "d_k", "d_v"):
                         self.assert_close(made[key][()], case[key][()], bound, f"{name} {key}")
 
@@ -74,6 +74,16 @@ class VerifyAttention(RunTest):
 
     def test_standard_equals_the_golden(self):
         self.compare("standard", "fp32")
+
+    def test_flash1_equals_the_golden_plain_and_with_four_steps(self):
+        self.compare("flash1", "fp32")
+        self.compare("flash1", "fp32", "attention.flash1_steps=4", "attention.query_tile=16", "attention.key_tile=32")
+
+    def test_flash2_on_the_ladder_equals_the_golden(self):
+        self.compare("flash2", "fp32", "attention.flash2_steps=3")
+
+    def test_tiled_equals_the_golden(self):
+        self.compare("tiled", "fp32", "attention.key_tile=16")
 
     def test_flash2_in_bf16_stays_within_its_rounding(self):
         with h5py.File(GOLDEN / "attention.h5", "r") as golden, self.verify(
@@ -105,6 +115,20 @@ class VerifyAttention(RunTest):
                             for key in ("out", "d_q", "d_k", "d_v"):
                                 self.assert_close(made[key][()], case[key][()], bound, key)
                             self.assert_close(made["lse"][()], case["lse"][()], UNIT_ROUNDOFF["fp32"] * 64, "lse")
+
+    def test_flash1_on_tensor_cores_stays_within_its_rounding(self):
+        if gpus() is None:
+            self.skipTest("needs a CUDA build")
+        for number, (D, Tq, Tk) in enumerate([(64, 200, 200), (128, 65, 300), (40, 300, 65), (256, 190, 190)]):
+            for precision in ("bf16", "fp16"):
+                case = Exact(number, D, Tq, Tk, 1)
+                with self.subTest(D=D, Tq=Tq, Tk=Tk, precision=precision), self.verify(
+                        "flash1", case, f"precision.compute={precision}", "attention.implementation=flash1",
+                        "attention.flash1_steps=5") as made:
+                    # Only q k^T is on tensor cores, whose sums are in float: as test_flash2_in_bf16.
+                    bound = UNIT_ROUNDOFF[precision] * (4 + 2 * largest_score(case))
+                    for key in ("out", "d_q", "d_k", "d_v"):
+                        self.assert_close(made[key][()], case[key][()], bound, key)
 
     def test_refuses_tensors_that_do_not_fit_together(self):
         source = self.folder / "in.h5"

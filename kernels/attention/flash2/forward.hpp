@@ -14,12 +14,13 @@
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
 /// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     pad, level 0, Accum: (kQueryTile + 2*kKeyTile)*D + kKeyTile*kQueryTile + D*kQueryTile + 3*kQueryTile.
+/// Memory     pad, level 0, Accum: flash2_forward_pad_reals.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
 ///            earlier one of the process.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead; for
+///            chosen tiles also if one is no multiple of 16, or the pad is larger than the device's scratch.
 /// Limits     meant for CPUs, and on GPUs for what the tuned kernels lack (fp32, fp64), with smaller tiles there.
 #pragma once
 
@@ -29,16 +30,35 @@
 
 namespace tessera::kernels {
 
-template <class Exec, class Scalar>
-struct Flash2Forward {
+/// Queries (B_r in the paper; along the lanes) and keys (B_c: staged at a time) of a tile: the kernel's own, which its
+/// code is compiled for, or the caller's, multiples of 16.
+constexpr int flash2_forward_tile(const Target& target, int real_bytes) {
+  return target.is_host ? 64 : real_bytes == 8 ? 16 : 32;
+}
+template <class Exec, class Real>
+struct OwnTiles {
+  KOKKOS_FUNCTION static constexpr int query_tile() { return key_tile(); }
+  KOKKOS_FUNCTION static constexpr int key_tile() {
+    return flash2_forward_tile({.is_host = kIsHost<Exec>}, sizeof(Real));
+  }
+};
+struct ChosenTiles {
+  int queries, keys;
+  KOKKOS_FUNCTION int query_tile() const { return queries; }
+  KOKKOS_FUNCTION int key_tile() const { return keys; }
+};
+
+/// Reals of the pad; the queries of a tile fill whole lane blocks.
+KOKKOS_FUNCTION constexpr std::size_t flash2_forward_pad_reals(int lanes, int key_tile, int D) {
+  return (lanes + 2 * key_tile) * D + key_tile * lanes + D * lanes + 3 * lanes;
+}
+
+template <class Exec, class Scalar, class Tiles = OwnTiles<Exec, Accum<Scalar>>>
+struct Flash2Forward : Tiles {
   using Real = Accum<Scalar>;
 
   ForwardTask<Exec, Scalar> task;
 
-  static constexpr int kQueryTile = kIsHost<Exec>       ? 64
-                                    : sizeof(Real) == 8 ? 16
-                                                        : 32;  // B_r in the paper; along the lanes
-  static constexpr int kKeyTile = kQueryTile;                  // B_c: keys staged at a time
   static constexpr int kMaxHead = 256;
 
   void launch(const Exec& exec) const;
@@ -46,11 +66,6 @@ struct Flash2Forward {
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const;
-
- private:
-  KOKKOS_FUNCTION static std::size_t pad_reals(int D) {
-    return (kQueryTile + 2 * kKeyTile) * D + kKeyTile * kQueryTile + D * kQueryTile + 3 * kQueryTile;
-  }
 };
 
 }  // namespace tessera::kernels

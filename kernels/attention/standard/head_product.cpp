@@ -6,8 +6,8 @@
 
 namespace tessera::kernels {
 
-template <class Exec, class Scalar>
-void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
+template <class Exec, class Scalar, class Left, class Result>
+void HeadProduct<Exec, Scalar, Left, Result>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(a.extent(0) == c.extent(0) && b.extent(0) == c.extent(0) && a.extent(1) == c.extent(1) &&
                       b.extent(1) == c.extent(1),
                   "head product: a, b and c must have the same B and H", a.extent(0), b.extent(0), c.extent(0),
@@ -25,8 +25,8 @@ void HeadProduct<Exec, Scalar>::launch(const Exec& exec) const {
       *this);
 }
 
-template <class Exec, class Scalar>
-KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) const {
+template <class Exec, class Scalar, class Left, class Result>
+KOKKOS_FUNCTION void HeadProduct<Exec, Scalar, Left, Result>::operator()(const Member& team) const {
   const int M = c.extent_int(2), N = c.extent_int(3), K = a.extent_int(3);
   const int row_tiles = ceil_div(M, kTile), column_tiles = ceil_div(N, kTile);
   const int column = team.league_rank() % column_tiles * kTile;
@@ -60,7 +60,7 @@ KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) c
   team.team_barrier();  // sums are complete
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int i) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns), [&](int j) {
-      c(i_b, i_h, row + i, column + j) = static_cast<Scalar>(factor * c_pad[i * lanes + j]);
+      c(i_b, i_h, row + i, column + j) = static_cast<Result>(factor * c_pad[i * lanes + j]);
     });
   });
 }
@@ -68,5 +68,10 @@ KOKKOS_FUNCTION void HeadProduct<Exec, Scalar>::operator()(const Member& team) c
 #define TESSERA_INSTANTIATE(Exec, Scalar) template struct HeadProduct<Exec, Scalar>;
 TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
 #undef TESSERA_INSTANTIATE
+
+template struct HeadProduct<Device, bfloat16, bfloat16, float>;
+template struct HeadProduct<Device, bfloat16, float, float>;
+template struct HeadProduct<Device, float16, float16, float>;
+template struct HeadProduct<Device, float16, float, float>;
 
 }  // namespace tessera::kernels

@@ -1,9 +1,10 @@
 /// Products of one matrix per head: c[b,h] = factor * a[b,h] * b[b,h], any strides, so a transpose is a swap of two.
 ///
 /// One team owns a kTile x kTile tile of c of one (b,h) and walks the inner dimension tile by tile through the pad.
-/// The building block of standard attention, and simple on purpose: standard attention is the baseline.
+/// The building block of standard attention, and simple on purpose: standard attention is the baseline. Tiled attention
+/// keeps scores and sums in Accum<Scalar>: Left of one product, Result of both.
 ///
-/// Numerics   sums in Accum<Scalar>, c rounded to Scalar once.
+/// Numerics   sums in Accum<Scalar>, c rounded to Result once.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad, level 0, Accum: 3*kTile*kTile.
 /// Cost       2*B*H*M*N*K flop.
@@ -16,14 +17,14 @@
 
 namespace tessera::kernels {
 
-template <class Exec, class Scalar>
+template <class Exec, class Scalar, class Left = Scalar, class Result = Scalar>
 struct HeadProduct {
   using Real = Accum<Scalar>;
 
   const char* label;                 // "tessera::attention::standard::..."
-  HeadTensor<const Scalar, Exec> a;  // [B,H,M,K]  in
+  HeadTensor<const Left, Exec> a;    // [B,H,M,K]  in
   HeadTensor<const Scalar, Exec> b;  // [B,H,K,N]  in
-  HeadTensor<Scalar, Exec> c;        // [B,H,M,N]  out
+  HeadTensor<Result, Exec> c;        // [B,H,M,N]  out
   Real factor;
 
   static constexpr int kTile = kIsHost<Exec> ? 64 : 32;

@@ -18,13 +18,21 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"train.tune_gemm=true", "train.tune_gemm = false"},
                                       {"train.fused=false", "train.fused = true"},
                                       {"attention.tuned=true", "attention.tuned = \"auto\""},
+                                      {"attention.flash1_steps=5", "attention.flash1_steps = 4"},
+                                      {"bench.flash1_steps=[0, 5]", "bench.flash1_steps = [0, 1, 2, 3, 4]"},
                                       {"bench.tuned=[false, true]", "bench.tuned = [false]"},
                                       {"bench.variants=['graph']", "bench.variants = [\"deck\"]"},
                                       {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""},
                                       {"parallel.all_reduce=ring", "parallel.all_reduce = \"auto\""},
                                       {"parallel.all_reduce=copy_engine", "parallel.all_reduce = \"auto\""}}) {
-    const bool is_tuned = std::string_view(text).starts_with("attention.tuned");  // takes 16 bits only
-    const Settings settings = read(is_tuned ? "precision.compute = 'bf16'" : "train.steps = 1", {text});
+    const bool is_flash1 = std::string_view(text).starts_with("attention.flash1");  // takes 16 bits only
+    const bool is_tuned = std::string_view(text).starts_with("attention.tuned");    // as well
+    const bool is_bench = std::string_view(text).starts_with("bench.flash1");
+    const Settings settings = read(is_flash1  ? "precision.compute = 'bf16'\nattention.implementation = 'flash1'"
+                                   : is_bench ? "bench.implementations = ['flash1']"
+                                   : is_tuned ? "precision.compute = 'bf16'"
+                                              : "train.steps = 1",
+                                   {text});
     EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));
     EXPECT_NO_THROW(check_build(settings, kGpu)) << text;
   }
@@ -48,21 +56,17 @@ TEST(Availability, whoever_follows_the_advice_on_attention_tuned_gets_on) {
   EXPECT_NO_THROW(check_build(read(bf16, advised), kCpu));
 }
 
+TEST(Availability, four_steps_of_flash1_run_on_every_build_tuned_or_not) {
+  for (const char* tuned : {"auto", "true"}) {
+    const Settings settings =
+        read("attention = {implementation = 'flash1', flash1_steps = 4}", {std::string("attention.tuned=") + tuned});
+    EXPECT_NO_THROW(check_build(settings, kCpu)) << tuned;
+  }
+}
+
 TEST(Availability, the_defaults_run_on_every_build) {
   EXPECT_NO_THROW(check_build(Settings{}, kCpu));
   EXPECT_NO_THROW(check_build(Settings{}, kGpu));
-}
-
-TEST(Availability, missing_words_belong_to_keys_and_say_what_to_use) {
-  int keys = 0;
-  for (const Key& key : all_keys())
-    for (const std::string_view word : missing_words(key.name)) {
-      ++keys;
-      EXPECT_THAT(missing_word(key.name, word).value_or(""), HasSubstr("is not in this version; use "));
-    }
-  EXPECT_EQ(keys, 3);
-  EXPECT_EQ(missing_word("job.kind", "train"), std::nullopt);
-  EXPECT_EQ(missing_word("job.kind", "experiments"), std::nullopt);
 }
 
 TEST(Availability, without_a_16_bit_copy_no_master_weights_is_no_contradiction) {

@@ -16,7 +16,7 @@
 namespace tessera::test {
 namespace {
 
-using kernels::AttentionKind;
+using kernels::AttentionChoice, kernels::AttentionKind;
 
 struct Shape {
   int B, H, Tq, Tk, D;
@@ -65,6 +65,16 @@ Inputs inputs(const Shape& s) {
           uniform_as<Scalar>(s.keys(), 3), uniform_as<Scalar>(s.queries(), 4)};
 }
 
+template <class Scalar>
+Buffer<float> forward_workspace(const AttentionChoice& choice, const Shape& s) {
+  return Buffer<float>::unwritten(
+      kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, s.B, s.H, s.Tq, s.D) / 4);
+}
+kernels::Vector<std::byte, Device> bytes_of(const Buffer<float>& workspace) {
+  return kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()),
+                                            workspace.size() * sizeof(float));
+}
+
 /// Forward and backward of one implementation, each tensor contiguous.
 template <class Scalar>
 struct Outcome {
@@ -72,7 +82,7 @@ struct Outcome {
   Buffer<Scalar> out, d_q, d_k, d_v;
   Buffer<Real> lse;
 
-  Outcome(AttentionKind kind, const Shape& s, const Inputs& in)
+  Outcome(const AttentionChoice& choice, const Shape& s, const Inputs& in)
       : out(Buffer<Scalar>::unwritten(s.queries())),
         d_q(Buffer<Scalar>::unwritten(s.queries())),
         d_k(Buffer<Scalar>::unwritten(s.keys())),
@@ -83,7 +93,8 @@ struct Outcome {
     const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.D); };
     const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, s.D); };
     const auto pair = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.Tk); };
-    const kernels::Attention<Device, Scalar> attention{.choice = kind,
+    const Buffer<float> workspace = forward_workspace<Scalar>(choice, s);
+    const kernels::Attention<Device, Scalar> attention{.choice = choice,
                                                        .q = query(q),
                                                        .k = key(k),
                                                        .v = key(v),
@@ -91,7 +102,8 @@ struct Outcome {
                                                        .lse = lse.head_rows(s.B, s.H, s.Tq),
                                                        .probabilities = pair(probabilities),
                                                        .scale = Real(s.scale()),
-                                                       .causal = s.causal};
+                                                       .causal = s.causal,
+                                                       .workspace = bytes_of(workspace)};
     attention.forward(instance());
     attention.backward(
         instance(),
@@ -99,22 +111,40 @@ struct Outcome {
   }
 };
 
-template <class ScalarType, AttentionKind kKind>
+AttentionChoice choice_of(AttentionKind kind, int steps, int query_tile = 0, int key_tile = 0) {
+  AttentionChoice choice = kind;
+  if (steps != kernels::kNoLadder) choice.steps = steps;
+  choice.query_tile = query_tile;
+  choice.key_tile = key_tile;
+  return choice;
+}
+
+template <class ScalarType, AttentionKind kKind, int kSteps = kernels::kNoLadder>
 struct Case {
   using Scalar = ScalarType;
-  static constexpr AttentionKind kind = kKind;
+  [[maybe_unused]] static constexpr AttentionKind kind = kKind;
+  static AttentionChoice choice() { return choice_of(kKind, kSteps); }
+  static std::string name() {
+    const std::string steps = kSteps == kernels::kNoLadder ? "_" : "_" + std::to_string(kSteps) + "_steps_";
+    return std::string(name_of(kKind)) + steps + std::string(kScalarName<Scalar>);
+  }
 };
 template <class S>
 using Standard = Case<S, AttentionKind::standard>;
 template <class S>
+using Tiled = Case<S, AttentionKind::tiled>;
+template <class S>
+using Flash1 = Case<S, AttentionKind::flash1>;
+template <class S>
 using Flash2 = Case<S, AttentionKind::flash2>;
-using AllCases = ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>,
-                                  Flash2<double>, Flash2<float>, Flash2<bfloat16>, Flash2<float16>>;
+using AllCases =
+    ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>, Flash2<double>,
+                     Flash2<float>, Flash2<bfloat16>, Flash2<float16>, Flash1<double>, Flash1<float>, Flash1<bfloat16>,
+                     Case<bfloat16, AttentionKind::flash1, 4>, Tiled<float>, Tiled<bfloat16>>;
 struct CaseNames {
   template <class C>
   static std::string GetName(int) {
-    return (C::kind == AttentionKind::standard ? "standard_" : "flash2_") +
-           std::string(kScalarName<typename C::Scalar>);
+    return C::name();
   }
 };
 
@@ -138,7 +168,7 @@ TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
   for (const Shape& s : shapes()) {
     SCOPED_TRACE(::testing::Message() << s);
     const Inputs in = inputs<Scalar>(s);
-    const Outcome<Scalar> got(TypeParam::kind, s, in);
+    const Outcome<Scalar> got(TypeParam::choice(), s, in);
     const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
     const auto gradients = reference::attention_backward(s.plain(), in.q, in.k, in.v, in.d_out);
     const auto shape = [&](int T) {
@@ -155,7 +185,7 @@ TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
 TYPED_TEST(Attention, a_query_that_sees_no_key_gives_zero_and_minus_infinity) {
   using Scalar = typename TypeParam::Scalar;
   const Shape s{1, 2, 130, 7, 32, true};  // queries 0..122 see nothing
-  const Outcome<Scalar> got(TypeParam::kind, s, inputs<Scalar>(s));
+  const Outcome<Scalar> got(TypeParam::choice(), s, inputs<Scalar>(s));
   const auto out = got.out.values(), lse = got.lse.values(), d_q = got.d_q.values();
   for (int h = 0; h < s.H; ++h) {
     for (int i = 0; i < s.Tq - s.Tk; ++i) {
@@ -173,9 +203,9 @@ TYPED_TEST(Attention, ignores_keys_after_t) {
   const Shape s{1, 1, 100, 100, 16, true};
   constexpr int t = 70;
   Inputs in = inputs<Scalar>(s);
-  const auto before = Outcome<Scalar>(TypeParam::kind, s, in).out.elements();
+  const auto before = Outcome<Scalar>(TypeParam::choice(), s, in).out.elements();
   for (std::size_t i = (t + 1) * s.D; i < in.k.size(); ++i) in.k[i] = 1000, in.v[i] = -1000;
-  const auto after = Outcome<Scalar>(TypeParam::kind, s, in).out.elements();
+  const auto after = Outcome<Scalar>(TypeParam::choice(), s, in).out.elements();
   const auto until_t = [&](const auto& all) { return std::vector<Scalar>(all.begin(), all.begin() + (t + 1) * s.D); };
   EXPECT_TRUE(same_bits(until_t(before), until_t(after)));
   EXPECT_FALSE(same_bits(before, after));
@@ -187,11 +217,11 @@ TYPED_TEST(Attention, large_scores_neither_overflow_nor_become_nan) {
   Inputs in = inputs<Scalar>(s);
   for (double& q : in.q) q *= 16;
   for (double& k : in.k) k *= 16;  // scores up to 2900, far beyond exp's range; their rounding shows as 2900 eps
-  const Outcome<Scalar> got(TypeParam::kind, s, in);
+  const Outcome<Scalar> got(TypeParam::choice(), s, in);
   for (const auto* result : {&got.out, &got.d_q, &got.d_k, &got.d_v}) {
     for (double value : result->values()) ASSERT_TRUE(std::isfinite(value));
   }
-  if (kEpsilon<Scalar> <= kEpsilon<float> && TypeParam::kind == AttentionKind::flash2) {
+  if (kEpsilon<Scalar> <= kEpsilon<float> && TypeParam::kind != AttentionKind::standard) {
     const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
     EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, {.absolute = 3000 * kEpsilon<Scalar>}));
   }
@@ -203,7 +233,7 @@ TYPED_TEST(Attention, a_nan_in_a_query_shows_in_its_output_and_in_no_other) {
   Inputs in = inputs<Scalar>(s);
   constexpr int bad = 66;
   in.q[bad * s.D + 3] = std::nan("");
-  const auto out = Outcome<Scalar>(TypeParam::kind, s, in).out.values();
+  const auto out = Outcome<Scalar>(TypeParam::choice(), s, in).out.values();
   for (int i = 0; i < s.Tq; ++i) ASSERT_EQ(std::isnan(out[i * s.D]), i == bad) << i;
 }
 
@@ -212,7 +242,7 @@ TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
   using Real = Accum<Scalar>;
   const Shape s{2, 3, 37, 37, 16, true};
   const Inputs in = inputs<Scalar>(s);
-  const Outcome<Scalar> expected(TypeParam::kind, s, in);
+  const Outcome<Scalar> expected(TypeParam::choice(), s, in);
 
   const int B = s.B, H = s.H, T = s.Tq, D = s.D, C = H * D;
   std::vector<double> qkv(std::size_t(B) * T * 3 * C), d_out(s.queries());
@@ -239,7 +269,8 @@ TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
     return kernels::heads_of_qkv<Device>(buffer.data(), p, B, H, T, D);
   };
   const auto rows = [&](const auto& buffer) { return kernels::heads_of_rows<Device>(buffer.data(), B, H, T, D); };
-  const kernels::Attention<Device, Scalar> attention{.choice = TypeParam::kind,
+  const Buffer<float> workspace = forward_workspace<Scalar>(TypeParam::choice(), s);
+  const kernels::Attention<Device, Scalar> attention{.choice = TypeParam::choice(),
                                                      .q = part(qkv_in, 0),
                                                      .k = part(qkv_in, 1),
                                                      .v = part(qkv_in, 2),
@@ -247,7 +278,8 @@ TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
                                                      .lse = lse.head_rows(B, H, T),
                                                      .probabilities = probabilities.heads(B, H, T, T),
                                                      .scale = Real(s.scale()),
-                                                     .causal = true};
+                                                     .causal = true,
+                                                     .workspace = bytes_of(workspace)};
   attention.forward(instance());
   attention.backward(instance(), {.d_out = rows(d_out_in),
                                   .d_q = part(d_qkv, 0),
@@ -270,7 +302,7 @@ TYPED_TEST(Attention, repeats_bit_for_bit) {
   using Scalar = typename TypeParam::Scalar;
   const Shape s{1, 2, 150, 150, 24, true};
   const Inputs in = inputs<Scalar>(s);
-  const Outcome<Scalar> one(TypeParam::kind, s, in), two(TypeParam::kind, s, in);
+  const Outcome<Scalar> one(TypeParam::choice(), s, in), two(TypeParam::choice(), s, in);
   EXPECT_TRUE(same_bits(one.out.elements(), two.out.elements()));
   EXPECT_TRUE(same_bits(one.lse.elements(), two.lse.elements()));
   EXPECT_TRUE(same_bits(one.d_q.elements(), two.d_q.elements()));
@@ -284,7 +316,7 @@ TYPED_TEST(Attention, launches_under_its_name_on_the_callers_instance) {
   const Inputs in = inputs<Scalar>(s);
   const OtherInstance other;
   const LaunchRecorder recorder;
-  const Outcome<Scalar> outcome(TypeParam::kind, s, in);
+  const Outcome<Scalar> outcome(TypeParam::choice(), s, in);
   EXPECT_TRUE(launched_under(recorder, "tessera::attention::", instance()));
 }
 
@@ -293,7 +325,8 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   using Kernel = kernels::Attention<Device, Scalar>;
   const auto data = Buffer<Scalar>::zeros(4096);
   const auto real = Buffer<Accum<Scalar>>::zeros(256);
-  const Kernel good{.choice = TypeParam::kind,
+  const Buffer<float> workspace = Buffer<float>::unwritten(1 << 16);
+  const Kernel good{.choice = TypeParam::choice(),
                     .q = data.heads(1, 2, 5, 8),
                     .k = data.heads(1, 2, 7, 8),
                     .v = data.heads(1, 2, 7, 8),
@@ -301,7 +334,8 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
                     .lse = real.head_rows(1, 2, 5),
                     .probabilities = data.heads(1, 2, 5, 7),
                     .scale = 1,
-                    .causal = false};
+                    .causal = false,
+                    .workspace = bytes_of(workspace)};
   EXPECT_NO_THROW(good.forward(instance()));
   const auto forward_refuses = [&](auto change) {
     Kernel bad = good;
@@ -313,6 +347,12 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   forward_refuses([&](Kernel& k) { k.v = data.heads(1, 2, 6, 8); });
   forward_refuses([&](Kernel& k) { k.out = data.heads(1, 2, 4, 8); });
   forward_refuses([&](Kernel& k) { k.lse = real.head_rows(1, 2, 4); });
+  if (kernels::attention_forward_workspace_bytes(good.choice, kDtype<Scalar>, 1, 2, 5, 8) > 0) {
+    forward_refuses([&](Kernel& k) { k.workspace = {}; });
+    forward_refuses([&](Kernel& k) {
+      k.workspace = kernels::Vector<std::byte, Device>(k.workspace.data() + 4, k.workspace.extent(0) - 4);
+    });
+  }
   if (TypeParam::kind == AttentionKind::standard) {
     forward_refuses([&](Kernel& k) { k.probabilities = data.heads(1, 2, 7, 5); });
   }
@@ -337,19 +377,19 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
 
 template <class C>
 struct AttentionGradient : ::testing::Test {};
-using DoubleCases = ::testing::Types<Standard<double>, Flash2<double>>;
+using DoubleCases = ::testing::Types<Standard<double>, Flash2<double>, Flash1<double>, Tiled<double>>;
 TYPED_TEST_SUITE(AttentionGradient, DoubleCases, CaseNames);
 
 TYPED_TEST(AttentionGradient, is_that_of_the_forward_kernel) {
   for (const bool causal : {false, true}) {
     const Shape s{1, 2, 4, 6, 3, causal};
     const Inputs in = inputs<double>(s);
-    const Outcome<double> got(TypeParam::kind, s, in);
+    const Outcome<double> got(TypeParam::choice(), s, in);
     const auto check = [&](auto member, const Buffer<double>& gradient) {
       const auto loss = [&](const auto& moved) {
         Inputs changed = in;
         changed.*member = moved;
-        return dot(Outcome<double>(TypeParam::kind, s, changed).out.values(), in.d_out);
+        return dot(Outcome<double>(TypeParam::choice(), s, changed).out.values(), in.d_out);
       };
       return is_gradient_of(loss, in.*member, gradient.values());
     };
@@ -357,6 +397,84 @@ TYPED_TEST(AttentionGradient, is_that_of_the_forward_kernel) {
     EXPECT_TRUE(check(&Inputs::k, got.d_k)) << s;
     EXPECT_TRUE(check(&Inputs::v, got.d_v)) << s;
   }
+}
+
+/// Every step of both ladders and a choice of tiles, forward; backward is the same for all.
+template <class Scalar>
+struct AttentionLadder : ::testing::Test {
+  using Real = Accum<Scalar>;
+  static constexpr double kBound = kEpsilon<Scalar> + 8 * kEpsilon<Real>;
+
+  static void matches_reference(const AttentionChoice& choice, const Shape& s) {
+    SCOPED_TRACE(::testing::Message() << name_of(choice.kind) << ", " << choice.steps << " steps, tiles "
+                                      << choice.query_tile << " x " << choice.key_tile << ", " << s);
+    const Inputs in = inputs<Scalar>(s);
+    const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
+    const Outcome<Scalar> got(choice, s, in);
+    EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, {.of_max = kBound, .absolute = kBound}));
+    EXPECT_TRUE(all_close<Real>(got.lse.values(), expected.lse, {.of_max = kBound, .absolute = kBound}));
+  }
+  static bool has_room(const AttentionChoice& choice, int D) {
+    return kernels::attention_pad_bytes(choice, kDtype<Scalar>, D) <= scratch_limit(kernels::kHere);
+  }
+};
+TYPED_TEST_SUITE(AttentionLadder, AllScalars, ScalarNames);
+
+TYPED_TEST(AttentionLadder, matches_reference_on_every_step) {
+  for (const auto& [kind, most] : {std::pair{AttentionKind::flash1, 5}, {AttentionKind::flash2, 3}}) {
+    for (int steps = 0; steps <= most; ++steps) {
+      const AttentionChoice choice = choice_of(kind, steps);
+      if (!kernels::has_steps(choice, kDtype<TypeParam>)) continue;
+      for (const Shape& s : shapes()) this->matches_reference(choice, s);
+    }
+  }
+}
+
+TYPED_TEST(AttentionLadder, matches_reference_with_chosen_tiles) {
+  constexpr std::pair<int, int> kTiles[] = {{16, 16}, {32, 0}, {0, 16}, {16, 128}, {128, 32}};
+  for (const auto& [query_tile, key_tile] : kTiles) {
+    for (const auto& [kind, steps] : {std::pair{AttentionKind::flash1, 0},
+                                      {AttentionKind::flash1, 4},
+                                      {AttentionKind::flash1, 5},
+                                      {AttentionKind::flash2, 2},
+                                      {AttentionKind::flash2, kernels::kNoLadder},
+                                      {AttentionKind::tiled, kernels::kNoLadder}}) {
+      const AttentionChoice choice = choice_of(kind, steps, query_tile, key_tile);
+      if (!kernels::has_steps(choice, kDtype<TypeParam>)) continue;
+      for (const Shape& s : {Shape{1, 2, 131, 131, 40, true}, {2, 1, 70, 150, 13, true}, {1, 1, 140, 60, 64, false}}) {
+        if (this->has_room(choice, s.D)) this->matches_reference(choice, s);
+      }
+    }
+  }
+}
+
+TYPED_TEST(AttentionLadder, keeps_its_error_bound_over_many_tiles_of_keys) {
+  for (const auto kind : {AttentionKind::flash1, AttentionKind::flash2, AttentionKind::tiled}) {
+    this->matches_reference(choice_of(kind, kernels::kNoLadder, 16, 16), {1, 1, 20, 2000, 16, false});
+  }
+}
+
+TYPED_TEST(AttentionLadder, refuses_what_it_does_not_have) {
+  const Shape s{1, 1, 5, 5, 8, true};
+  const Inputs in = inputs<TypeParam>(s);
+  const auto refuses = [&](const AttentionChoice& choice) {
+    EXPECT_THROW(Outcome<TypeParam>(choice, s, in), std::invalid_argument);
+  };
+  refuses(choice_of(AttentionKind::flash1, 6));
+  refuses(choice_of(AttentionKind::flash2, 4));
+  refuses(choice_of(AttentionKind::flash1, 0, 8));
+  refuses(choice_of(AttentionKind::flash1, 4, 0, 40));
+  refuses(choice_of(AttentionKind::flash2, 1, 17));
+  refuses(choice_of(AttentionKind::flash2, kernels::kNoLadder, 0, 8));
+  const AttentionChoice tensor_cores = choice_of(AttentionKind::flash1, 5);
+  if (!kernels::has_steps(tensor_cores, kDtype<TypeParam>)) refuses(tensor_cores);
+}
+
+TYPED_TEST(AttentionLadder, refuses_pads_beyond_the_scratch_of_a_team) {
+  const AttentionChoice choice = choice_of(AttentionKind::flash1, 1, 128, 128);
+  if (this->has_room(choice, 256)) GTEST_SKIP() << "a host has as much as there is memory";
+  const Shape s{1, 1, 5, 5, 256, true};
+  EXPECT_THROW(Outcome<TypeParam>(choice, s, inputs<TypeParam>(s)), std::invalid_argument);
 }
 
 }  // namespace

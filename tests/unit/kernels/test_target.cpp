@@ -93,6 +93,46 @@ TEST(Target, scratch_of_attention_is_that_of_the_portable_flash2_alone) {
   EXPECT_FALSE(kernels::stores_scores(choice.kind));
 }
 
+TEST(Target, forward_workspaces_are_those_of_flash1_and_tiled) {
+  const auto forward = [](kernels::AttentionKind kind, Dtype dtype, int key_tile) {
+    kernels::AttentionChoice choice = kind;
+    choice.key_tile = key_tile;
+    return kernels::attention_forward_workspace_bytes(choice, dtype, 2, 3, 200, 24);
+  };
+  using kernels::AttentionKind;
+  EXPECT_EQ(forward(AttentionKind::flash2, Dtype::bf16, 0), 0);
+  EXPECT_EQ(forward(AttentionKind::standard, Dtype::bf16, 0), 0);
+  EXPECT_EQ(forward(AttentionKind::flash1, Dtype::fp32, 0), 6 * 200 * 4);  // running sums
+  EXPECT_EQ(forward(AttentionKind::flash1, Dtype::fp64, 0), 6 * 200 * 8);
+  EXPECT_EQ(forward(AttentionKind::flash1, Dtype::bf16, 0), 6 * 200 * 25 * 4);  // and the output so far
+  EXPECT_EQ(forward(AttentionKind::tiled, Dtype::bf16, 0), 6 * 128 * (128 + 2 * 24 + 3) * 4);
+  EXPECT_EQ(forward(AttentionKind::tiled, Dtype::fp64, 16), 6 * 128 * (16 + 2 * 24 + 3) * 8);
+}
+
+TEST(Target, tensor_cores_are_the_fifth_step_of_gpus_in_16_bits) {
+  kernels::AttentionChoice choice = kernels::AttentionKind::flash1;
+  choice.steps = 5;
+  EXPECT_TRUE(kernels::has_steps(choice, Dtype::bf16, gpu_target("80")));
+  EXPECT_FALSE(kernels::has_steps(choice, Dtype::fp32, gpu_target("80")));
+  EXPECT_FALSE(kernels::has_steps(choice, Dtype::bf16, kHostTarget));
+  choice.steps = 4;
+  EXPECT_TRUE(kernels::has_steps(choice, Dtype::fp32, kHostTarget));
+}
+
+TEST(Target, the_ladders_own_tiles_fit_every_gpu_in_up_to_32_bits) {
+  for (const int steps : {0, 4}) {
+    kernels::AttentionChoice choice = kernels::AttentionKind::flash1;
+    choice.steps = steps;
+    for (int D = 8; D <= 256; ++D) {
+      for (const Dtype dtype : {Dtype::fp32, Dtype::bf16})
+        EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, gpu_target("86")), scratch_limit(gpu_target("86")))
+            << D;
+      EXPECT_LE(kernels::attention_pad_bytes(choice, Dtype::fp64, D, gpu_target("90a")),
+                scratch_limit(gpu_target("90a")));
+    }
+  }
+}
+
 TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
   const kernels::Target gpu = gpu_target("90a");
   EXPECT_EQ(kernels::rmsnorm_partials(kHostTarget), 128);

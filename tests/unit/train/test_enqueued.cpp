@@ -48,11 +48,17 @@ std::vector<Case> cases() {
   unfused.settings.train.fused = false;
   Case standard{"standard attention", small_settings(), Dtype::fp32};
   standard.settings.attention.implementation = config::AttentionImplementation::standard;
+  Case flash1{"flash1", small_settings(), Dtype::bf16};
+  flash1.settings.attention.implementation = config::AttentionImplementation::flash1;
+  flash1.settings.attention.flash1_steps = 4;
+  Case tiled{"tiled attention", small_settings(), Dtype::fp32};
+  tiled.settings.attention.implementation = config::AttentionImplementation::tiled;
   Case buckets{"a bucket per parameter", small_settings(), Dtype::fp32};
   buckets.settings.parallel.bucket_mbyte = 0;
   Case narrow{"bf16 gradients", small_settings(), Dtype::bf16};
   narrow.settings.precision.gradients = config::GradientPrecision::bf16;
-  for (const Case& more : {accumulation, recomputing, unfused, standard, buckets, narrow}) list.push_back(more);
+  for (const Case& more : {accumulation, recomputing, unfused, standard, flash1, tiled, buckets, narrow})
+    list.push_back(more);
   for (const config::Shard shard : {config::Shard::none, config::Shard::parameters}) {
     Case offloaded{"offloaded", small_settings(), Dtype::bf16};
     offloaded.settings.parallel.shard = shard;

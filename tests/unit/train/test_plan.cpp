@@ -1,9 +1,8 @@
 #include "train/plan.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <stdexcept>
 
 #include "config/rules.hpp"
 #include "errors.hpp"
@@ -31,7 +30,8 @@ TEST(Plan, takes_names_from_the_deck) {
   EXPECT_EQ(kind_of(config::AttentionImplementation::standard), kernels::AttentionKind::standard);
   EXPECT_EQ(kind_of(config::AttentionImplementation::flash2), kernels::AttentionKind::flash2);
   EXPECT_EQ(kind_of(config::AttentionImplementation::automatic), kernels::AttentionKind::flash2);
-  EXPECT_THROW(kind_of(config::AttentionImplementation::flash1), std::logic_error);  // not another one in its place
+  EXPECT_EQ(kind_of(config::AttentionImplementation::flash1), kernels::AttentionKind::flash1);
+  EXPECT_EQ(kind_of(config::AttentionImplementation::tiled), kernels::AttentionKind::tiled);
   const model::Shape shape = shape_of(test::small_deck().model);
   EXPECT_EQ(shape.V, 101);
   EXPECT_EQ(shape.T, 32);
@@ -114,6 +114,20 @@ TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_o
   const kernels::AttentionChoice fastest = kernels::fastest_attention(Dtype::bf16, 64, true);
   EXPECT_EQ(choice.forward, fastest.forward);
   EXPECT_EQ(choice.backward, fastest.backward);
+}
+
+TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
+  using config::AttentionImplementation;
+  const kernels::AttentionChoice flash1 = choose_attention(
+      {.implementation = AttentionImplementation::flash1, .flash1_steps = 3, .query_tile = 16}, Dtype::fp32, 64);
+  EXPECT_EQ(flash1.kind, kernels::AttentionKind::flash1);
+  EXPECT_EQ(flash1.steps, 3);
+  EXPECT_EQ(describe(flash1), "flash1 (3 steps, backward flash2 portable, query tile 16)");
+  const kernels::AttentionChoice flash2 = choose_attention(
+      {.implementation = AttentionImplementation::flash2, .flash2_steps = 1, .key_tile = 32}, Dtype::fp32, 64);
+  EXPECT_EQ(describe(flash2), "flash2 (1 step, key tile 32, backward portable)");
+  EXPECT_EQ(describe(choose_attention({.implementation = AttentionImplementation::tiled}, Dtype::bf16, 64)),
+            "tiled (backward flash2 portable)");
 }
 
 TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
@@ -324,6 +338,43 @@ TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
   // the largest product is the gradient of the head, in fp32
   EXPECT_EQ(plan.layout.total_bytes() - plan.layout.arena_bytes(),
             std::max(2048 * 10000 * 2, 10000 * 768 * 4) + (128 << 20));
+}
+
+TEST(PlanDevice, flash1_and_tiled_have_a_workspace_in_the_forward_pass) {
+  for (const auto implementation : {config::AttentionImplementation::flash1, config::AttentionImplementation::tiled}) {
+    config::Settings deck = tuned_gpu_deck();
+    deck.attention = {.implementation = implementation};
+    const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
+    std::int64_t bytes = 0;
+    for (const memory::Tensor& tensor : plan.layout.tensors()) {
+      if (tensor.label == "attention.workspace") bytes += tensor.bytes;
+    }
+    const std::int64_t rows = 4 * 12 * 512;  // B H T; D 64
+    EXPECT_EQ(bytes, implementation == config::AttentionImplementation::flash1 ? rows * (64 + 1) * 4
+                                                                               : 4 * 12 * 128 * (128 + 2 * 64 + 3) * 4);
+  }
+}
+
+TEST(PlanDevice, refuses_tiles_that_do_not_fit_its_scratch_by_bytes_and_limit) {
+  config::Settings deck = tuned_gpu_deck();
+  deck.attention = {.implementation = config::AttentionImplementation::flash1, .query_tile = 128, .key_tile = 128};
+  EXPECT_NO_THROW(plan_text(deck, 1));  // heads of 64 in bf16
+  deck.precision.compute = config::Precision::fp32;
+  deck.attention.flash1_steps = 4;
+  deck.model.num_heads = 6;  // heads of 128
+  const auto [code, words] = refusal_of(deck);
+  EXPECT_EQ(code, Exit::usage);
+  // scores 128 x 132, out 128 x 132, four numbers per query, q, k and v 128 x 132; 16 bytes to begin at a packet
+  EXPECT_THAT(words, HasSubstr(fmt::format("pads of {} bytes", (128 * 132 * 5 + 4 * 128) * 4 + 16)));
+  EXPECT_THAT(words, HasSubstr(fmt::format("a team {} bytes of scratch. Set smaller tiles", 227 * 1024 - 1024)));
+}
+
+TEST(PlanDevice, flash1_takes_tensor_cores_where_the_gpu_and_the_dtype_have_them) {
+  config::Settings deck = tuned_gpu_deck();
+  deck.attention = {.implementation = config::AttentionImplementation::flash1,
+                    .tuned = config::AttentionTuned::yes,
+                    .flash1_steps = 5};
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr("attention  flash1 (5 steps, backward flash2 wgmma), "));
 }
 
 TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {

@@ -36,6 +36,8 @@ const Way kWays[] = {
     {.name = "checkpointing", .batch = 6, .checkpoint = 1},
     {.name = "one segment", .batch = 6, .checkpoint = 2},
     {.name = "standard attention", .batch = 6, .attention = AttentionImplementation::standard},
+    {.name = "tiled attention", .batch = 6, .attention = AttentionImplementation::tiled},
+    {.name = "flash1, recomputed", .batch = 6, .checkpoint = 1, .attention = AttentionImplementation::flash1},
     {.name = "a bucket per parameter", .batch = 6, .bucket_mbyte = 0},
     {.name = "uneven", .batch = 5},
     {.name = "uneven micro-steps", .batch = 5, .micro = 2},
