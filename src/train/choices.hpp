@@ -1,0 +1,42 @@
+/// What the deck's words choose among kernels and libraries, on a given machine. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "config/availability.hpp"
+#include "config/settings.hpp"
+#include "model/activations.hpp"
+#include "model/generate.hpp"
+#include "parallel/choice.hpp"
+#include "parallel/nccl.hpp"
+
+namespace tessera::train {
+
+model::Shape shape_of(const config::Model& model);
+Dtype dtype_of(config::Precision precision);
+kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
+
+/// What ranks run on, and in which build; by default this one. A plan may be for another one.
+struct Machine {
+  std::string_view build = "this build";  // as messages name it
+  kernels::Target target = kernels::kHere;
+  bool has_nccl = parallel::kHasNccl;
+  bool is_one_host = true;
+};
+
+/// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes tensor cores,
+/// false never does; with "auto", `implementation = "auto"` takes the fastest that the build has, and "flash2" the
+/// portable one.
+/// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
+                                          const Machine& machine = {});
+model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype dtype, std::int64_t head_width,
+                                        const Machine& machine = {});
+parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
+kernels::GemmMath math_of(config::Precision precision);
+kernels::GemmSelection selection_of(const config::Train& train);
+std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
+
+}  // namespace tessera::train
