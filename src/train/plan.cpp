@@ -6,6 +6,7 @@
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/clear_spans.hpp"
+#include "kernels/core/words.hpp"
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
