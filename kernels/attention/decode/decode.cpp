@@ -26,13 +26,12 @@ KOKKOS_INLINE_FUNCTION Real finite_top(Real top) {
 
 int decode_parts(const Target& target, std::int64_t heads, std::int64_t capacity) {
   if (target.is_host || heads == 0) return 1;
-  // Short caches: as many teams as run at once, and no more. Long ones: several times as many, so that none waits for the
-  // last, but with enough keys each that its beginning and end do not count.
-  constexpr std::int64_t kAtOnce = 4 * kProcessors, kFewKeys = 64;
-  constexpr std::int64_t kMany = 8 * kAtOnce, kManyKeys = 512;
-  const std::int64_t one_wave = std::min(kAtOnce / heads, capacity / kFewKeys);
-  const std::int64_t many_waves = std::min(ceil_div(kMany, heads), capacity / kManyKeys);
-  return static_cast<int>(std::clamp<std::int64_t>(std::max(one_wave, many_waves), 1, kMaxDecodeParts));
+  // As many teams as run at once. Where that makes only a few parts of each head, so that all wait for the slowest, four
+  // times as many, with enough keys each that its beginning and end do not count.
+  constexpr std::int64_t kAtOnce = 4 * kProcessors, kFewKeys = 64, kManyKeys = 512, kEvenParts = 8;
+  std::int64_t parts = std::min(kAtOnce / heads, capacity / kFewKeys);
+  if (kAtOnce / heads < kEvenParts) parts = std::max(parts, std::min(4 * kAtOnce / heads, capacity / kManyKeys));
+  return static_cast<int>(std::clamp<std::int64_t>(parts, 1, kMaxDecodeParts));
 }
 
 template <class Exec, class Scalar>

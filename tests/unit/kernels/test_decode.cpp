@@ -187,6 +187,9 @@ TEST(DecodeParts, fill_a_gpu_and_are_one_on_a_host) {
       EXPECT_GE(capacity / parts, 64) << heads << " heads, " << capacity << " keys";
     }
   }
+  EXPECT_EQ(kernels::decode_parts(gpu, 32, 131072), 16) << "one wave";
+  EXPECT_EQ(kernels::decode_parts(gpu, 256, 131072), 8) << "four waves";
+  EXPECT_EQ(kernels::decode_parts(gpu, 256, 1024), 2) << "one wave: too few keys for more";
   EXPECT_LE(kernels::decode_parts(gpu, 1, 1 << 24), kernels::kMaxDecodeParts);
 }
 
