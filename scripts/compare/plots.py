@@ -173,12 +173,14 @@ def strategies(plt, data):
     panels = {title: panel for title, panel in data["panels"].items() if any(panel["groups"].values())}
     figure, axes = plt.subplots(max(len(panels), 1), 1, figsize=(9, 3.1 * max(len(panels), 1)), constrained_layout=True, squeeze=False)
     for axis, (title, panel) in zip(axes[:, 0], panels.items()):
-        groups = panel["groups"]
+        groups = {name: values for name, values in panel["groups"].items() if values}
         series = list(dict.fromkeys(name for values in groups.values() for name in values))
         drawn = bars(axis, list(groups), [(name, STRATEGY_COLOURS[name], [values.get(name) for values in groups.values()])
                                           for name in series])
         for name, container in zip(series, drawn):
             axis.bar_label(container, [f"{values[name]:.3g}" if name in values else "" for values in groups.values()], fontsize=6)
+        if len(groups) > 8:  # too many to stand side by side
+            plt.setp(axis.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
         axis.set(title=title, ylabel=panel["unit"])
         axis.margins(y=0.25)  # room for the legend
         axis.legend(ncol=len(series), loc="upper center", fontsize=7)

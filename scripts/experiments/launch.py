@@ -1,6 +1,7 @@
 """Starts the launches of an experiment, and reads what they wrote."""
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import numpy as np
 import plotting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FINISHED, OUT_OF_MEMORY = 0, 4
+FINISHED, OUT_OF_MEMORY, STOPPED = 0, 4, 75
 
 
 class Refusal(Exception):
@@ -39,9 +40,25 @@ class Program:
         return answer.stdout
 
     def run(self, ranks, deck, *words):
-        """The exit code; what the program says goes to standard error."""
+        """The exit code; what the program says goes to standard error. Signals that ask to stop are handed on."""
         command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, self.path, str(deck), *words]
-        return subprocess.run(command, stdout=sys.stderr).returncode
+        # in a group of its own, so that a terminal's Ctrl-C reaches it once
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0)
+        came = []
+
+        def hand_on(number, _):
+            came.append(signal.Signals(number).name)
+            os.killpg(child.pid, number)
+
+        before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = child.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if came:
+            raise Refusal(STOPPED, f"stopped by {came[0]}: the same command goes on after the rows that have run")
+        return code
 
     def places(self):
         """How many ranks this machine has room for: GPUs, or cores."""
