@@ -45,9 +45,10 @@ double attention_h200(const Plan& plan) {
   return best == nullptr ? 0 : 1e12 * 3.5 / (1 / best->forward + 2.5 / best->backward);
 }
 
-/// Measured on H200s: a product of 8192^3 in bf16 on random data (770 to 800 TFLOP/s, 2026-11-20); a copy, and sums
-/// over 2 to 4 GPUs of one host by NCCL's ring and through copy engines (input/bench/README.md).
-constexpr double kGemmH200 = 785e12, kCopyH200 = 4.16e12, kRingH200 = 351e9, kCopyEnginesH200 = 250e9;
+/// Measured on H200s: products in steps of sizes large and xl (2026-11-22: what is left of the step's time without the
+/// other kernels at their rates; one product of 8192^3 alone, on random data, reaches 770 to 800 TFLOP/s); a copy, and
+/// sums over 2 to 4 GPUs of one host by NCCL's ring and through copy engines (input/bench/README.md).
+constexpr double kGemmH200 = 600e12, kCopyH200 = 4.16e12, kRingH200 = 351e9, kCopyEnginesH200 = 250e9;
 
 /// Of an H100 there is one figure: attention, 1 x 16 heads x 16,384 x 64, causal, bf16, forward and backward in a fixed
 /// order in 3.74 ms (2026-11-21).
