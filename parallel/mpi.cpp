@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/events.hpp"
+#include "kernels/core/side_stream.hpp"
 #include "parallel/device.hpp"
 #include "parallel/flight_recorder.hpp"
 #include "parallel/mpi_check.hpp"
@@ -67,6 +68,11 @@ class Sum {
   MPI_Op add_bf16_ = MPI_OP_NULL, add_fp16_ = MPI_OP_NULL;
 };
 
+/// MPI reads host memory immediately, and what was copied out of staging must have left it.
+void finish_copies(const Device& exec) {
+  if constexpr (!kernels::kIsHost<Device>) exec.fence();
+}
+
 /// A span's bytes, in memory that MPI can access or on the device.
 class Bytes {
  public:
@@ -80,6 +86,7 @@ class Bytes {
     if (is_on_device_) {
       Kokkos::deep_copy(exec, on_host(to, count), on_device(first, count));
     } else {
+      finish_copies(exec);
       std::copy_n(at(first), count, to);
     }
   }
@@ -103,11 +110,6 @@ class Bytes {
   bool is_on_device_;
 };
 
-/// MPI reads host memory immediately, and what was copied out of staging must have left it.
-void finish_copies(const Device& exec) {
-  if constexpr (!kernels::kIsHost<Device>) exec.fence();
-}
-
 /// The ranks that take part, what they have under way, and where it is recorded.
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
@@ -128,6 +130,7 @@ class MpiTransfer : public Transfer, private InPieces {
     start_s_ = events::now_s();
     number_ = recorder_.begin(name_, bytes_);
     is_complete_ = is_joining_ = false;
+    was_started_ = true;
     missing_ = pieces_;
     if (missing_ == 0) return end();
     queue_->push(*this);
@@ -138,11 +141,13 @@ class MpiTransfer : public Transfer, private InPieces {
     return is_complete_;
   }
 
-  void join(const Device&) override {
-    if (is_complete_) return;
-    is_joining_ = true;
-    joined_s_ = events::now_s();
-    while (!is_complete_) queue_->wait();
+  void join(const Device& exec) override {
+    if (!is_complete_) {
+      is_joining_ = true;
+      joined_s_ = events::now_s();
+      while (!is_complete_) queue_->wait();
+    }
+    if (was_started_) arrived_.wait(exec, 0);  // what was enqueued where the transfer was started
   }
 
   Times times() override {
@@ -199,6 +204,7 @@ class MpiTransfer : public Transfer, private InPieces {
     recorder_.end(number_);
     is_complete_ = true;
     complete(exec_);
+    arrived_.record(exec_, 0);
   }
 
   std::shared_ptr<Queue> queue_;
@@ -208,7 +214,8 @@ class MpiTransfer : public Transfer, private InPieces {
   std::int64_t bytes_;
   std::int64_t count_ = 0, most_ = 1, pieces_ = 0, missing_ = 0;
   double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
-  bool is_complete_ = true, is_joining_ = false;
+  bool is_complete_ = true, is_joining_ = false, was_started_ = false;
+  kernels::StreamOrder<Device> arrived_{1};
 };
 
 class MpiAllReduce final : public MpiTransfer {

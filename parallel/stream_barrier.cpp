@@ -1,12 +1,9 @@
 #include "parallel/stream_barrier.hpp"
 
-#include <cuda.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <stop_token>
-#include <vector>
 
 #include "kernels/cuda/check.hpp"
 #include "parallel/world.hpp"
@@ -62,6 +59,7 @@ StreamBarrier::StreamBarrier(const World& world) : rank_(world.rank()), ranks_(w
   }
   world.barrier();
   memory_->close_to_others();
+  for (int set = 0; set < 2; ++set) prepare(set);
 }
 
 StreamBarrier::~StreamBarrier() {
@@ -74,18 +72,22 @@ std::size_t StreamBarrier::place(int set, int of, int from) const {
   return (static_cast<std::size_t>(set) * ranks_ + of) * ranks_ + from;
 }
 
-void StreamBarrier::enqueue(int set, cudaStream_t stream) const {
-  if (ranks_ == 1) return;
-  std::vector<CUstreamBatchMemOpParams> operations;
+void StreamBarrier::prepare(int set) {
   const auto for_each_peer = [&](const auto& operation_with) {
     for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer != rank_) operations.push_back(operation_with(peer));
+      if (peer != rank_) operations_[set].push_back(operation_with(peer));
     }
   };
   for_each_peer([&](int peer) { return write(mapped_ + place(set, peer, rank_), kArrived); });
   for_each_peer([&](int peer) { return wait_until_set(mapped_ + place(set, rank_, peer)); });
   for_each_peer([&](int peer) { return write(mapped_ + place(set, rank_, peer), 0); });
-  CUDA_CHECK(cuStreamBatchMemOp(stream, static_cast<unsigned>(operations.size()), operations.data(), 0));
+}
+
+void StreamBarrier::enqueue(int set, cudaStream_t stream) const {
+  const std::vector<CUstreamBatchMemOpParams>& operations = operations_[set];
+  if (operations.empty()) return;  // nobody to wait for
+  CUDA_CHECK(cuStreamBatchMemOp(stream, static_cast<unsigned>(operations.size()),
+                                const_cast<CUstreamBatchMemOpParams*>(operations.data()), 0));
 }
 
 void StreamBarrier::abandon() {

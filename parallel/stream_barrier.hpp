@@ -12,12 +12,14 @@
 /// Source   CUDA Driver API, "Stream Memory Operations".
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "parallel/shared_memory.hpp"
 
@@ -44,10 +46,12 @@ class StreamBarrier {
 
  private:
   std::size_t place(int set, int of, int from) const;
+  void prepare(int set);
 
   int rank_, ranks_;
-  std::unique_ptr<SharedMemory> memory_;  // flags [2, R, R]: set, whose it is, who sets it
-  std::uint32_t* mapped_ = nullptr;       // the same at the GPU's address
+  std::unique_ptr<SharedMemory> memory_;                 // flags [2, R, R]: set, whose it is, who sets it
+  std::uint32_t* mapped_ = nullptr;                      // the same at the GPU's address
+  std::vector<CUstreamBatchMemOpParams> operations_[2];  // of each set's barrier
   std::string fault_;
   std::jthread releaser_;  // of the waits, once abandoned
 };

@@ -157,10 +157,13 @@ struct Toy {
     Kokkos::deep_copy(kernels::Vector<float, kernels::Device>(to, from.size()),
                       Kokkos::View<const float*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
   }
+  /// As work on the strategy's instance sees it: a copy without an instance would wait for every other, too.
   static std::vector<float> values(const Span& span) {
+    const kernels::Device exec;
     std::vector<float> host(static_cast<std::size_t>(span.count));
-    Kokkos::deep_copy(Kokkos::View<float*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()),
+    Kokkos::deep_copy(exec, Kokkos::View<float*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()),
                       kernels::Vector<float, kernels::Device>(static_cast<float*>(span.data), host.size()));
+    exec.fence();
     return host;
   }
 
