@@ -2,7 +2,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY
+from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 from experiments.parts import log_axis
 from experiments.table import spread
@@ -42,7 +42,7 @@ def tables(results):
 def draw(results):
     rows = [row for row, _ in model(results)]
     models = list(dict.fromkeys((row[SIZE], row[FORMAT]) for row in rows))
-    figure, (forward, backward, steps) = plt.subplots(1, 3, figsize=(15, 4.4), constrained_layout=True)
+    figure, (forward, backward, steps) = plt.subplots(1, 3, figsize=(16, 4.4), constrained_layout=True)
     for axes, name, title in ((forward, "forward", "Attention, forward, ms"), (backward, "both", "Attention, forward and backward, ms")):
         for width, colour in WIDTHS.items():
             pairs = [pair for pair in attention(results) if pair[0][D] == width]
@@ -69,5 +69,8 @@ def draw(results):
     steps.grid(axis="y", visible=False)
     if len(models) > 1:
         log_axis(steps.xaxis)
-    steps.legend(loc="upper right")
+    for place, (size, compute) in zip(places[::len(PARTS)], models):
+        lost = [f"{row[VARIANT]}: {row.outcome}" for row in rows if (row[SIZE], row[FORMAT]) == (size, compute) and row.outcome != "ok"]
+        steps.text(0.02, place, ", ".join(lost), transform=steps.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
+    steps.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
