@@ -23,6 +23,7 @@ struct MemoryChange {  // a tensor of the layout becomes live or dead; nothing i
   std::int64_t bytes;
   bool is_begin;
   double time_s;
+  std::string_view dtype = {};  // of its elements
 };
 
 struct CommunicationStart {  // a collective is about to begin: shows what a rank hangs in

@@ -354,7 +354,12 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
   reader.settings_.experiment = {};
   std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
   Job& job = reader.settings_.job;
-  job.kind = experiment.job;
+  if (!given.contains("job.kind")) {
+    job.kind = experiment.job;
+  } else if (job.kind == JobKind::experiment) {
+    reader.faults_.add({reader.sources_.at("job.kind").where, "job.kind", "is an experiment in an experiment",
+                        "the job of a row: see --explain experiment.job", ""});
+  }
   job.directory = (fs::path(settings_.job.directory) / "rows" / fmt::format("{:04}_{}", number + 1, row.name)).string();
   job.overwrite = false;
   for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};

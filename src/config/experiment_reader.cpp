@@ -12,12 +12,13 @@
 namespace tessera::config {
 namespace {
 
-/// Keys that belong to the launch or to the experiment's own files: one value for all rows.
+/// Keys that belong to the launch or to the experiment's own files: one value for all rows. job.kind is not among them:
+/// named rows may be jobs of their own, measured beside the others.
 constexpr std::string_view kCommonKeys[] = {"parallel.collectives", "parallel.all_reduce",
                                             "parallel.allow_shared_device", "parallel.timeout_s", "parallel.ranks"};
 
 bool is_common(std::string_view key) {
-  const bool is_jobs = key.starts_with("job.") && key != "job.seed" && key != "job.input";
+  const bool is_jobs = key.starts_with("job.") && key != "job.seed" && key != "job.input" && key != "job.kind";
   return is_jobs || key.starts_with("experiment.") ||
          std::find(std::begin(kCommonKeys), std::end(kCommonKeys), key) != std::end(kCommonKeys);
 }
@@ -83,7 +84,7 @@ void ExperimentReader::read_keys(const std::string& table, const toml::table& no
       refuse(*value, key, "unknown key", "section.key of a deck");
       continue;
     }
-    if (is_common(key)) {
+    if (is_common(key) || (key == "job.kind" && table == "when_quick")) {
       refuse(*value, key, "is of the whole experiment, not of a row", "set it in its own section");
       continue;
     }

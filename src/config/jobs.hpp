@@ -30,6 +30,7 @@ inline constexpr JobTraits kJobs[] = {
     {JobKind::bench_strategies, "bench.strategies", false, true, ""},
     {JobKind::bench_decode, "bench.decode", false, false, ""},
     {JobKind::bench_generate, "bench.generate", false, false, ""},
+    {JobKind::bench_accumulation, "bench.accumulation", false, false, ""},
     {JobKind::verify_attention, "verify.attention", false, false, kFileInput},
     {JobKind::verify_model, "verify.model", false, false, kFileInput},
     {JobKind::experiment, "experiment", true, false, ""},  // last: no row of an experiment is one

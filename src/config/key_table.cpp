@@ -401,6 +401,10 @@ std::vector<Key> make_table() {
        "Heads H of a row of bench.attention and bench.decode."},
       {"bench.parts", at<&S::bench, &Bench::parts>(), not_empty(between(0, 1024)), "parts",
        "Numbers of parts that bench.decode sweeps, as attention.decode_parts names them. 0: chosen."},
+      {"bench.terms", at<&S::bench, &Bench::terms>(), not_empty(between(1, 1 << 24)), "numbers",
+       "How many numbers bench.accumulation adds, one after the other."},
+      {"bench.addend", at<&S::bench, &Bench::addend>(), between(-1e4, 1e4), "1",
+       "The number that bench.accumulation adds each time, rounded to the format of the row."},
       {"bench.tokens", at<&S::bench, &Bench::tokens>(), between(0, 1 << 30), "tokens",
        "Tokens B*T of a bench.attention row, instead of bench.batch: longer sequences get smaller batches, at least 1. "
        "0: use bench.batch."},
@@ -450,7 +454,8 @@ std::vector<Key> make_table() {
       {"experiment.question", at<&S::experiment, &Experiment::question>(), any(), "-",
        "What the experiment is to answer. For its reader."},
       {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
-       "The job.kind of every row. The rows: each [experiment.rows.NAME], whose keys are those of any deck, times "
+       "The job.kind of every row whose own table sets no other. The rows: each [experiment.rows.NAME], whose keys are "
+       "those of any deck, times "
        "every "
        "combination of the lists in its own `product` and in [experiment.product], such as model.size = [\"small\", "
        "\"medium\"]; what they do not set is the deck's."},

@@ -20,6 +20,7 @@ enum class JobKind {
   bench_strategies,
   bench_decode,
   bench_generate,
+  bench_accumulation,
   verify_attention,
   verify_model,
   experiment
@@ -211,7 +212,9 @@ struct Bench {
   std::vector<std::string> strategies = {"per_parameter", "flat",      "overlap",   "bucket",
                                          "optimizer",     "gradients", "parameters"};  // bench.strategies
 
-  std::vector<std::int64_t> parts = {0};  // S, bench.decode; 0: chosen
+  std::vector<std::int64_t> parts = {0};     // S, bench.decode; 0: chosen
+  std::vector<std::int64_t> terms = {1000};  // bench.accumulation
+  double addend = 0.01;                      // bench.accumulation
 
   bool operator==(const Bench&) const = default;
 };
@@ -245,7 +248,7 @@ struct Variation {
 
 struct Experiment {
   std::string question;
-  JobKind job = JobKind::train;           // of every row
+  JobKind job = JobKind::train;           // of every row that sets no job.kind
   std::vector<std::string> record;        // "DATASET" or "DATASET:STATISTIC" of a row's file
   std::vector<std::int64_t> ranks = {1};  // that scripts/experiment starts, one launch for each number
   bool fresh_processes = false;           // scripts/experiment starts one for each row

@@ -190,8 +190,8 @@ void Trace::record_events(bool is_recording) {
       const std::int64_t change = live_[c] - std::exchange(recorded_live_[c], live_[c]);
       if (change == 0) continue;
       total += change;
-      memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], events::now_s(), std::abs(change), total,
-                         change > 0, step_in_progress_, attempt_});
+      memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], "", events::now_s(), std::abs(change),
+                         total, change > 0, step_in_progress_, attempt_});
     }
     recorded_live_[0] = total;
   }
@@ -213,8 +213,9 @@ void Trace::on(const events::MemoryChange& change) {
   for (std::size_t c = 0; c < live_.size(); ++c) peaks_[phase][c] = std::max(peaks_[phase][c], live_[c]);
   if (!is_recording_) return;
   recorded_live_ = live_;
-  memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category), change.time_s,
-                     change.bytes, live_[0], change.is_begin, step_in_progress_, attempt_});
+  memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category),
+                     std::string(change.dtype), change.time_s, change.bytes, live_[0], change.is_begin,
+                     step_in_progress_, attempt_});
   has_unwritten_ = true;
 }
 
@@ -276,6 +277,7 @@ void Trace::write(const std::filesystem::path& path) const {
   memory.add("live_bytes", column(memory_, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
   memory.add("phase", column(memory_, &MemoryRow::phase), {"1", "phase of the step"});
   memory.add("category", column(memory_, &MemoryRow::category), {"1", "parameters, gradients, activations, ..."});
+  memory.add("dtype", column(memory_, &MemoryRow::dtype), {"1", "number format of its elements"});
   memory.add("step", column(memory_, &MemoryRow::step), kStep);
   memory.add("attempt", column(memory_, &MemoryRow::attempt), kAttempt);
 
@@ -348,6 +350,7 @@ void Trace::load(std::int64_t resumed_step) {
   const auto memory = file.group("memory/events");
   const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
              category = memory.dataset("category").strings();
+  const auto dtype = memory.has("dtype") ? memory.dataset("dtype").strings() : std::vector<std::string>(tensor.size());
   const auto time = memory.dataset("time").values<double>();
   const auto bytes = memory.dataset("bytes").values<std::int64_t>(),
              live = memory.dataset("live_bytes").values<std::int64_t>();
@@ -355,8 +358,8 @@ void Trace::load(std::int64_t resumed_step) {
   const auto memory_step = load_column<std::int64_t>(memory, "step", tensor.size(), 0);
   const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
   for (std::size_t i = 0; i < tensor.size(); ++i) {
-    memory_.push_back({tensor[i], phase.at(i), category.at(i), time.at(i), bytes.at(i), live.at(i), begin.at(i),
-                       memory_step.at(i), memory_attempt.at(i)});
+    memory_.push_back({tensor[i], phase.at(i), category.at(i), dtype.at(i), time.at(i), bytes.at(i), live.at(i),
+                       begin.at(i), memory_step.at(i), memory_attempt.at(i)});
   }
 
   for (const auto& name : file.dataset("memory/category").strings()) category_index(name);

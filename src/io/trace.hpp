@@ -5,7 +5,7 @@
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
-///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, step, attempt [event]
+///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, dtype, step, attempt [event]
 ///   /memory/peaks    [phase, category] largest live bytes; category "total" is the peak of the sum
 ///   /comm/*          operation, label, bytes, start, end, exposed, step, attempt [call]
 ///
@@ -85,7 +85,7 @@ class Trace final : public events::Listener {
     std::int32_t attempt;
   };
   struct MemoryRow {
-    std::string label, phase, category;
+    std::string label, phase, category, dtype;
     double time_s;
     std::int64_t bytes, live_bytes;
     std::uint8_t is_begin;

@@ -3,9 +3,11 @@
 ///
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
 /// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
-/// needs, pads and workspace included. `speedup` and `memory_saved` are relative to the row of the same case that
-/// stores its scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the
-/// memory limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
+/// needs, pads and workspace included, and `q_mib`, `probabilities_mib` and so on are its parts. `taken_mib` is what the
+/// free memory of the GPU lost to all of them but the pads; CPUs have none. `speedup` and `memory_saved` are relative to
+/// the row of the same case that stores its scores (implementation `standard`), which therefore comes first if the deck
+/// asks for it. A case above the memory limit, or without a kernel in this build, gives a row without times whose
+/// outcome says so. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -21,6 +23,7 @@
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
+#include "kernels/core/device_info.hpp"
 #include "kernels/core/round_up.hpp"
 #include "memory/arena.hpp"
 
@@ -46,6 +49,8 @@ struct Measured {
   std::string outcome = "ok";
   std::optional<Timing> forward, backward, both;  // absent: not measured
   std::int64_t memory_bytes = 0, peak_bytes = 0;
+  double taken_bytes = NAN;                                   // of free GPU memory by the arena
+  std::vector<std::pair<std::string, std::int64_t>> tensors;  // label and bytes of all that peak_bytes counts
 };
 
 bool contains(const std::vector<std::string>& words, std::string_view word) {
@@ -79,6 +84,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   Measured m;
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
   m.peak_bytes = layout.total_bytes();
+  for (const memory::Tensor& tensor : layout.tensors()) m.tensors.emplace_back(tensor.label, tensor.bytes);
+  m.tensors.emplace_back("pads", scratch_bytes);
   if (!c.has_forward && !c.has_backward) m.outcome = "no such kernel";
   if (kernels::attention_pad_bytes(c.choice, c.dtype, c.D) > kernels::scratch_limit(kernels::kHere))
     m.outcome = "pads too large";
@@ -86,7 +93,11 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   if (m.outcome != "ok") return m;
 
   const Exec exec;
+  const std::int64_t free_bytes = kernels::device_info<Exec>().free_bytes;
   const memory::Arena<Exec> arena(layout);
+  if constexpr (!kernels::kIsHost<Exec>) {
+    m.taken_bytes = static_cast<double>(free_bytes - kernels::device_info<Exec>().free_bytes);
+  }
   std::uint64_t seed = 1;
   for (const memory::TensorId id : {q, k, v, d_out}) {
     fill_random(exec, kernels::Vector<Scalar, Exec>(arena.template data<Scalar>(id), c.head_elements()), seed++, 0, 1);
@@ -184,6 +195,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   row.push_back(T::detail("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
   row.push_back(T::number("memory_mib", "MiB", mib(m.memory_bytes)));
   row.push_back(T::number("peak_mib", "MiB", mib(m.peak_bytes)));
+  for (const auto& [label, bytes] : m.tensors) row.push_back(T::detail(label + "_mib", "MiB", mib(bytes)));
+  row.push_back(T::detail("taken_mib", "MiB", m.taken_bytes / 1048576));
   row.push_back(T::number("speedup", "1", speedup));
   row.push_back(T::number("memory_saved", "1", saved));
   row.push_back(T::text("outcome", m.outcome, "no such kernel"));

@@ -292,14 +292,21 @@ class ExperimentRun {
     std::vector<Quantity> quantities(ran.size());
     std::size_t width = 1;
     const Quantity* known = nullptr;
+    fs::path lacking;  // file of a row whose job has no such dataset: another row's may
     for (std::size_t n = 0; n < ran.size(); ++n) {
-      const fs::path result =
-          fs::path(rows_[ran[n]].settings.job.directory) / config::file_of(settings_.experiment.job);
+      const config::Job& job = rows_[ran[n]].settings.job;
+      if (config::file_of(job.kind).empty()) continue;
+      const fs::path result = fs::path(job.directory) / config::file_of(job.kind);
       if (outcomes_[ran[n]]->code != Exit::finished && !fs::exists(result)) continue;
+      if (jobs_differ_ && !has_quantity(result, recorded)) {
+        lacking = result;
+        continue;
+      }
       quantities[n] = read_quantity(result, recorded);
       known = &quantities[n];
       width = std::max({width, quantities[n].numbers.size(), quantities[n].texts.size()});
     }
+    if (known == nullptr && !lacking.empty() && ran.size() == rows_.size()) read_quantity(lacking, recorded);  // throws
     const bool is_text = known != nullptr && known->is_text;
     const std::string units = known != nullptr ? known->units : "1";
     const std::string description = known != nullptr ? known->description : "no row has it";
@@ -328,6 +335,9 @@ class ExperimentRun {
   parallel::World& world_;
   StopRequest stop_;
   const std::string created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const bool jobs_differ_ = std::any_of(rows_.begin(), rows_.end(), [this](const config::DeckRow& row) {
+    return row.settings.job.kind != rows_.front().settings.job.kind;
+  });
   std::optional<RunDirectory> directory_;
   std::map<std::string, Outcome> finished_;       // of an earlier start, by resolved deck; rank 0
   std::vector<std::optional<Outcome>> outcomes_;  // of each row, once it has one

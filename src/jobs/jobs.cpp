@@ -30,6 +30,7 @@ constexpr Row kTable[] = {
     {config::JobKind::bench_strategies, bench_strategies},
     {config::JobKind::bench_decode, bench_decode},
     {config::JobKind::bench_generate, bench_generate},
+    {config::JobKind::bench_accumulation, bench_accumulation},
     {config::JobKind::verify_attention, verify_attention},
     {config::JobKind::verify_model, verify_model},
     {config::JobKind::experiment, experiment},

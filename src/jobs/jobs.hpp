@@ -43,5 +43,6 @@ Exit bench_strategies(const Context& context);
 Exit experiment(const Context& context);
 Exit bench_decode(const Context& context);
 Exit bench_generate(const Context& context);
+Exit bench_accumulation(const Context& context);
 
 }  // namespace tessera::jobs

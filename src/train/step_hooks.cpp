@@ -110,8 +110,8 @@ void StepHooks::report(const std::vector<int>& tensors, bool is_begin) const {
   for (const int i : tensors) {
     const memory::Tensor& tensor = layout_.tensors()[i];
     const auto change = [&](const std::string& label, std::int64_t bytes) {
-      events::report(
-          events::MemoryChange{label, memory::name_of(tensor.category), phase_, bytes, is_begin, events::now_s()});
+      events::report(events::MemoryChange{label, memory::name_of(tensor.category), phase_, bytes, is_begin,
+                                          events::now_s(), name_of(tensor.dtype)});
     };
     if (tensor.parts.empty()) change(tensor.label, tensor.bytes);
     for (const memory::Part& part : tensor.parts) change(part.label, part.count * bytes_of(tensor.dtype));

@@ -4,6 +4,8 @@ import json
 import math
 import unittest
 
+import numpy as np
+
 from harness import ENVIRONMENT, TINY, BenchTest, gpus
 
 ATTENTION = """
@@ -43,6 +45,34 @@ class Bench(BenchTest):
             self.assertAlmostEqual(flash2["speedup"], standard["both_ms"] / flash2["both_ms"], places=9)
             self.assertAlmostEqual(flash2["memory_saved"], 1 - flash2["memory_mib"] / standard["memory_mib"], places=9)
             self.assertTrue(math.isnan(standard["speedup"]))
+
+            for row in (standard, flash2):
+                parts = [value for name, value in row.items() if name.endswith("_mib") and name not in ("memory_mib", "peak_mib", "taken_mib")]
+                self.assertAlmostEqual(sum(parts), row["peak_mib"], delta=len(parts) * 256 / 2**20)
+                self.assertEqual(row["d_q_mib"], 4 * B * H * T * D / 2**20)
+                self.assertEqual(row["d_scores_mib"], 4 * B * H * T * T / 2**20 if row is standard else 0)
+
+    def test_sums_are_to_the_bit_those_of_numpy(self):
+        def bf16(x):  # round to nearest, ties to even
+            word = int(np.float32(x).view(np.uint32))
+            return np.uint32((word + 0x7FFF + (word >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+        def total(first, addend, narrow, terms):
+            for _ in range(terms):
+                first = narrow(first + addend)
+            return float(first)
+
+        rounding = {"fp32": np.float32, "fp16": np.float16, "bf16": bf16}
+        rows = self.rows(self.deck('[job]\nkind = "bench.accumulation"\n'), "bench.terms=[1,1000,3000]")
+        self.assertEqual([(row["accumulator"], row["addend"]) for row in rows[:7]],
+                         [("fp32", "fp32"), ("fp16", "fp16"), ("fp32", "fp16"), ("fp32", "float(fp16)"),
+                          ("bf16", "bf16"), ("fp32", "bf16"), ("fp32", "float(bf16)")])
+        for row in rows:
+            narrow, addend = rounding[row["accumulator"]], rounding[row["addend"].removeprefix("float(").rstrip(")")](0.01)
+            self.assertEqual(row["value"], float(addend))
+            self.assertEqual(row["sum"], total(narrow(0), addend, narrow, int(row["terms"])), row)
+        printed = [f"{row['sum']:.4f}" for row in rows if row["terms"] == 1000]
+        self.assertEqual(printed[:4], ["10.0001", "9.9531", "10.0021", "10.0021"])
 
     def test_attention_has_a_row_for_every_implementation_and_step(self):
         rows = self.rows(self.deck(ATTENTION), 'bench.implementations=["flash2", "tiled", "flash1"]', "bench.flash1_steps=[0,4]",

@@ -111,6 +111,25 @@ class Rows(RunTest):
         self.assertNotIn(" has run\n", result.out)
         self.assertEqual(contents(self.directory)["record/steps/loss"].shape, (6, 3))
 
+    def test_rows_of_different_jobs(self):
+        deck = self.deck("""
+job.kind = "experiment"
+bench = {lengths = [16], repeats = 1, warmup = 0, terms = [5]}
+[experiment]
+job = "bench.accumulation"
+record = ["outcome", "sum"]
+[experiment.rows.sums]
+[experiment.rows.attention]
+job.kind = "bench.attention"
+""", "jobs.toml")
+        self.run_deck(deck, f"job.directory={self.directory}")
+        found = contents(self.directory)
+        self.assertEqual(list(found["keys/job.kind"]), ["bench.accumulation", "bench.attention"])
+        self.assertEqual(list(found["record/outcome"]), ["", "ok"])
+        self.assertEqual([list(row) for row in np.isnan(found["record/sum"])], [[False] * 7, [True] * 7])
+        self.run_deck(deck, f"job.directory={self.directory}", 'experiment.record=["nothing"]', "--resume", "auto", code=FILES,
+                      says="has no dataset nothing")
+
     def test_what_is_recorded_may_change(self):
         self.run_deck(self.rows, 'experiment.only=["small_fp32"]')
         self.run_deck(self.rows, 'experiment.only=["small_fp32"]', 'experiment.record=["steps/grad_norm:max"]', "--resume", "auto",

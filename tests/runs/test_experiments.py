@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every experiment of input/experiments, in its quick variant: it runs, prints its table and draws its picture."""
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -28,6 +29,25 @@ class Experiments(RunTest):
                 self.assertNotIn("exit ", result.stdout)
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
+
+    def test_formats_are_those_of_the_step(self):
+        lines = [re.split(r"  +", line) for line in self.script("dtypes", "--quick").stdout.splitlines()]
+        found = {line[0]: line[2:] for line in lines if len(line) == 6}
+        self.assertEqual(found["tensor"], ["fp32", "bf16", "fp16", "autocast to 16 bits"])
+        self.assertEqual(found["master weights"], ["-", "bf16 low halves", "fp32", "fp32, the parameters"])
+        self.assertEqual(found["norm output"], ["fp32", "bf16", "fp16", "fp32"])
+        self.assertEqual(found["logits"], ["fp32", "bf16", "fp16", "16-bit"])
+        for tensor in ("loss", "norm statistics", "gradients of parameters", "AdamW's m", "AdamW's v"):
+            self.assertEqual(found[tensor], ["fp32"] * 4, tensor)
+
+    def test_predicted_memory_is_what_is_laid_out(self):
+        lines = [re.split(r"  +", line) for line in self.script("memory_accounting", "--quick").stdout.splitlines()]
+        self.assertEqual(lines[0][0], "T 2048, out of memory")
+        terms = {line[0]: line[2:] for line in lines if line[0] in ("q", "lse", "probabilities", "d_scores")}
+        self.assertEqual(len(terms), 4)
+        for name, (standard, laid_out, flash2, laid_out_flash2) in terms.items():
+            self.assertEqual((standard, flash2), (laid_out, laid_out_flash2), name)
+        self.assertEqual(terms["probabilities"], ["16.0000", "16.0000", "0.0000", "0.0000"])
 
     def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
         plain = self.script("step", "--quick").stdout.splitlines()

@@ -234,7 +234,8 @@ class Resume(RunTest):
         self.assertEqual(latest_step(other), 10)
 
     def test_only_training_resumes(self):
-        kinds = ("generate", "verify.attention", "verify.model", "bench.step", "bench.attention", "bench.kernels", "bench.decode", "bench.generate")
+        kinds = ("generate", "verify.attention", "verify.model", "bench.step", "bench.attention", "bench.kernels", "bench.decode", "bench.generate",
+                 "bench.accumulation")
         for kind in kinds:
             with self.subTest(kind=kind):
                 deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlengths = [16]\nrows = 16\nwidth = 16\n')

@@ -63,6 +63,17 @@ TEST(Experiment, a_row_is_a_deck_of_its_own) {
   EXPECT_THAT(row.resolved, HasSubstr("heads = 3  # of this row\n"));
 }
 
+TEST(Experiment, a_row_may_be_another_job) {
+  const Deck deck = parse_deck(
+      "job.kind = 'experiment'\n[experiment]\njob = 'bench.kernels'\n[experiment.rows.own]\njob.kind = "
+      "'bench.attention'\n[experiment.rows.common]\n",
+      "deck.toml");
+  ASSERT_EQ(deck.rows.size(), 2u);
+  EXPECT_EQ(deck.rows[0].settings.job.kind, JobKind::bench_attention);
+  EXPECT_EQ(deck.rows[1].settings.job.kind, JobKind::bench_kernels);
+  EXPECT_TRUE(parse_deck(deck.rows[0].resolved, "resolved.toml").settings == deck.rows[0].settings);
+}
+
 TEST(Experiment, the_resolved_deck_reads_back) {
   const Deck deck = parse_deck(kDeck, "deck.toml");
   const Deck again = parse_deck(deck.resolved, "deck.toml");
@@ -143,6 +154,10 @@ TEST(ExperimentFaults, a_key_that_would_be_ignored_is_refused) {
   EXPECT_THAT(deck_refusal(text, {"experiment.when_quick={product={bench={batch=[1]}}}"}),
               HasSubstr("no product has it"));
   EXPECT_THAT(deck_refusal(text, {"experiment.job=experiment"}), HasSubstr("is not a word of this key"));
+  EXPECT_THAT(deck_refusal(text, {"experiment.when_quick={job={kind='train'}}"}),
+              HasSubstr("job.kind  is of the whole experiment, not of a row"));
+  EXPECT_THAT(deck_refusal(text, {"experiment.rows={one={job={kind='experiment'}}}"}),
+              HasSubstr("job.kind  is an experiment in an experiment"));
 }
 
 TEST(ExperimentFaults, more_rows_than_anyone_reads_are_refused) {

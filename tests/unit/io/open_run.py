@@ -20,7 +20,7 @@ COLUMNS = {
     "steps": STEPS,
     "kernels": "label calls total min max".split(),
     "events": "label start end rank stream step".split(),
-    "memory/events": "time label bytes begin live_bytes phase category step".split(),
+    "memory/events": "time label bytes begin live_bytes phase category dtype step".split(),
     "comm": "operation bytes start end exposed step".split(),
 }
 

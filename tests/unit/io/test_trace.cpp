@@ -138,13 +138,14 @@ TEST(Trace, memory_rows_account_for_what_happened_while_not_recording) {
   Trace trace(folder / "run.h5", kInfo, 0);
   events::report(events::MemoryChange{"w", "parameters", "setup", 100, true, 0.1});
   trace.record_events(true);
-  events::report(events::MemoryChange{"a", "activations", "forward", 10, true, 0.2});
+  events::report(events::MemoryChange{"a", "activations", "forward", 10, true, 0.2, "bf16"});
   trace.record_events(false);
   events::report(events::MemoryChange{"a", "activations", "forward", 10, false, 0.3});
   trace.record_events(true);
   trace.flush();
   const auto file = io::h5::File::open(folder / "run.h5");
   EXPECT_THAT(file.dataset("memory/events/label").strings(), ElementsAre("(not recorded)", "a", "(not recorded)"));
+  EXPECT_THAT(file.dataset("memory/events/dtype").strings(), ElementsAre("", "bf16", ""));
   EXPECT_THAT(integers(folder / "run.h5", "memory/events/live_bytes"), ElementsAre(100, 110, 100));
   EXPECT_THAT(integers(folder / "run.h5", "memory/events/begin"), ElementsAre(1, 1, 0));
 }

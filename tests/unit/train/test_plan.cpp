@@ -240,8 +240,9 @@ std::pair<Exit, std::string> refusal_of(const config::Settings& deck) {
 
 TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
   using config::JobKind;
-  for (const JobKind kind : {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels, JobKind::bench_comm,
-                             JobKind::bench_decode, JobKind::verify_attention, JobKind::verify_model}) {
+  for (const JobKind kind :
+       {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels, JobKind::bench_comm, JobKind::bench_decode,
+        JobKind::bench_accumulation, JobKind::verify_attention, JobKind::verify_model}) {
     config::Settings deck = test::small_deck();
     deck.job.kind = kind;
     deck.bench.tuned = {true};  // not in every build, which is not what is wrong
