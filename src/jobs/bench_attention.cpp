@@ -3,9 +3,11 @@
 ///
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
 /// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
-/// needs, pads and workspace included. `speedup` and `memory_saved` are relative to the row of the same case that
-/// stores its scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the
-/// memory limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
+/// needs, pads and workspace included. `pad_kib` is the scratch that a team of the forward kernel asks for, 0 for
+/// kernels whose tiles cannot be chosen, and `pad_limit_kib` the most that this device gives it (hosts: no limit, NaN).
+/// `speedup` and `memory_saved` are relative to the row of the same case that stores its scores (implementation
+/// `standard`), which therefore comes first if the deck asks for it. A case above the memory limit, or without a kernel
+/// in this build, gives a row without times whose outcome says so. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -45,7 +47,7 @@ struct Case {
 struct Measured {
   std::string outcome = "ok";
   std::optional<Timing> forward, backward, both;  // absent: not measured
-  std::int64_t memory_bytes = 0, peak_bytes = 0;
+  std::int64_t memory_bytes = 0, peak_bytes = 0, pad_bytes = 0;
 };
 
 bool contains(const std::vector<std::string>& words, std::string_view word) {
@@ -80,8 +82,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   m.memory_bytes = layout.peak_by_category()[static_cast<int>(kept)];
   m.peak_bytes = layout.total_bytes();
   if (!c.has_forward && !c.has_backward) m.outcome = "no such kernel";
-  if (kernels::attention_pad_bytes(c.choice, c.dtype, c.D) > kernels::scratch_limit(kernels::kHere))
-    m.outcome = "pads too large";
+  m.pad_bytes = kernels::attention_pad_bytes(c.choice, c.dtype, c.D);
+  if (m.pad_bytes > kernels::scratch_limit(kernels::kHere)) m.outcome = "pads too large";
   if (m.peak_bytes > limit_bytes) m.outcome = "out of memory";
   if (m.outcome != "ok") return m;
 
@@ -154,6 +156,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
     return timing ? 1e-9 * factor * flop / timing->median_s : NAN;
   };
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576; };
+  const double pad_limit_kib =
+      kernels::kIsHost<Exec> ? NAN : static_cast<double>(kernels::scratch_limit(kernels::kHere)) / 1024;
   double speedup = NAN, saved = NAN;
   if (standard != nullptr) {
     saved = 1 - static_cast<double>(m.memory_bytes) / static_cast<double>(standard->memory_bytes);
@@ -184,6 +188,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   row.push_back(T::detail("both_gflop_per_s", "Gflop/s", gflop(m.both, 3.5)));
   row.push_back(T::number("memory_mib", "MiB", mib(m.memory_bytes)));
   row.push_back(T::number("peak_mib", "MiB", mib(m.peak_bytes)));
+  row.push_back(T::detail("pad_kib", "KiB", static_cast<double>(m.pad_bytes) / 1024));
+  row.push_back(T::detail("pad_limit_kib", "KiB", pad_limit_kib));
   row.push_back(T::number("speedup", "1", speedup));
   row.push_back(T::number("memory_saved", "1", saved));
   row.push_back(T::text("outcome", m.outcome, "no such kernel"));
