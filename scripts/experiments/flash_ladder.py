@@ -18,7 +18,10 @@ LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 st
 
 
 class Figures(dict):
-    """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}."""
+    """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
+
+    Without those that there are not for its number format: tensor cores in fp32, which would bear the names of others.
+    """
 
     def __init__(self, row):
         super().__init__()
@@ -26,7 +29,8 @@ class Figures(dict):
             words = [row[name].split(", ") for name in ("implementation", "engine", "outcome")]
             numbers = [np.atleast_1d(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")]
             for implementation, engine, outcome, *values in zip(*words, *numbers):
-                self[implementation, engine] = (*map(float, values), outcome)
+                if outcome != "no such kernel":
+                    self[implementation, engine] = (*map(float, values), outcome)
 
     def ms(self, implementation, engine):
         return self.get((implementation, engine), (np.nan,))[0]

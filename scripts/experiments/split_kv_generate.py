@@ -24,7 +24,9 @@ def tables(results):
 def draw(results):
     figure, (rate, time) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for wanted, colour in zip(results.different(WANTED), (ORANGE, BLUE, GREEN, PURPLE)):
-        rows = sorted([row for row in results.rows if row[WANTED] == wanted], key=lambda row: row[T])
+        rows = sorted([row for row in results.rows if row[WANTED] == wanted and np.isfinite(row["token_ms"])], key=lambda row: row[T])
+        if not rows:
+            continue
         style = dict(color=colour, marker="o", markersize=4, label=name_of(wanted))
         rate.plot([row[T] for row in rows], [row["tokens_per_s"] for row in rows], **style)
         time.errorbar([row[T] for row in rows], [row["token_ms"] for row in rows], yerr=[row["token_std_ms"] for row in rows], capsize=2, **style)
