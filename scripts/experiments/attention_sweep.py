@@ -23,8 +23,8 @@ def tables(results):
     for row in variation(results, "kernels"):
         base = standard[row[DTYPE], row[D], row[T]]
         rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
-                     base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row.outcome])
-    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "outcome"], rows)
+                     base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome])
+    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "needed, MiB", "outcome"], rows)
 
 
 def line(axes, rows, quantity, **style):
@@ -49,7 +49,7 @@ def draw(results):
     for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
                                                    ("memory_mib", "Kept before backward, MiB"))):
         width = kernels[0][D]
-        for kernel, colour in (("standard", VERMILION), ("flash2", BLUE)):
+        for kernel, colour in (("standard", VERMILION), ("tiled", ORANGE), ("flash2", BLUE)):
             for dtype, dash in (("fp32", "-"), ("bf16", "--")):
                 if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
                     line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")

@@ -4,10 +4,11 @@
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
 /// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
 /// needs, pads and workspace included, and `q_mib`, `probabilities_mib` and so on are its parts. `taken_mib` is what the
-/// free memory of the GPU lost to all of them but the pads; CPUs have none. `speedup` and `memory_saved` are relative to
-/// the row of the same case that stores its scores (implementation `standard`), which therefore comes first if the deck
-/// asks for it. A case above the memory limit, or without a kernel in this build, gives a row without times whose
-/// outcome says so. Runs on rank 0.
+/// free memory of the GPU lost to all of them but the pads; CPUs have none. `pad_kib` is the scratch that a team of the
+/// forward kernel asks for, 0 for kernels whose tiles cannot be chosen, and `pad_limit_kib` the most that this device
+/// gives it (hosts: no limit, NaN). `speedup` and `memory_saved` are relative to the row of the same case that stores its
+/// scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the memory
+/// limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -48,7 +49,7 @@ struct Case {
 struct Measured {
   std::string outcome = "ok";
   std::optional<Timing> forward, backward, both;  // absent: not measured
-  std::int64_t memory_bytes = 0, peak_bytes = 0;
+  std::int64_t memory_bytes = 0, peak_bytes = 0, pad_bytes = 0;
   double taken_bytes = NAN;                                   // of free GPU memory by the arena
   std::vector<std::pair<std::string, std::int64_t>> tensors;  // label and bytes of all that peak_bytes counts
 };
@@ -87,8 +88,8 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   for (const memory::Tensor& tensor : layout.tensors()) m.tensors.emplace_back(tensor.label, tensor.bytes);
   m.tensors.emplace_back("pads", scratch_bytes);
   if (!c.has_forward && !c.has_backward) m.outcome = "no such kernel";
-  if (kernels::attention_pad_bytes(c.choice, c.dtype, c.D) > kernels::scratch_limit(kernels::kHere))
-    m.outcome = "pads too large";
+  m.pad_bytes = kernels::attention_pad_bytes(c.choice, c.dtype, c.D);
+  if (m.pad_bytes > kernels::scratch_limit(kernels::kHere)) m.outcome = "pads too large";
   if (m.peak_bytes > limit_bytes) m.outcome = "out of memory";
   if (m.outcome != "ok") return m;
 
@@ -165,6 +166,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
     return timing ? 1e-9 * factor * flop / timing->median_s : NAN;
   };
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576; };
+  const double pad_limit_kib =
+      kernels::kIsHost<Exec> ? NAN : static_cast<double>(kernels::scratch_limit(kernels::kHere)) / 1024;
   double speedup = NAN, saved = NAN;
   if (standard != nullptr) {
     saved = 1 - static_cast<double>(m.memory_bytes) / static_cast<double>(standard->memory_bytes);
@@ -197,6 +200,8 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const Mea
   row.push_back(T::number("peak_mib", "MiB", mib(m.peak_bytes)));
   for (const auto& [label, bytes] : m.tensors) row.push_back(T::detail(label + "_mib", "MiB", mib(bytes)));
   row.push_back(T::detail("taken_mib", "MiB", m.taken_bytes / 1048576));
+  row.push_back(T::detail("pad_kib", "KiB", static_cast<double>(m.pad_bytes) / 1024));
+  row.push_back(T::detail("pad_limit_kib", "KiB", pad_limit_kib));
   row.push_back(T::number("speedup", "1", speedup));
   row.push_back(T::number("memory_saved", "1", saved));
   row.push_back(T::text("outcome", m.outcome, "no such kernel"));

@@ -208,6 +208,36 @@ class BenchFile(Plots):
         for text in ("out of memory", "fp32", "bf16"):
             self.assertIn(text, words)
 
+    def test_decoding_has_a_panel_for_each_format_and_width(self):
+        decode = """
+[job]
+kind = "bench.decode"
+[bench]
+lengths = [32, 64]
+head_widths = [8, 16]
+heads = 2
+parts = [1, 4]
+dtypes = ["fp32", "bf16"]
+warmup = 0
+repeats = 2
+"""
+        words = self.drawn(self.bench(decode))
+        for text in ("fp32, head width 8", "bf16, head width 16", "1 part", "4 parts", "a copy", "cached keys T"):
+            self.assertIn(text, words)
+        self.assertEqual(words.count("64"), 4)  # T, once below each column
+        self.assertNotIn("out of memory", words)
+        self.assertIn("out of memory", self.drawn(self.bench(decode, "bench.memory_limit_gib=1.5e-5")))  # 16 KiB: not the longest in fp32
+        self.assertIn("out of memory", self.drawn(self.bench(decode, "bench.memory_limit_gib=1e-6")))  # nothing fits
+
+    def test_generation_stands_beside_what_reading_the_weights_takes(self):
+        generate = TINY.read_text().replace('"train"', '"bench.generate"') + "\n[bench]\nlengths = [8, 16]\nwarmup = 1\nrepeats = 3\n"
+        words = self.drawn(self.bench(generate))
+        for text in ("custom", "reading the weights at a copy's rate", "weights and cache", "Tokens per second", "fp32, 1 prompt", "16"):
+            self.assertIn(text, words)
+        self.assertTrue(any(re.fullmatch("Time of a token, (µs|ms)", word) for word in words), words)
+        self.assertNotIn("out of memory", words)
+        self.assertIn("out of memory", self.drawn(self.bench(generate, "bench.memory_limit_gib=1e-6")))
+
     def test_ways_to_share_a_step(self):
         deck = TINY.read_text().replace('"train"', '"bench.strategies"') + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
         words = self.drawn(self.bench(deck, 'bench.strategies=["flat", "parameters", "optimizer"]', ranks=2))

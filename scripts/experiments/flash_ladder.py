@@ -1,0 +1,117 @@
+"""FlashAttention 1 and 2 by step: forward time and memory against standard attention, over heads, width and length."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+
+from experiments.parts import log_axis
+
+DTYPE, HEADS, D, T = "bench.dtypes", "bench.heads", "bench.head_widths", "bench.lengths"
+TILE = 64  # queries of a team of flash2's ladder, unless the pads are too large for it (D above 64)
+
+# Of the picture: (implementation, engine, label, colour, is one of the steps between).
+LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 step", None, ORANGE, True), ("flash1", "2 steps", None, ORANGE, True),
+         ("flash1", "3 steps", "steps between", ORANGE, True), ("flash1", "4 steps", "flash1, 4 steps", VERMILION, False),
+         ("flash1", "5 steps", "flash1, tensor cores", PURPLE, False), ("flash2", "0 steps", "flash2, plain", SKY, False),
+         ("flash2", "1 step", None, SKY, True), ("flash2", "2 steps", "steps between", SKY, True), ("flash2", "3 steps", "flash2, 3 steps", BLUE, False),
+         ("flash2", "portable", "flash2, usual", GREEN, False))
+
+
+class Figures(dict):
+    """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
+
+    Without those that there are not for its number format: tensor cores in fp32, which would bear the names of others.
+    """
+
+    def __init__(self, row):
+        super().__init__()
+        if row.has_run:
+            words = [row[name].split(", ") for name in ("implementation", "engine", "outcome")]
+            numbers = [np.atleast_1d(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")]
+            for implementation, engine, outcome, *values in zip(*words, *numbers):
+                if outcome != "no such kernel":
+                    self[implementation, engine] = (*map(float, values), outcome)
+
+    def ms(self, implementation, engine):
+        return self.get((implementation, engine), (np.nan,))[0]
+
+    def kept(self, implementation):
+        return next((values[1] for (name, _), values in self.items() if name == implementation), np.nan)
+
+    def best(self, implementation):
+        """Engine and time of the fastest version."""
+        times = {engine: values[0] for (name, engine), values in self.items() if name == implementation and np.isfinite(values[0])}
+        engine = min(times, key=times.get, default="-")
+        return engine, times.get(engine, np.nan)
+
+
+def engines_on_tensor_cores(figures):
+    return [engine for name, engine in figures if name == "flash2" and ("mma" in engine)]
+
+
+def tables(results):
+    rows, exchange = [], []
+    for row in results.rows:
+        figures, case = Figures(row), [row[DTYPE], row[HEADS], row[D], row[T]]
+        base = figures.ms("standard", "-")
+        for (name, engine), (ms, kept, needed, outcome) in figures.items():
+            rows.append([*case, name, engine, ms, base / ms, kept, 100 * (1 - kept / figures.kept("standard")), needed, outcome])
+        if not figures:
+            rows.append([*case, "-", "-", *[np.nan] * 5, row.outcome])
+        (first, first_ms), (second, second_ms) = figures.best("flash1"), figures.best("flash2")
+        exchange.append([*case, row[HEADS], row[HEADS] * -(-row[T] // TILE), figures.ms("flash1", "0 steps") / figures.ms("flash2", "0 steps"),
+                         figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps"), first, second, first_ms / second_ms])
+    yield (["dtype", "B*H", "D", "T", "kernel", "version", "forward, ms", "speed-up", "kept, MiB", "saved, %", "needed, MiB", "outcome"], rows)
+    yield (["dtype", "B*H", "D", "T", "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2",
+            "best over best"], exchange)
+
+
+def draw_case(axes, rows):
+    """Speed-up over T of every version, for one dtype, B*H and D; (handle, label) of what it drew."""
+    every = [(row[T], Figures(row)) for row in sorted(rows, key=lambda row: row[T])]
+    lengths = np.array([length for length, _ in every])
+
+    def line(name, engine, **style):
+        speed = np.array([figures.ms("standard", "-") / figures.ms(name, engine) for _, figures in every])
+        if np.isfinite(speed).any():
+            axes.plot(lengths, speed, **style)
+
+    for name, engine, label, colour, is_between in LINES:
+        style = dict(linewidth=0.8, alpha=0.6) if is_between else dict(linewidth=1.6, marker="o", markersize=3)
+        line(name, engine, color=colour, label=label if not is_between else None, **style)
+    for engine in dict.fromkeys(engine for _, figures in every for engine in engines_on_tensor_cores(figures)):
+        line("flash2", engine, color="black", linewidth=1.6, marker="o", markersize=3, label=f"flash2, {engine}")
+    axes.axhline(1, color=plotting.FAINT, linewidth=0.8, linestyle=":")
+
+
+def draw(results):
+    cases = [(dtype, heads) for dtype in results.different(DTYPE) for heads in results.different(HEADS)]
+    widths = results.different(D)
+    height = 1.0 + 2.1 * (len(cases) + 1)
+    figure = plt.figure(figsize=(2 + 3.1 * max(len(widths), 3), height + 0.7), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.7))
+    panels = upper.subplots(len(cases) + 1, len(widths), squeeze=False, sharex=True, sharey="row")
+    for line, (dtype, heads) in zip(panels, cases):
+        for axes, width in zip(line, widths):
+            draw_case(axes, [row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)])
+            axes.set_title(f"B*H {heads:.0f}, D {width:.0f}")
+            plotting.aside(axes, dtype)
+            log_axis(axes.yaxis)
+        line[0].set_ylabel("speed-up\nover standard")
+    dtype, heads = cases[-1]
+    for axes, width in zip(panels[-1], widths):
+        rows = sorted([row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)], key=lambda row: row[T])
+        for name, colour in (("standard", VERMILION), ("flash2", BLUE)):
+            axes.plot([row[T] for row in rows], [Figures(row).kept(name) for row in rows], color=colour, marker="o", markersize=3,
+                      label={"standard": "standard", "flash2": "flash1 and flash2"}[name])
+        axes.set_title("Kept for backward, MiB")
+        plotting.aside(axes, f"B*H {heads:.0f}, D {width:.0f}, {dtype}", size=7.5)
+        log_axis(axes.yaxis)
+        axes.set_xlabel("tokens T")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+    panels[-1][0].legend()
+    keys = {label: handle for line in panels[:-1] for axes in line for handle, label in zip(*axes.get_legend_handles_labels())}
+    thin = plt.Line2D([], [], color=plotting.FAINT, linewidth=0.8, alpha=0.6, label="steps between, of the same colour")
+    lower.legend(handles=[*keys.values(), thin], loc="center", ncol=6)
+    return figure

@@ -1,0 +1,195 @@
+"""Bytes that attention moves, by formula and as counted on the device, and where each kernel stands under the roofline."""
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import BLUE, FAINT, GREEN, ORANGE, VERMILION
+
+from experiments import ncu
+from experiments.parts import log_axis
+
+DTYPE, T = "bench.dtypes", "bench.lengths"
+
+
+@dataclass
+class Roof:
+    """Peaks of a GPU, from its data sheet: fp32 without tensor cores, bf16 on dense tensor cores, memory."""
+
+    name: str
+    fp32_tflops: float
+    bf16_tflops: float
+    tbyte_per_s: float
+
+    def flop_per_s(self, is_tensor):
+        return 1e12 * (self.bf16_tflops if is_tensor else self.fp32_tflops)
+
+    def ridge(self, is_tensor):
+        """Flop per byte at which memory and arithmetic take equally long."""
+        return self.flop_per_s(is_tensor) / (1e12 * self.tbyte_per_s)
+
+
+ROOFS = (Roof("H200", 67, 989, 4.8), Roof("H100 PCIe", 51, 756, 2.0), Roof("H100", 67, 989, 3.35), Roof("A100", 19.5, 312, 2.04))
+GROUPS = {"standard": r"HeadProduct|SoftmaxRows", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
+          "flash2, tensor cores": r"AmpereForward|::ampere::|hopper_forward"}  # regular expressions of kernels' names
+COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, BLUE)))
+
+
+def roof_of(results):
+    """The roof of the GPU that ran this; that of an H200, and False, if it is none of them."""
+    device = str(results.info["devices"])
+    return next(((roof, True) for roof in ROOFS if roof.name in device), (ROOFS[0], False))
+
+
+def group_of(implementation, engine):
+    if implementation != "flash2":
+        return implementation
+    return "flash2, portable" if engine == "portable" else "flash2, tensor cores"
+
+
+@dataclass
+class Kernel:
+    """One kernel in one row: its shape, its time and its bytes."""
+
+    row: object
+    group: str
+    engine: str
+    heads: float  # B*H
+    D: float
+    ms: float
+    outcome: str
+    on_host: bool
+    counted: float = np.nan  # [B] by ncu
+
+    @property
+    def T(self):
+        return self.row[T]
+
+    @property
+    def width(self):
+        return 2 if self.row[DTYPE] == "bf16" else 4
+
+    @property
+    def is_tensor(self):
+        return self.group == "flash2, tensor cores"
+
+    @property
+    def flop(self):
+        return 4 * self.heads * self.T**2 * self.D
+
+    @property
+    def once(self):
+        """Bytes if every tensor of a launch crosses memory once: q, k, v, out, lse; standard also S twice and P twice."""
+        scores = 4 * self.T**2 * self.width if self.group == "standard" else 0
+        return self.heads * (4 * self.T * self.D * self.width + 4 * self.T + scores)
+
+    @property
+    def asked(self):
+        """Bytes that teams ask for, cache or not: by each tile of queries all keys and values; flash1 by each tile of keys all
+        queries, and the output, in fp32, there and back; standard by each tile of a product its rows and columns."""
+        rows = self.T * self.D
+        if self.group == "standard":
+            tile = 64 if self.on_host else 32
+            scores = (2 * rows * np.ceil(self.T / tile) + self.T**2) * self.width
+            softmax = 4 * self.T**2 * self.width  # read for the maximum, for the sum and for the quotient, written
+            values = (self.T**2 * np.ceil(self.D / tile) + rows * np.ceil(self.T / tile) + rows) * self.width
+            return self.heads * (scores + softmax + values + 4 * self.T)
+        if self.group == "flash1":
+            passes = np.ceil(self.T / 64)
+            return self.heads * (2 * rows * self.width + passes * rows * (self.width + 8) + passes * self.T * 16)
+        tile = {"wgmma": 192, "mma": 128}.get(self.engine, 64 if self.on_host else 32)
+        return self.heads * (2 * rows * (1 + np.ceil(self.T / tile)) * self.width + 4 * self.T)
+
+    @property
+    def intensity(self):
+        """Flop per byte: of what was counted, else of the least."""
+        return self.flop / (self.counted if np.isfinite(self.counted) else self.once)
+
+
+def kernels_of(results, counted):
+    on_host = not str(results.info["devices"])
+    for row in results.rows:
+        if not row.has_run:
+            continue
+        words = [row[name].split(", ") for name in ("implementation", "engine", "outcome")]
+        numbers = [np.atleast_1d(row[name]).astype(float) for name in ("B", "H", "D", "forward_ms")]
+        for implementation, engine, outcome, B, H, D, ms in zip(*words, *numbers):
+            group = group_of(implementation, engine)
+            if outcome != "no such kernel":
+                yield Kernel(row, group, engine, B * H, D, ms, outcome, on_host, counted.get(row.name, {}).get(group, np.nan))
+
+
+def side_of(kernel, roof):
+    ridge = roof.ridge(kernel.is_tensor)
+    return f"{'memory' if kernel.intensity < ridge else 'arithmetic'} (ridge {ridge:.0f})"
+
+
+def share_of_roof(kernel, roof):
+    attainable = min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.tbyte_per_s * kernel.intensity)
+    return kernel.flop / (1e-3 * kernel.ms) / attainable
+
+
+def tables(results):
+    counted, why = ncu.measured(results, GROUPS)
+    roof, is_here = roof_of(results)
+    columns = ["dtype", "T", "kernel", "each tensor once, MB", "asked for, MB", "measured, MB", "flop/byte", f"bound on an {roof.name}", "forward, ms",
+               "TFLOP/s", "of the roof", "outcome"]
+    rows = []
+    for kernel in kernels_of(results, counted):
+        measured = f"{kernel.counted / 1e6:.4g}" if np.isfinite(kernel.counted) else why or "not launched"
+        rows.append([kernel.row[DTYPE], kernel.T, kernel.group, kernel.once / 1e6, kernel.asked / 1e6, measured, kernel.intensity, side_of(kernel, roof),
+                     kernel.ms, 1e-9 * kernel.flop / kernel.ms, share_of_roof(kernel, roof) if is_here else np.nan, kernel.outcome])
+    return [(columns, rows)]
+
+
+def draw_roof(axes, kernels, roof, is_here):
+    x = np.geomspace(1, 1e4, 200)
+    for is_tensor, label in ((False, "fp32"), (True, "bf16, tensor cores")):
+        axes.plot(x, 1e-12 * np.minimum(roof.flop_per_s(is_tensor), 1e12 * roof.tbyte_per_s * x), color=FAINT, linestyle="-" if is_tensor else "--",
+                  linewidth=1.2)
+        axes.annotate(label, (x[-1], roof.flop_per_s(is_tensor) / 1e12), xytext=(0, 3), textcoords="offset points", ha="right", va="bottom", fontsize=8,
+                      color=FAINT)
+    for group, colour in COLOURS.items():
+        mine = [kernel for kernel in kernels if kernel.group == group]
+        limit = [1e-12 * min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.tbyte_per_s * kernel.intensity) for kernel in mine]
+        axes.plot([kernel.intensity for kernel in mine], limit, color=colour, marker="o", markersize=5, markerfacecolor="white", linestyle="")
+        if is_here:
+            axes.plot([kernel.intensity for kernel in mine], [1e-9 * kernel.flop / kernel.ms for kernel in mine], color=colour, marker="o", markersize=4,
+                      linewidth=1)
+    axes.set_xscale("log")
+    axes.set_ylim(1, 2000)
+    log_axis(axes.yaxis)
+    axes.set_xlabel("flop per byte, of " + ("the bytes counted" if any(np.isfinite(kernel.counted) for kernel in kernels) else "each tensor once"))
+    axes.set_title(f"Roof of an {roof.name}, TFLOP/s")
+
+
+def draw(results):
+    counted, _ = ncu.measured(results, GROUPS)
+    roof, is_here = roof_of(results)
+    every = list(kernels_of(results, counted))
+    dtypes = results.different(DTYPE)
+    height = 3.6 * len(dtypes)
+    figure = plt.figure(figsize=(12, height + 0.7), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.7))
+    for (moved, under), dtype in zip(upper.subplots(len(dtypes), 2, squeeze=False), dtypes):
+        kernels = [kernel for kernel in every if kernel.row[DTYPE] == dtype]
+        for group, colour in COLOURS.items():
+            mine = sorted([kernel for kernel in kernels if kernel.group == group], key=lambda kernel: kernel.T)
+            for name, style in (("once", dict(linewidth=1.6)), ("asked", dict(linewidth=1, linestyle="--")),
+                                ("counted", dict(linestyle="", marker="D", markersize=5))):
+                moved.plot([kernel.T for kernel in mine], [getattr(kernel, name) / 1e6 for kernel in mine], color=colour, **style)
+        moved.set_title("Bytes moved, MB")
+        plotting.aside(moved, dtype)
+        moved.set_xscale("log", base=2)
+        moved.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+        log_axis(moved.yaxis)
+        moved.set_xlabel("tokens T")
+        draw_roof(under, kernels, roof, is_here)
+        plotting.aside(under, dtype)
+    here = {kernel.group for kernel in every}
+    keys = [plt.Line2D([], [], color=colour, linewidth=2, label=group) for group, colour in COLOURS.items() if group in here]
+    keys += [plt.Line2D([], [], color=FAINT, label=label, **style) for label, style in (
+        ("each tensor once", dict()), ("asked for by teams", dict(linestyle="--")), ("measured", dict(linestyle="", marker="D", markersize=5)),
+        ("the most at these flop per byte", dict(linestyle="", marker="o", markerfacecolor="white")))]
+    lower.legend(handles=keys, loc="center", ncol=4)
+    return figure

@@ -1,0 +1,72 @@
+"""Decoding with the keys of a head cut into parts: time and rate over the number of parts and the length of the cache."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
+
+from experiments.parts import log_axis
+from experiments.table import spread
+
+B, T, PARTS = "bench.batch", "bench.lengths", "bench.parts"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION)
+
+
+class Parts:
+    """One row: its figures by number of parts, and the number that the program chose."""
+
+    def __init__(self, row):
+        wanted = [int(word) for word in row[PARTS].strip("[]").split(",")]
+        names = ("parts", "median_ms", "std_ms", "gbyte_per_s", "of_copy")
+        columns = [np.atleast_1d(row[name]) for name in names] if row.has_run else []
+        rows = [dict(zip(names, map(float, values))) for values in zip(*columns)]
+        self.chosen = next((figures for asked, figures in zip(wanted, rows) if asked == 0), None)
+        self.fixed = [figures for asked, figures in zip(wanted, rows) if asked > 0]
+        self.whole = next((figures for figures in self.fixed if figures["parts"] == 1), None)
+        self.outcome = row.outcome.split(", ")[0]
+
+
+def tables(results):
+    rows, best_rows = [], []
+    for row in results.rows:
+        found = Parts(row)
+        every = [(figures, "") for figures in found.fixed] + [(found.chosen, ", chosen")] * (found.chosen is not None)
+        for figures, remark in every or [(dict.fromkeys(("parts", "median_ms", "std_ms", "gbyte_per_s", "of_copy"), np.nan), "")]:
+            one = found.whole["median_ms"] if found.whole else np.nan
+            text = "-" if np.isnan(figures["parts"]) else f"{figures['parts']:.0f}{remark}"
+            rows.append([row[B], row[T], text, spread(figures["median_ms"], figures["std_ms"]), one / figures["median_ms"],
+                         figures["gbyte_per_s"], figures["of_copy"], found.outcome])
+        timed = [figures for figures in found.fixed if np.isfinite(figures["median_ms"])]
+        if timed and found.chosen and found.whole:
+            best = min(timed, key=lambda figures: figures["median_ms"])
+            best_rows.append([row[B], row[T], best["parts"], found.whole["median_ms"] / best["median_ms"], found.chosen["parts"],
+                              found.whole["median_ms"] / found.chosen["median_ms"], found.chosen["of_copy"]])
+    yield ["B", "T, keys", "parts", "median, ms", "speed-up", "GB/s", "of a copy", "outcome"], rows
+    yield ["B", "T, keys", "best parts", "speed-up", "chosen parts", "speed-up of the chosen", "of a copy"], best_rows
+
+
+def draw(results):
+    sequences = results.different(B)
+    figure, panels = plt.subplots(2, len(sequences), figsize=(2 + 4.8 * len(sequences), 7.5), constrained_layout=True, squeeze=False,
+                                  sharex=True, sharey="row")
+    for (time, rate), count in zip(panels.T, sequences):
+        for row, colour in zip([row for row in results.rows if row[B] == count], COLOURS):
+            found = Parts(row)
+            x = [figures["parts"] for figures in found.fixed]
+            for axes, name in ((time, "median_ms"), (rate, "of_copy")):
+                axes.plot(x, [figures[name] for figures in found.fixed], color=colour, marker="o", markersize=3.5,
+                          label=f"{plotting.length_text(int(row[T]))} keys")
+                if found.chosen:
+                    axes.plot(found.chosen["parts"], found.chosen[name], marker="*", markersize=12, color=colour, markeredgecolor="white", linestyle="")
+        time.set_title("Time of one query per head, ms")
+        rate.set_title("Rate of reading the cache, of a copy's")
+        for axes in (time, rate):
+            plotting.aside(axes, f"{count:.0f} sequence{'s' if count > 1 else ''}")
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        log_axis(time.yaxis)
+        rate.axhline(1, color=FAINT, linewidth=1, linestyle=":")
+        rate.set_xlabel("parts of each head's keys")
+    panels[1][0].set_ylim(0, None)
+    handles, _ = panels[0][0].get_legend_handles_labels()
+    panels[0][0].legend(handles=[*handles, plt.Line2D([], [], color=FAINT, marker="*", markersize=10, linestyle="", label="as chosen")])
+    return figure
