@@ -84,6 +84,14 @@ class Bench(BenchTest):
         self.assertGreater(peak["tiled"], peak["flash2"])  # its workspace
         self.assertEqual(len({row["memory_mib"] for row in rows}), 1)
 
+    def test_pads_grow_with_the_tiles_and_are_none_where_the_tiles_lie_in_a_workspace(self):
+        kernels = ('bench.implementations=["tiled", "flash1", "flash2"]', "bench.flash1_steps=[0]", 'bench.passes=["forward"]')
+        pads = [{row["implementation"]: row["pad_kib"] for row in self.rows(self.deck(ATTENTION), *kernels, f"attention.query_tile={tile}",
+                                                                            f"attention.key_tile={tile}")} for tile in (16, 32)]
+        for small, large in zip(*(each.items() for each in pads)):
+            (name, few), (_, many) = small, large
+            self.assertEqual(few, 0) if name == "tiled" else self.assertGreater(many, few)
+
     def test_a_case_above_the_memory_limit_is_a_row_without_times(self):
         rows = self.rows(self.deck(ATTENTION), "bench.memory_limit_gib=1e-4")  # 105 KiB
         outcomes = {(row["implementation"], row["T"]): row["outcome"] for row in rows}

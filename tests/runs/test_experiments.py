@@ -5,8 +5,12 @@ import re
 import subprocess
 import sys
 import unittest
+from types import SimpleNamespace
 
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
+
+sys.path.insert(0, str(SOURCE / "scripts"))
+from experiments import hbm, ncu  # noqa: E402  (after the path to it)
 
 SCRIPT = SOURCE / "scripts/experiment"
 NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
@@ -73,6 +77,25 @@ class Experiments(RunTest):
         for name in NAMES:
             self.assertIn(f"\n## {name}\n", page)
             self.assertTrue((SOURCE / f"scripts/experiments/{name}.py").exists())
+
+    def test_bytes_that_ncu_counts_are_summed_by_kernel(self):
+        table = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","void launch<tessera::bench::FillRandom<float>>()","dram__bytes_read.sum","Mbyte","5"
+"1","7","void launch<tessera::kernels::HeadProduct<Cuda, float>>()","dram__bytes_read.sum","Mbyte","1,000.5"
+"1","7","void launch<tessera::kernels::HeadProduct<Cuda, float>>()","dram__bytes_write.sum","Kbyte","500"
+"2","7","void launch<tessera::kernels::SoftmaxRows<Cuda, float>>()","dram__bytes_write.sum","byte","24"
+"3","7","void launch<tessera::kernels::Flash2Forward<Cuda, float>>()","dram__bytes_read.sum","Gbyte","1.5"
+"""
+        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9})
+        with self.assertRaisesRegex(ValueError, "no table: .*ERR_NVGPUCTRPERM"):
+            ncu.bytes_of("==ERROR== ERR_NVGPUCTRPERM", hbm.GROUPS)
+
+    def test_a_gpu_has_the_roof_of_its_own_name(self):
+        roofs = {name: hbm.roof_of(SimpleNamespace(info={"devices": name})) for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
+        self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
+        h200 = roofs[""][0]
+        self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))
 
 
 if __name__ == "__main__":
