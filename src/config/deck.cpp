@@ -349,12 +349,15 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
   std::map<std::string, std::string> given;
   for (const RowKeys::Assignment& key : row.keys) {
     set(key.key, key.value, tables_.where(key.table, key.key));
+    if (key.key == "job.kind" && reader.settings_.job.kind == JobKind::experiment)
+      reader.faults_.add({tables_.where(key.table, key.key), key.key, "would be an experiment in an experiment",
+                          "the words of experiment.job", ""});
     given[key.key] = key.value;
   }
   reader.settings_.experiment = {};
   std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
   Job& job = reader.settings_.job;
-  job.kind = experiment.job;
+  if (!given.contains("job.kind")) job.kind = experiment.job;
   job.directory = (fs::path(settings_.job.directory) / "rows" / fmt::format("{:04}_{}", number + 1, row.name)).string();
   job.overwrite = false;
   for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};

@@ -17,7 +17,7 @@ constexpr std::string_view kCommonKeys[] = {"parallel.collectives", "parallel.al
                                             "parallel.allow_shared_device", "parallel.timeout_s", "parallel.ranks"};
 
 bool is_common(std::string_view key) {
-  const bool is_jobs = key.starts_with("job.") && key != "job.seed" && key != "job.input";
+  const bool is_jobs = key.starts_with("job.") && key != "job.seed" && key != "job.input" && key != "job.kind";
   return is_jobs || key.starts_with("experiment.") ||
          std::find(std::begin(kCommonKeys), std::end(kCommonKeys), key) != std::end(kCommonKeys);
 }
@@ -83,7 +83,7 @@ void ExperimentReader::read_keys(const std::string& table, const toml::table& no
       refuse(*value, key, "unknown key", "section.key of a deck");
       continue;
     }
-    if (is_common(key)) {
+    if (is_common(key) || (key == "job.kind" && table.starts_with("when_quick"))) {
       refuse(*value, key, "is of the whole experiment, not of a row", "set it in its own section");
       continue;
     }

@@ -455,9 +455,10 @@ std::vector<Key> make_table() {
       {"experiment.question", at<&S::experiment, &Experiment::question>(), any(), "-",
        "What the experiment is to answer. For its reader."},
       {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
-       "The job.kind of every row. The rows: each [experiment.rows.NAME], whose keys are those of any deck, times "
-       "every "
-       "combination of the lists in its own `product` and in [experiment.product], such as model.size = [\"small\", "
+       "The job.kind of every row that does not set its own. The rows: each [experiment.rows.NAME], whose keys are "
+       "those "
+       "of any deck, times every combination of the lists in its own `product` and in [experiment.product], such as "
+       "model.size = [\"small\", "
        "\"medium\"]; what they do not set is the deck's."},
       {"experiment.record", at<&S::experiment, &Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "

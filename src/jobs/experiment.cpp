@@ -286,20 +286,33 @@ class ExperimentRun {
     }
   }
 
+  bool has_several_kinds() const {
+    return std::any_of(rows_.begin(), rows_.end(), [&](const config::DeckRow& row) {
+      return row.settings.job.kind != rows_.front().settings.job.kind;
+    });
+  }
+
   void write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
                     const std::vector<std::size_t>& ran) const {
     const config::Recorded recorded = *config::parse_recorded(entry);
     std::vector<Quantity> quantities(ran.size());
     std::size_t width = 1;
     const Quantity* known = nullptr;
+    fs::path lacking;  // a file without it
     for (std::size_t n = 0; n < ran.size(); ++n) {
-      const fs::path result =
-          fs::path(rows_[ran[n]].settings.job.directory) / config::file_of(settings_.experiment.job);
+      const config::Job& job = rows_[ran[n]].settings.job;
+      const fs::path result = fs::path(job.directory) / config::file_of(job.kind);
+      if (config::file_of(job.kind).empty()) continue;
       if (outcomes_[ran[n]]->code != Exit::finished && !fs::exists(result)) continue;
+      if (has_several_kinds() && !io::h5::File::open(result).has(recorded.path)) {  // another kind of row may have it
+        lacking = result;
+        continue;
+      }
       quantities[n] = read_quantity(result, recorded);
       known = &quantities[n];
       width = std::max({width, quantities[n].numbers.size(), quantities[n].texts.size()});
     }
+    if (known == nullptr && !lacking.empty() && ran.size() == rows_.size()) read_quantity(lacking, recorded);  // throws
     const bool is_text = known != nullptr && known->is_text;
     const std::string units = known != nullptr ? known->units : "1";
     const std::string description = known != nullptr ? known->description : "no row has it";
