@@ -48,6 +48,8 @@ extern "C" int listen(NvtxGetExportTableFunc_t export_table) {
   return 1;
 }
 
+void launch() { Kokkos::parallel_for("kernel", Kokkos::RangePolicy<Kokkos::Cuda>(0, 10), KOKKOS_LAMBDA(int){}); }
+
 TEST(Nvtx, a_tool_that_listens_hears_ranges_and_kernels) {
   ranges::Sink* const sink = kernels::listening_profiler<Kokkos::Cuda>();
   ASSERT_NE(sink, nullptr);
@@ -55,7 +57,7 @@ TEST(Nvtx, a_tool_that_listens_hears_ranges_and_kernels) {
   {
     const kernels::ProfilerRanges ranges(sink);
     const ranges::Range phase("forward");
-    Kokkos::parallel_for("kernel", Kokkos::RangePolicy<Kokkos::Cuda>(0, 10), KOKKOS_LAMBDA(int){});
+    launch();
   }
   EXPECT_THAT(calls, ElementsAre("domain tessera", "push forward", "push kernel", "pop", "pop"));
 }
