@@ -28,6 +28,8 @@
 #include "jobs/plan_compare.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
+#include "kernels/core/profiler.hpp"
+#include "kernels/core/tensor.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
@@ -143,6 +145,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
+    const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(keys, world->size()), *device);

@@ -4,7 +4,7 @@ import numpy as np
 import plotting
 from plotting import CATEGORIES, byte_unit
 
-T, FORMAT = "model.context_length", "precision.compute"
+T, FORMAT, PHASE = "model.context_length", "precision.compute", "bench.phase"
 MIB = 2.0**20
 
 
@@ -39,20 +39,30 @@ class Timeline:
         return self.events["bytes"][list(self.events["label"]).index("embedding.out")]
 
 
+def steps_of(rows):
+    return [row for row in rows if row[PHASE] == "step"]
+
+
 def tables(results):
-    ran = [(row, Timeline(row)) for row in results.rows if row.has_run]
-    rows = [[row[T], row[FORMAT], line.peak(["setup", "forward"], ("gradients", "optimizer")) / MIB,
-             line.peak(["setup", "forward", "backward"], ("optimizer",)) / MIB, line.total.max() / MIB, line.phase[line.total.argmax()],
-             line.residual() / MIB, row.outcome] for row, line in ran]
-    rows += [[row[T], row[FORMAT], *[float("nan")] * 3, "-", float("nan"), row.outcome] for row in results.rows if not row.has_run]
-    yield ["T", "compute", "forward alone, MiB", "forward + backward, MiB", "step, MiB", "fullest in", "residual stream, MiB", "outcome"], rows
+    forward = {(row[T], row[FORMAT]): row for row in results.rows if row[PHASE] == "forward"}
+    ran = [(row, Timeline(row)) for row in steps_of(results.rows) if row.has_run]
+    rows = []
+    for row in steps_of(results.rows):
+        alone = forward[row[T], row[FORMAT]]
+        line = next((line for other, line in ran if other is row), None)
+        rows.append([row[T], row[FORMAT], alone["planned_mib"], alone["peak_mib"], alone["forward_mean_ms"],
+                     *([line.peak(["setup", "forward", "backward"], ("optimizer",)) / MIB, line.total.max() / MIB,
+                        line.phase[line.total.argmax()], line.residual() / MIB] if line else [float("nan")] * 2 + ["-", float("nan")]),
+                     row.outcome if alone.outcome == "ok" else f"forward: {alone.outcome}"])
+    yield ["T", "compute", "forward alone, MiB", "of the GPU, MiB", "forward alone, ms", "forward + backward, MiB", "step, MiB", "fullest in",
+           "residual stream, MiB", "outcome"], rows
     yield ["T", "compute", "largest tensors at the peak", "MiB"], [
         [row[T], row[FORMAT], label, nbytes / MIB] for row, line in ran for label, nbytes in line.largest(5)]
 
 
 def draw(results):
     longest = max(results.different(T))
-    rows = [row for row in results.where(model__context_length=longest) if row.has_run]
+    rows = [row for row in steps_of(results.where(model__context_length=longest)) if row.has_run]
     figure, panels = plt.subplots(1, max(len(rows), 1), figsize=(6.5 * max(len(rows), 1), 4.4), constrained_layout=True, squeeze=False, sharey=True)
     for axes, row in zip(panels[0], rows):
         line = Timeline(row)

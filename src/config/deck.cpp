@@ -349,6 +349,9 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
   std::map<std::string, std::string> given;
   for (const RowKeys::Assignment& key : row.keys) {
     set(key.key, key.value, tables_.where(key.table, key.key));
+    if (key.key == "job.kind" && reader.settings_.job.kind == JobKind::experiment)
+      reader.faults_.add({tables_.where(key.table, key.key), key.key, "would be an experiment in an experiment",
+                          "the words of experiment.job", ""});
     given[key.key] = key.value;
   }
   reader.settings_.experiment = {};

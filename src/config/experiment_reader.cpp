@@ -84,7 +84,7 @@ void ExperimentReader::read_keys(const std::string& table, const toml::table& no
       refuse(*value, key, "unknown key", "section.key of a deck");
       continue;
     }
-    if (is_common(key) || (key == "job.kind" && table == "when_quick")) {
+    if (is_common(key) || (key == "job.kind" && table.starts_with("when_quick"))) {
       refuse(*value, key, "is of the whole experiment, not of a row", "set it in its own section");
       continue;
     }

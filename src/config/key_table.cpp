@@ -97,6 +97,7 @@ constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), wor
 constexpr Word kBenchOperations[] = {word("all_reduce"), word("reduce_scatter"), word("all_gather"), word("broadcast")};
 constexpr Word kBenchStrategies[] = {word("per_parameter"), word("flat"),      word("overlap"),   word("bucket"),
                                      word("optimizer"),     word("gradients"), word("parameters")};
+constexpr Word kBenchPhases[] = {word("step"), word("forward")};
 constexpr Word kBenchVariants[] = {word("deck"), word("plain"), word("fused"), word("graph")};
 
 constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
@@ -421,6 +422,10 @@ std::vector<Key> make_table() {
       {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
        "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
        "graph: one captured graph; deck: as train.graph and train.fused say."},
+      {"bench.phase", at<&S::bench, &Bench::phase>(), words(kBenchPhases), "-",
+       "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes "
+       "alone, "
+       "with memory for weights and the activations of inference, and nothing for gradients, optimizer or backward."},
       {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
        "which costs it some microseconds; the measured steps are not affected."},
@@ -456,8 +461,8 @@ std::vector<Key> make_table() {
       {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
        "The job.kind of every row whose own table sets no other. The rows: each [experiment.rows.NAME], whose keys are "
        "those of any deck, times "
-       "every "
-       "combination of the lists in its own `product` and in [experiment.product], such as model.size = [\"small\", "
+       "every combination of the lists in its own `product` and in [experiment.product], such as model.size = "
+       "[\"small\", "
        "\"medium\"]; what they do not set is the deck's."},
       {"experiment.record", at<&S::experiment, &Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "

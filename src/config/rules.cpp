@@ -252,10 +252,29 @@ void check_sharding(const Settings& settings, Rules& rules) {
        {std::pair<std::string_view, bool>{"parallel.gradient_sync", parallel.gradient_sync == Parallel{}.gradient_sync},
         {"parallel.shard", parallel.shard == Parallel{}.shard},
         {"bench.variants", settings.bench.variants == Bench{}.variants},
+        {"bench.phase", settings.bench.phase == Bench{}.phase},
         {"bench.profile", settings.bench.profile == Bench{}.profile}}) {
     rules.require(!sweeps || is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
                   key.starts_with("parallel.") ? "bench.strategies names what is timed"
                                                : "train.graph and train.fused, or job.kind = \"bench.step\"");
+  }
+}
+
+/// Forward passes alone have whole weights on each rank, and run launch by launch.
+void check_forward_phase(const Settings& settings, Rules& rules) {
+  const Bench& bench = settings.bench;
+  if (settings.job.kind != JobKind::bench_step || bench.phase != "forward") return;
+  const bool has_graph =
+      contains(bench.variants, "graph") || (settings.train.graph && contains(bench.variants, "deck"));
+  for (const auto& [key, is_free, legal] :
+       {std::tuple<std::string_view, bool, std::string_view>{"parallel.shard", settings.parallel.shard == Shard::none,
+                                                             "\"none\""},
+        {"parallel.offload", settings.parallel.offload == Offload::none, "\"none\""},
+        {settings.train.graph ? "train.graph" : "bench.variants", !has_graph,
+         "train.graph = false and no \"graph\" in bench.variants"},
+        {"bench.profile", !bench.profile, "false"}}) {
+    rules.require(is_free, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
+                  fmt::format("{}, or bench.phase = \"step\"", legal));
   }
 }
 
@@ -340,6 +359,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);
+  check_forward_phase(settings, rules);
   const bool has_experiment = settings.experiment != Experiment{};
   rules.require(!has_experiment, {"job.kind"}, "is not \"experiment\", so [experiment] would be ignored",
                 "job.kind = \"experiment\"");

@@ -206,6 +206,7 @@ struct Bench {
   std::int64_t width = 1024;                                          // C, bench.kernels
   std::vector<std::string> sizes = {"deck"};                          // bench.step, bench.strategies
   std::vector<std::string> variants = {"deck"};                       // bench.step
+  std::string phase = "step";                                         // bench.step: "step", or "forward" alone
   bool profile = false;                                               // bench.step
   std::vector<std::string> operations = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};  // bench.comm
   std::vector<std::int64_t> mbytes = {1, 4, 16, 64, 256, 1024};                                       // bench.comm

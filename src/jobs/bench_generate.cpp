@@ -47,27 +47,6 @@ double copy_gbyte_per_s(const config::Bench& bench) {
   return 8e-9 * static_cast<double>(words) / copy.median_s;
 }
 
-/// The initial weights that the seed gives, as the flat array that the model reads.
-template <class Scalar>
-Memory<Scalar> make_weights(const model::ParamTable& table, std::uint64_t seed) {
-  using Master = kernels::MasterWord<Scalar>;
-  constexpr bool kNeedsMaster = !std::is_same_v<Scalar, Master> && !std::is_same_v<Scalar, bfloat16>;
-  std::int64_t largest = 0;
-  for (const model::Param& param : table.params()) largest = std::max(largest, param.count);
-  const Exec exec;
-  const Memory<Scalar> weights("tessera::bench::weights", table.flat_count());
-  const Memory<Master> wide("tessera::bench::wide", kNeedsMaster ? largest : 0);
-  for (const model::Param& param : table.params()) {
-    const kernels::Vector<Scalar, Exec> working(weights.data() + param.first, param.count);
-    kernels::Vector<Master, Exec> master;
-    if constexpr (std::is_same_v<Scalar, Master>) master = working;
-    if constexpr (kNeedsMaster) master = kernels::Vector<Master, Exec>(wide.data(), param.count);
-    model::InitializeParam<Exec, Scalar>{{working, master}, 0, model::InitialValues(seed, param)}.launch(exec);
-  }
-  exec.fence();
-  return weights;
-}
-
 struct Row {
   std::string size, outcome = "ok";
   std::int64_t B, prompt, parts = 0;
@@ -79,7 +58,8 @@ template <class Scalar>
 void measure(const config::Settings& settings, const model::Shape& shape, const model::ParamTable& table,
              const model::GenerateKernels& how, Row& row) {
   const config::Bench& bench = settings.bench;
-  const Memory<Scalar> weights = make_weights<Scalar>(table, settings.job.seed);
+  const Memory<Scalar> weights("tessera::bench::weights", table.flat_count());
+  model::initialize_weights(Exec{}, table, settings.job.seed, weights.data());
   std::vector<std::vector<int>> prompts(row.B);
   for (std::int64_t b = 0; b < row.B; ++b) {
     for (std::int64_t i = 0; i < row.prompt; ++i) {

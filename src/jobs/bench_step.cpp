@@ -7,6 +7,10 @@
 /// many sequences, head and loss included, without gradients, run after the steps. `peak_mib` is the GPU memory that
 /// the process has taken since the job began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
+/// With bench.phase = "forward" there are no steps: the same passes run in an arena without gradients, optimizer or
+/// anything that is kept for backward (train/forward.hpp). `planned_mib` and `peak_mib` are then those of inference, and
+/// what only steps have is missing (NaN).
+///
 /// step_timing.hpp defines which steps count: with bench.warmup = 0 the first step counts, its one-time costs included;
 /// `cold_steps` is the number of counted steps with such costs (StepNumbers::was_cold).
 ///
@@ -70,7 +74,20 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations));
 }
 
+/// Forward passes alone, in memory for them alone.
+void measure_forward(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
+  const auto note_plan = [&](const train::ForwardPlan& plan) {
+    row.parameters = static_cast<double>(plan.table.parameter_count());
+    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
+    row.attention = attention_text(plan.options.attention);
+  };
+  rows.prepare_forward(settings, note_plan, run);
+  row.forward = time_forward(settings, *run.forward, *run.sampler, world);
+  row.peak_bytes = rows.taken_bytes();
+}
+
 void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
+  if (settings.bench.phase == "forward") return measure_forward(settings, world, rows, run, row);
   const auto note_plan = [&](const train::Plan& plan) {
     row.parameters = static_cast<double>(plan.table.parameter_count());
     row.flop = train::step_flop(plan);
@@ -93,6 +110,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   return {T::text("size", row.size),
           T::text("variant", row.variant),
+          T::text("phase", settings.bench.phase, "forward"),
           T::text("compute", format_of(settings.precision.compute)),
           T::text("attention", row.attention, "portable+wgmma"),
           T::count("ranks", ranks),

@@ -1,5 +1,7 @@
 #include "jobs/step_rows.hpp"  // the contract is there; here is how
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -41,14 +43,39 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
     require_memory(row.plan->layout, share_of_row(settings, free_at_start_, world_),
                    "\nsmaller batches or models need less");
     require_pinned_memory(row.plan->layout, world_);
-    row.corpus.emplace(
-        data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
-    row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,
-                        settings.job.seed);
+    open_data(settings, row);
   });
   together(world_, [&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
   together(world_, [&] { row.trainer->connect(); });
   row.trainer->initialize(settings.job.seed);
+}
+
+void StepRows::prepare_forward(const config::Settings& settings,
+                               const std::function<void(const train::ForwardPlan&)>& planned, StepRow& row) {
+  const auto watch = world_.watch("the set-up of a row", kPatience);
+  together(world_, [&] {
+    row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size()));
+    planned(*row.forward_plan);
+    require_memory(row.forward_plan->layout, share_of_row(settings, free_at_start_, world_),
+                   "\nsmaller batches or models need less");
+    open_data(settings, row);
+    if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
+      throw Failure(
+          Exit::usage,
+          fmt::format("bench.phase = \"forward\" reads train.batch_size = {} validation windows, and there are "
+                      "{}: raise data.validation_fraction, or take a longer text",
+                      settings.train.batch_size, windows));
+    }
+  });
+  together(world_, [&] {
+    row.forward = std::make_unique<train::Forward>(*row.forward_plan, settings, world_, settings.job.seed);
+  });
+}
+
+void StepRows::open_data(const config::Settings& settings, StepRow& row) const {
+  row.corpus.emplace(
+      data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
+  row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
 }
 
 std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measure,

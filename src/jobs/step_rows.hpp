@@ -10,6 +10,7 @@
 #include "data/sampler.hpp"
 #include "errors.hpp"
 #include "jobs/jobs.hpp"
+#include "train/forward.hpp"
 #include "train/plan.hpp"
 #include "train/trainer.hpp"
 
@@ -21,6 +22,8 @@ struct StepRow {
   std::optional<data::Corpus> corpus;
   std::optional<data::Sampler> sampler;
   std::unique_ptr<train::Trainer> trainer;
+  std::optional<train::ForwardPlan> forward_plan;  // of prepare_forward, instead of plan and trainer
+  std::unique_ptr<train::Forward> forward;
 };
 
 class StepRows {
@@ -32,6 +35,10 @@ class StepRows {
   /// must outlive the row. Collective; throws CollectiveFailure.
   void prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned, StepRow& row);
 
+  /// The same for forward passes alone. The ranks need no connection.
+  void prepare_forward(const config::Settings& settings, const std::function<void(const train::ForwardPlan&)>& planned,
+                       StepRow& row);
+
   /// Runs `measure` with a row of its own, which every rank has freed when this returns. A CollectiveFailure whose code
   /// `is_outcome` accepts is returned; any other exception passes. Collective.
   std::optional<Failure> run(const std::function<void(StepRow&)>& measure, const std::function<bool(Exit)>& is_outcome);
@@ -40,6 +47,8 @@ class StepRows {
   double taken_bytes() const;
 
  private:
+  void open_data(const config::Settings& settings, StepRow& row) const;
+
   parallel::World& world_;
   std::int64_t free_at_start_;  // bytes of the GPU's memory, those of the collectives' buffers included
 };

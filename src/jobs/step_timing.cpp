@@ -87,7 +87,7 @@ std::vector<train::StepNumbers> run_steps(const config::Settings& settings, trai
   return counted;
 }
 
-Timing time_forward(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
+Timing time_forward(const config::Settings& settings, train::Validator& model, const data::Sampler& sampler,
                     parallel::World& world) {
   const config::Bench& bench = settings.bench;
   const std::int64_t sequences = settings.train.batch_size;
@@ -96,7 +96,7 @@ Timing time_forward(const config::Settings& settings, train::Steps& trainer, con
     const auto watch = world.watch("a forward pass");
     world.barrier();
     const double start_s = events::now_s();
-    trainer.validate(sampler, sequences);
+    model.validate(sampler, sequences);
     return events::now_s() - start_s;
   };
   warm_up(bench, bench.warmup, world, pass_s);

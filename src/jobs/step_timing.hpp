@@ -31,7 +31,7 @@ std::vector<train::StepNumbers> run_steps(const config::Settings& settings, trai
 
 /// The same for validation passes over as many sequences as a step has; no times if the corpus holds too few.
 /// Collective.
-Timing time_forward(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
+Timing time_forward(const config::Settings& settings, train::Validator& model, const data::Sampler& sampler,
                     parallel::World& world);
 
 }  // namespace tessera::jobs

@@ -12,6 +12,7 @@
 #include "model/generate.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
+#include "train/forward_plan.hpp"
 #include "train/plan_time.hpp"
 
 namespace tessera::train {
@@ -74,6 +75,17 @@ std::string generation_text(const config::Settings& settings, const Machine& mac
     }
   }
   return text;
+}
+
+/// The memory of a rank that runs forward passes alone.
+std::string forward_text(const config::Settings& row, int ranks, const Machine& machine) {
+  const ForwardPlan plan = plan_forward(row, dtype_of(row.precision.compute), ranks, machine);
+  const std::int64_t bytes =
+      plan.layout.total_bytes() + (machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0);
+  return describe(plan) +
+         (machine.target.is_host ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
+                                 : gpu_share_text(bytes, row.plan)) +
+         "\n";
 }
 
 /// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
@@ -154,7 +166,11 @@ std::string plan_text(const config::Settings& settings, int started) {
     config::Settings row = config::with_bench_size(settings, size);
     text += fmt::format("\nsize       {}\n", row.model.size);
     if (kind == config::JobKind::bench_step) {  // all variants take the same memory
-      add(row);
+      if (settings.bench.phase == "forward") {
+        text += forward_text(row, ranks, machine);
+      } else {
+        add(row);
+      }
       continue;
     }
     for (const std::string& strategy : settings.bench.strategies) {

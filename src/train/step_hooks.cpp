@@ -66,7 +66,8 @@ void StepHooks::before(model::Pass pass, int unit) {
     calls_.clear_gradients(unit);
   }
   if (observer_) observer_->before(pass, unit);
-  under_way_[static_cast<int>(pass)] = {unit, events::now_s()};
+  under_way_[static_cast<int>(pass)] = {unit, events::now_s(),
+                                        ranges::open(labels_[static_cast<int>(pass)][unit].c_str())};
 }
 
 void StepHooks::after(model::Pass pass, int unit) {
@@ -81,6 +82,7 @@ void StepHooks::after(model::Pass pass, int unit) {
 
 void StepHooks::end(model::Pass pass) {
   const UnderWay done = std::exchange(under_way_[static_cast<int>(pass)], {});
+  ranges::close(done.range);
   if (done.unit < 0 || !events::has_listeners()) return;
   const std::string& label = labels_[static_cast<int>(pass)][done.unit];
   events::report(events::Region{label, "compute", done.start_s, events::now_s()});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/core/events.hpp"
+#include "kernels/core/ranges.hpp"
 #include "memory/layout.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
@@ -50,6 +51,7 @@ class StepHooks final : public model::Hooks {
   struct UnderWay {
     int unit = -1;  // -1: none
     double start_s = 0;
+    ranges::Id range = ranges::kNone;
   };
 
   void end(model::Pass pass);

@@ -6,6 +6,7 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/ranges.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "train/arrays.hpp"
@@ -14,11 +15,12 @@
 namespace tessera::train {
 namespace {
 
-/// Reports a phase as a region on the host's clock: on a device, that is when the phase was enqueued, unless every
+/// Reports a phase as a region, and as a profiler's range, on the host's clock: on a device, that is when the phase was enqueued, unless every
 /// kernel is fenced, as in profiled steps.
 template <class Work>
 void phase(const char* label, const Work& work) {
   const double start_s = events::now_s();
+  const ranges::Range range(label);
   work();
   events::report(events::Region{label, "compute", start_s, events::now_s()});
 }
@@ -71,6 +73,7 @@ void Trainer::initialize(std::uint64_t seed) {
 
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
   if (!strategy_ || !strategy_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
+  const ranges::Range range("step");
   const HostTensors& slot = plan_.state.slots[pipeline_.next_slot()];
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());

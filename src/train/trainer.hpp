@@ -57,11 +57,17 @@ struct ValidationSum {
   double loss_sum = 0, tokens = 0;
 };
 
+class Validator {
+ public:
+  virtual ~Validator() = default;
+  /// This rank's share of the first `windows` validation windows.
+  virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
+};
+
 /// A sequence of steps and validations: what a benchmark drives.
-class Steps {
+class Steps : public Validator {
  public:
   static constexpr int kMaxStarted = Pipeline::kMaxStarted;
-  virtual ~Steps() = default;
 
   /// Enqueues one step on the global batch that begins at sample `first_sample`. `launch_by_launch`: never from a
   /// graph, so that tools see every kernel.
@@ -70,9 +76,6 @@ class Steps {
   /// Waits for the oldest step that was not collected, and returns its numbers.
   virtual StepNumbers collect() = 0;
   virtual int started() const = 0;  // and not collected
-
-  /// This rank's share of the first `windows` validation windows.
-  virtual ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) = 0;
 
   /// One step from beginning to end.
   StepNumbers run(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) {

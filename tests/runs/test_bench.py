@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from harness import ENVIRONMENT, TINY, BenchTest, gpus
+from harness import ENVIRONMENT, TINY, USAGE, BenchTest, gpus
 
 ATTENTION = """
 [job]
@@ -126,6 +126,19 @@ class Bench(BenchTest):
             self.assertAlmostEqual(row["tokens_per_s"], 1e3 * row["tokens"] / row["step_ms"], delta=1e-6 * row["tokens_per_s"])
             if gpus() is None:  # on a GPU, phases of so small a model are gaps between launches, which vary from step to step
                 self.assertGreaterEqual(1.05 * row["step_ms"], row["forward_backward_ms"])
+
+    def test_forward_passes_alone_take_the_memory_of_inference(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 1\nrepeats = 2\n")
+        step, = self.rows(deck)
+        forward, = self.rows(deck, "bench.phase=forward")
+        self.assertEqual((step["phase"], forward["phase"]), ("step", "forward"))
+        self.assertGreater(forward["forward_ms"], 0)
+        self.assertLess(forward["planned_mib"], step["planned_mib"] / 3)
+        for column in ("step_ms", "forward_backward_ms", "optimizer_ms", "tokens_per_s"):
+            self.assertTrue(math.isnan(forward[column]), column)
+        planned = self.run_deck(deck, "bench.phase=forward", "--plan").out
+        self.assertIn("parameters : gradients : optimizer = 1 : 0.00 : 0.00", planned)
+        self.run_deck(deck, "bench.phase=forward", "data.validation_fraction=0", code=USAGE, says=["data.validation_fraction"])
 
     def test_without_a_warm_up_the_first_step_counts_and_a_column_says_so(self):
         deck = self.deck(TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 0\nrepeats = 6\n")

@@ -138,6 +138,34 @@ job.kind = "bench.attention"
         self.run_deck(self.rows, 'experiment.only=["small_fp32"]', 'experiment.record=["steps/nothing"]', "--resume", "auto",
                       code=FILES, says="has no dataset steps/nothing")
 
+    def test_rows_of_two_kinds_record_what_either_has(self):
+        deck = self.deck(f"""
+job.kind = "experiment"
+[experiment]
+job = "train"
+record = ["steps/loss:last", "forward_ms"]
+[experiment.rows.step]
+[experiment.rows.forward]
+job.kind = "bench.step"
+bench.phase = "forward"
+[model]
+{MODEL}
+[data]
+validation_fraction = 0.1
+[train]
+steps = 2
+batch_size = 2
+[bench]
+warmup = 0
+repeats = 1
+""", "kinds.toml")
+        self.run_deck(deck)
+        found = contents(self.folder / "runs/kinds")
+        self.assertEqual(list(found["keys/job.kind"]), ["train", "bench.step"])
+        for name, has in (("steps/loss:last", [True, False]), ("forward_ms", [False, True])):
+            self.assertEqual(list(np.isfinite(found[f"record/{name}"].ravel())), has, name)
+        self.run_deck(deck, 'experiment.record=["nothing"]', "--resume", "auto", code=FILES, says="has no dataset nothing")
+
 
 class Questions(RunTest):
     def test_every_row_is_checked_before_the_first_runs(self):

@@ -54,6 +54,7 @@ VENDORS = [
      [*CUDA_HOMES, "tests/unit/parallel/test_copy_engine.", "tests/unit/parallel/test_nccl"]),
     ("a guard for CUDA", r"\b(KOKKOS_ENABLE_CUDA|TESSERA_CUDA_ARCH|__CUDA_ARCH\w*)\b|\bKokkos::Cuda\w*", [*CUDA_HOMES, "tests/"]),
     ("a guard for nvcc", r"\b__(CUDACC|NVCC)\w*", [*CUDA_HOMES, "kernels/core/compat.hpp", "kernels/core/scalar.hpp"]),
+    ("NVTX", r"#include\s*<nvtx3/|\bnvtx[A-Z]\w+", ["kernels/cuda/", "tests/unit/kernels/test_nvtx."]),
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
 ]
 
@@ -233,6 +234,7 @@ PLANTED = [
     ("parallel/space.cpp", "// What.\nusing Space = Kokkos::CudaSpace;\n", "a guard for CUDA"),
     ("src/train/space.cpp", "// What.\nvoid run(const Kokkos::Cuda& exec);\n", "a guard for CUDA"),
     ("kernels/attention/flash2/hopper.cpp", "// What.\n__global__ void f();\n", "CUDA"),
+    ("kernels/core/ranges.cpp", "// What.\nvoid f() { nvtxRangePop(); }\n", "NVTX"),
     ("kernels/version.hpp", HPP + "#if KOKKOS_VERSION > 1\n#endif\n", "KOKKOS_VERSION"),
     ("src/io/toml.cpp", "// What.\n#include <toml++/toml.h>\n", "toml++"),
     ("src/io/fmt.hpp", HPP + "#include <fmt/core.h>\n", "fmt in a header"),

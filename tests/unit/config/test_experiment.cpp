@@ -108,6 +108,16 @@ TEST(Experiment, a_deck_without_variations_has_one_row_or_those_of_its_product) 
       ElementsAre("small", "xl"));
 }
 
+TEST(Experiment, a_row_may_be_a_job_of_another_kind) {
+  const Deck deck = parse_deck(
+      "job.kind = 'experiment'\n[experiment]\njob = 'train'\n[experiment.rows.step]\n[experiment.rows.forward]\n"
+      "job.kind = 'bench.step'\nbench.phase = 'forward'\n",
+      "deck.toml");
+  ASSERT_THAT(names(deck), ElementsAre("step", "forward"));
+  EXPECT_EQ(deck.rows[0].settings.job.kind, JobKind::train);
+  EXPECT_EQ(deck.rows[1].settings.job.kind, JobKind::bench_step);
+}
+
 TEST(Experiment, a_size_of_a_row_fills_the_numbers_that_the_deck_leaves_out) {
   const Deck deck = parse_deck(
       "job.kind = 'experiment'\nmodel.size = 'small'\nmodel.d_ff = 64\nexperiment.product.model.size = ['large']\n",
@@ -143,6 +153,13 @@ TEST(ExperimentFaults, all_are_gathered_and_say_where_and_in_which_row) {
        })
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_EQ(count(text, "is not a multiple"), 1) << "once, not in every row";
+}
+
+TEST(ExperimentFaults, the_kind_of_a_row_is_that_of_one_job) {
+  const std::string text = "job.kind = 'experiment'\n[experiment]\nrows.one.job.kind = 'experiment'\n";
+  EXPECT_THAT(deck_refusal(text), HasSubstr("deck.toml:3:21  job.kind  would be an experiment in an experiment"));
+  EXPECT_THAT(deck_refusal("job.kind = 'experiment'\nexperiment.when_quick.job.kind = 'train'\n"),
+              HasSubstr("job.kind  is of the whole experiment, not of a row"));
 }
 
 TEST(ExperimentFaults, a_key_that_would_be_ignored_is_refused) {

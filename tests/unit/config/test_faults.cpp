@@ -150,6 +150,10 @@ const Case kCases[] = {
      "bench.strategies names what is timed"},
     {"strategies_and_a_stage", "job.kind = 'bench.strategies'\nparallel.shard = 'optimizer'\n",
      "deck.toml:2:18  parallel.shard  would be ignored: job.kind is \"bench.strategies\""},
+    {"forward_passes_without_shards",
+     "job.kind = 'bench.step'\nbench.phase = 'forward'\nparallel.shard = 'optimizer'\n",
+     "deck.toml:3:18  parallel.shard  would be ignored: bench.phase is \"forward\"  legal: \"none\", or bench.phase = "
+     "\"step\""},
     {"strategies_without_their_variants", "job.kind = 'bench.strategies'\nbench.variants = ['fused']\n",
      "deck.toml:2:18  bench.variants  would be ignored: job.kind is \"bench.strategies\"  legal: train.graph"},
     {"strategies_without_parameters",

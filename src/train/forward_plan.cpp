@@ -1,0 +1,68 @@
+#include "train/forward_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/core/words.hpp"
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera::train {
+
+using memory::Category;
+using memory::Lifetime;
+
+ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine) {
+  const model::Shape shape = shape_of(settings.model);
+  const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
+  ForwardPlan plan{.shape = shape,
+                   .table = model::ParamTable(shape),
+                   .batch = batch,
+                   .options = {.sequences = batch.micro_sequences,
+                               .dtype = dtype,
+                               .for_training = false,
+                               .checkpoint_blocks = 0,
+                               .attention = choose_attention(settings.attention, dtype, shape.D(), machine),
+                               .math = math_of(settings.precision.compute),
+                               .is_fused = settings.train.fused,
+                               .target = machine.target},
+                   .layout = {},
+                   .activations = {},
+                   .params = {},
+                   .loss = {},
+                   .tokens = {}};
+  memory::Layout& layout = plan.layout;
+  const Lifetime whole = Lifetime::whole_run();
+  plan.params = layout.add_flat("params", model::parts_of(plan.table, "params."), dtype, Category::parameters, whole,
+                                memory::Space::device);
+  plan.loss = layout.add("loss", {1}, Dtype::fp64, Category::workspace, whole);
+  const auto tokens = [&](const char* label) {
+    return layout.add(label, {batch.micro_sequences, shape.T}, Dtype::int32, Category::data, whole,
+                      memory::Space::host);
+  };
+  plan.tokens = {tokens("tokens.inputs"), tokens("tokens.targets"), memory::kAbsent};
+  plan.activations = model::declare_activations(shape, plan.options, layout);
+  if (settings.train.tune_gemm) {
+    const std::int64_t rows = batch.micro_sequences * shape.T;
+    const std::int64_t largest =
+        std::max(rows * std::max(3 * shape.C, 2 * shape.F), plan.activations.chunk_rows * shape.V);
+    const std::int64_t bytes = kernels::gemm_timing_bytes(machine.target, largest * bytes_of(dtype));
+    if (bytes > 0) layout.add_outside("timing of products, at first", bytes);
+  }
+  layout.place();
+  return plan;
+}
+
+std::string describe(const ForwardPlan& plan) {
+  const model::Shape& s = plan.shape;
+  const BatchPlan& b = plan.batch;
+  return fmt::format(
+      "forward    passes alone: no gradients, no optimizer, nothing kept for backward\n"
+      "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
+      "batch      {} x {} tokens on {}, at most {} at a time\nattention  {}\n{}",
+      plan.table.parameter_count(), s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T,
+      counted(b.ranks, "rank"), counted(b.micro_sequences, "sequence"), describe(plan.options.attention),
+      plan.layout.table());
+}
+
+}  // namespace tessera::train

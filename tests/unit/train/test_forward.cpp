@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include "train/forward.hpp"
+#include "unit/train/training.hpp"
+
+namespace tessera::test {
+namespace {
+
+using memory::Category;
+
+config::Settings settings_of(Dtype dtype) {
+  config::Settings settings = small_settings();
+  settings.train.micro_batch_size = 2;
+  settings.precision.compute = dtype == Dtype::bf16   ? config::Precision::bf16
+                               : dtype == Dtype::fp16 ? config::Precision::fp16
+                                                      : config::Precision::fp32;
+  return settings;
+}
+
+class ForwardOf : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(ForwardOf, its_loss_is_the_trainers) {
+  Training training(settings_of(GetParam()), GetParam());
+  const train::ForwardPlan plan = train::plan_forward(training.settings, GetParam(), training.world.size());
+  train::Forward forward(plan, training.settings, training.world, 13);
+  for (const std::int64_t windows : {5, 1, 5}) {  // shares are uneven, or empty; a pass leaves nothing behind
+    const train::ValidationSum mine = forward.validate(training.sampler, windows);
+    const train::ValidationSum trainers = training.trainer->validate(training.sampler, windows);
+    EXPECT_EQ(mine.tokens, trainers.tokens);
+    EXPECT_EQ(mine.loss_sum, trainers.loss_sum);
+    EXPECT_EQ(mine.loss_sum > 0, mine.tokens > 0);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(dtypes, ForwardOf, ::testing::Values(Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16));
+
+TEST(ForwardPlan, has_weights_and_the_activations_of_one_block_at_a_time) {
+  config::Settings settings = small_settings();
+  const auto bytes = [&](std::int64_t layers, Category category) {
+    settings.model.num_layers = layers;
+    const train::ForwardPlan plan = train::plan_forward(settings, Dtype::fp32, 1);
+    return plan.layout.peak_by_category()[static_cast<std::size_t>(category)];
+  };
+  EXPECT_EQ(bytes(8, Category::gradients), 0);
+  EXPECT_EQ(bytes(8, Category::optimizer), 0);
+  EXPECT_EQ(bytes(8, Category::activations), bytes(4, Category::activations));
+  const train::ForwardPlan plan = train::plan_forward(settings, Dtype::fp32, 1);
+  EXPECT_EQ(plan.layout[plan.params].bytes, 4 * plan.table.flat_count());
+  EXPECT_LT(3 * plan.layout.total_bytes(), train::plan_training(settings, Dtype::fp32, 1).layout.total_bytes());
+}
+
+}  // namespace
+}  // namespace tessera::test
