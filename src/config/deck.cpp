@@ -355,7 +355,9 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
   std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
   Job& job = reader.settings_.job;
   job.kind = experiment.job;
-  job.directory = (fs::path(settings_.job.directory) / "rows" / fmt::format("{:04}_{}", number + 1, row.name)).string();
+  job.directory =
+      (fs::path(settings_.job.directory) / "rows" / row_folder(static_cast<std::int64_t>(number) + 1, row.name))
+          .string();
   job.overwrite = false;
   for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};
   reader.sources_.erase("job.overwrite");
