@@ -40,8 +40,9 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
 /// The same for a deck: an experiment's are those of its first row that experiment.only lets run.
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
 
-/// Throws  Failure(Exit::usage) if ranks form groups (parallel.shard_ranks) in some of an experiment's rows to run and
-/// not in others, and parallel.all_reduce leaves the method to that: all rows have the same communicators.
+/// An experiment's rows share their communicators.
+/// Throws  Failure(Exit::usage) if parallel.all_reduce is "auto", and ranks form groups (parallel.shard_ranks) in some of
+///         the rows that experiment.only lets run and not in others: each would have a method of its own.
 void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);

@@ -7,7 +7,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
 
 MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
 ROWS = f"""
@@ -93,6 +93,14 @@ class Rows(RunTest):
         found = contents(self.directory)
         self.assertEqual(list(found["exit_code"]), [FINISHED] * 2 + [OUT_OF_MEMORY] * 2 + [FINISHED] * 2)
         self.assertEqual(found["record/steps/loss"].shape, (6, 2))
+
+    def test_rows_run_after_one_that_fails_in_its_steps_on_two_ranks(self):
+        deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', "optimizer.learning_rate = [1e-3, 100.0]")
+                         .replace("steps = 4", "steps = 30") + "[optimizer]\nclip_norm = 0\nwarmup_steps = 0\n")
+        self.run_deck(deck, "parallel.shard=parameters", f"job.directory={self.directory}", ranks=2)
+        found = contents(self.directory)
+        self.assertEqual(list(found["exit_code"]), [FINISHED, NUMBERS, OUT_OF_MEMORY, OUT_OF_MEMORY, FINISHED, NUMBERS])
+        self.assertTrue(np.isfinite(found["record/steps/loss"][[0, 4]]).all())
 
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
