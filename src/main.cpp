@@ -148,7 +148,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
-    const parallel::CollectivesChoice collectives(*world, train::collectives_of(keys, world->size()), *device);
+    const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // common to all ranks: rank 0 reports, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());

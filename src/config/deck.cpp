@@ -363,7 +363,9 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
     reader.faults_.add({reader.sources_.at("job.kind").where, "job.kind", "is an experiment in an experiment",
                         "the job of a row: see --explain experiment.job", ""});
   }
-  job.directory = (fs::path(settings_.job.directory) / "rows" / fmt::format("{:04}_{}", number + 1, row.name)).string();
+  job.directory =
+      (fs::path(settings_.job.directory) / "rows" / row_folder(static_cast<std::int64_t>(number) + 1, row.name))
+          .string();
   job.overwrite = false;
   for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};
   reader.sources_.erase("job.overwrite");

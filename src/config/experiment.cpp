@@ -123,6 +123,13 @@ std::vector<RowKeys> expand(const Experiment& experiment) {
   return rows;
 }
 
+bool is_chosen(const Experiment& experiment, std::string_view row) {
+  return experiment.only.empty() ||
+         std::find(experiment.only.begin(), experiment.only.end(), row) != experiment.only.end();
+}
+
+std::string row_folder(std::int64_t number, std::string_view name) { return fmt::format("{:04}_{}", number, name); }
+
 std::vector<std::string> varied_keys(const Experiment& experiment) {
   std::vector<std::string> keys;
   const auto add = [&](const std::vector<RowValues>& all) {

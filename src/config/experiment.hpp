@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,12 @@ std::size_t count_rows(const Experiment& experiment);
 /// The rows, at most kMaxRows: variation by variation, and of each every combination of the common lists and its own,
 /// the last list changing fastest. With experiment.quick the lists of when_quick replace those of the same keys.
 std::vector<RowKeys> expand(const Experiment& experiment);
+
+/// Whether experiment.only lets the row of this name run.
+bool is_chosen(const Experiment& experiment, std::string_view row);
+
+/// The folder of a row in the experiment's `rows`: "0003_flash2_4096". Rows are counted from 1.
+std::string row_folder(std::int64_t number, std::string_view name);
 
 /// The keys that rows set, each once, in the order of the deck.
 std::vector<std::string> varied_keys(const Experiment& experiment);

@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
+#include "config/experiment.hpp"
 #include "io/answer.hpp"
 #include "io/checkpoint.hpp"
 #include "jobs/together.hpp"
@@ -32,7 +34,39 @@ bool holds_something(const fs::path& directory) {
   return false;
 }
 
+/// Deletes an experiment's file and the rows that it names: other files, in `rows`, too, are the user's.
+void clear_experiment(const fs::path& directory) {
+  if (!holds_experiment(directory)) return;
+  const fs::path path = directory / kExperimentFile;
+  std::vector<std::string> names;
+  std::vector<std::int64_t> numbers;
+  {
+    const io::h5::File file = io::h5::File::open(path);
+    names = file.dataset("name").strings();
+    numbers = file.dataset("row").values<std::int64_t>();
+  }
+  std::error_code ignored;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    fs::remove_all(directory / "rows" / config::row_folder(numbers[i], names[i]), ignored);
+  }
+  fs::remove(directory / "rows", ignored);  // unless something is left in it
+  fs::remove(path, ignored);
+}
+
 }  // namespace
+
+bool holds_experiment(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::is_regular_file(directory / kExperimentFile, error)) return false;
+  try {
+    const io::h5::File file = io::h5::File::open(directory / kExperimentFile);
+    if (!file.has("info")) return false;
+    const io::h5::Group info = file.group("info");
+    return info.has_attribute("format") && info.text("format") == kExperimentFormat;
+  } catch (const Failure&) {  // no HDF5 file
+    return false;
+  }
+}
 
 void require_new_directory(const config::Job& job) {
   std::error_code error;
@@ -40,12 +74,12 @@ void require_new_directory(const config::Job& job) {
     throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
   }
   if (job.overwrite || !holds_something(job.directory)) return;
-  if (fs::exists(fs::path(job.directory) / "experiment.h5", error)) {
-    throw Failure(
-        Exit::files,
-        fmt::format("{} holds an experiment. Go on after its finished rows (--resume auto), use another "
-                    "directory (job.directory=...), or delete its experiment.h5 and rows (job.overwrite=true)",
-                    job.directory));
+  if (holds_experiment(job.directory)) {
+    throw Failure(Exit::files,
+                  fmt::format("{} holds an experiment. Go on after its finished rows (--resume auto), use another "
+                              "directory (job.directory=...), or delete its experiment.h5 and the rows that it names "
+                              "(job.overwrite=true)",
+                              job.directory));
   }
   throw Failure(Exit::files,
                 io::newest_checkpoint(job.directory)
@@ -100,8 +134,8 @@ RunDirectory::~RunDirectory() {
 
 void RunDirectory::clear() const {
   std::error_code ignored;
-  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp", "rows", "experiment.h5"})
-    fs::remove_all(path_ / name, ignored);
+  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(path_ / name, ignored);
+  clear_experiment(path_);
 }
 
 fs::path checkpoint_folder(const std::string& path) {

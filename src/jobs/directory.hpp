@@ -10,6 +10,12 @@
 
 namespace tessera::jobs {
 
+constexpr const char* kExperimentFile = "experiment.h5";
+constexpr const char* kExperimentFormat = "tessera-experiment";  // its attribute /info format
+
+/// Whether `directory` holds an experiment.h5 that an experiment has written.
+bool holds_experiment(const std::filesystem::path& directory);
+
 /// Refuses (exit 6) a job.directory unfit for a new run: a file, or a directory that is not empty unless job.overwrite
 /// is set. Changes nothing. For rank 0.
 void require_new_directory(const config::Job& job);
@@ -29,7 +35,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Deletes the files of a run or of an experiment, and nothing else (job.overwrite). For rank 0.
+  /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and the folders of the rows that it
+  /// names, and nothing else (job.overwrite). For rank 0.
   void clear() const;
 
   static constexpr double kLockPatience_s = 10;

@@ -12,9 +12,17 @@
 ///   /record/<entry>   [row] what experiment.record names, or [row,entry] where it has several values; NaN or "" where
 ///                     a row has none
 ///
-/// A signal or experiment.time_limit_s ends the experiment after the row under way (a training row stops at its next
-/// step) with exit code 75. --resume auto goes on: rows that have run with the same resolved deck are kept, but for those
-/// that a signal stopped and those that failed for their files or the machine (exit codes 75, 6 and 3).
+/// A signal ends the experiment with exit code 75, after the row under way: a training row stops at its next step, a
+/// benchmark on one rank between its rows. experiment.time_limit_s lets the row under way finish, and ends the
+/// experiment so if further rows are to run.
+///
+/// --resume auto keeps the outcome of every row that has run with the same resolved deck, and runs the others. Of those
+/// that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine (exit
+/// codes 75, 6 and 3); their last outcome stays in experiment.h5 until then, also where experiment.only leaves them out.
+/// A training row that a signal stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run.
+///
+/// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
+/// code 6.
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -44,6 +52,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 #include "parallel/collective.hpp"
+#include "train/choices.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::jobs {
@@ -60,8 +69,16 @@ struct Outcome {
   double seconds = NAN;
 };
 
+constexpr const char* kStoppedByItsLimit = "stopped by its train.time_limit_s";  // a reason with Exit::stopped
+
 /// Whether a resumed experiment keeps a row that ended so.
-bool is_final(Exit code) { return code != Exit::stopped && code != Exit::files && code != Exit::environment; }
+bool is_final(const Outcome& outcome) {
+  if (outcome.code == Exit::stopped) return outcome.reason == kStoppedByItsLimit;
+  return outcome.code != Exit::files && outcome.code != Exit::environment;
+}
+
+/// What is to be done with a row.
+enum class Action : char { keep = 'k', go_on = 'g', run = 'r' };  // go_on: from its checkpoint
 
 /// A value without quotes and the brackets of a list of one: what a table shows.
 std::string plain_text(std::string text) {
@@ -93,29 +110,40 @@ class ExperimentRun {
     if (context_.resume && *context_.resume != "auto") {
       fail_together(world_, Exit::usage, "an experiment goes on in its own job.directory: type --resume auto");
     }
+    if (world_.size() > 1 && world_.collectives().is_asynchronous()) {  // NCCL: MPI has one method
+      together(world_, [&] { train::require_same_method(context_.deck, world_.size()); });
+    }
     directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
-    on_root(world_, [&] { context_.resume ? read_finished() : directory_->clear(); });
     outcomes_.resize(rows_.size());
+    on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(); });
+    const std::vector<Action> actions = agreed_actions();
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (is_kept(i) || !is_chosen(rows_[i].name)) continue;
-      if (const std::string reason = agreed_stop(); !reason.empty()) return stopped(reason, i);
-      note(fmt::format("--- row {} of {}: {}\n", i + 1, rows_.size(), rows_[i].name));
-      on_root(world_, [&] { fs::remove_all(rows_[i].settings.job.directory); });
-      outcomes_[i] = outcome_of(rows_[i]);
-      note(outcomes_[i]->code == Exit::finished
-               ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcomes_[i]->seconds)
-               : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1, static_cast<int>(outcomes_[i]->code),
-                             outcomes_[i]->reason));
-      const auto watch = world_.watch("the file of the experiment", kPatience);
-      on_root(world_, [&] { write(); });
+      if (!config::is_chosen(settings_.experiment, rows_[i].name)) continue;
+      const std::string title = fmt::format("row {} of {}", i + 1, rows_.size());
+      if (actions[i] == Action::keep) {
+        note(fmt::format("--- {}: {} has run\n", title, rows_[i].name));
+        continue;
+      }
+      if (const std::string reason = agreed(stop_.reason()); !reason.empty()) {
+        return stopped(fmt::format("{} before {}", reason, title));
+      }
+      note(fmt::format("--- {}: {}{}\n", title, rows_[i].name, actions[i] == Action::go_on ? ", goes on" : ""));
+      run_row(i, actions[i]);
+      save();
+    }
+    if (const std::string signal = agreed(arrived_signal()); !signal.empty()) {
+      return stopped(fmt::format("{} after the last row", signal));
     }
     if (world_.rank() == 0) io::answer(summary());
-    on_root(world_, [&] { write(); });  // with --resume also what experiment.record has gained
+    save();  // with --resume also what experiment.record has gained
+    if (const std::string missing = world_.broadcast(missing_); !missing.empty()) {
+      fail_together(world_, Exit::files, missing);
+    }
     return Exit::finished;
   }
 
  private:
-  std::string path() const { return (fs::path(settings_.job.directory) / "experiment.h5").string(); }
+  std::string path() const { return (fs::path(settings_.job.directory) / kExperimentFile).string(); }
 
   void note(const std::string& text) const {
     if (world_.rank() == 0) io::answer(text);
@@ -123,28 +151,75 @@ class ExperimentRun {
 
   // --- rows ----------------------------------------------------------------------------------------------------------
 
-  std::string agreed_stop() {
+  /// The same on every rank: the first of their reasons to stop that is not "".
+  std::string agreed(const std::string& mine) {
     const auto watch = world_.watch("the exchange between rows", kPatience);
-    if (!world_.any(stop_.is_due())) return "";
-    for (const std::string& reason : world_.all_gather(stop_.reason())) {
+    for (const std::string& reason : world_.all_gather(mine)) {
       if (!reason.empty()) return reason;
     }
-    return "a request";  // which arrived between the two exchanges
+    return "";
   }
 
-  Exit stopped(const std::string& reason, std::size_t next) {
-    note(fmt::format("stopped by {} before row {} of {}: go on with --resume auto\n", reason, next + 1, rows_.size()));
+  Exit stopped(const std::string& how) {
+    save();
+    if (!missing_.empty()) note(missing_ + "\n");
+    note(fmt::format("stopped by {}: go on with --resume auto\n", how));
     return Exit::stopped;
   }
 
-  Outcome outcome_of(const config::DeckRow& row) {
+  /// On every rank, what rank 0 has decided after the outcomes of an earlier start.
+  std::vector<Action> agreed_actions() {
+    const auto watch = world_.watch("the outcomes of an earlier start", kPatience);
+    std::string letters;
+    on_root(world_, [&] {
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        const bool is_kept = outcomes_[i] && is_final(*outcomes_[i]);
+        letters += static_cast<char>(is_kept ? Action::keep : has_checkpoint(i) ? Action::go_on : Action::run);
+      }
+    });
+    letters = world_.broadcast(letters);
+    std::vector<Action> actions;
+    for (const char letter : letters) actions.push_back(static_cast<Action>(letter));
+    return actions;
+  }
+
+  /// Whether the row's folder holds a training that a signal stopped: of this row, as it stands in the deck.
+  bool has_checkpoint(std::size_t i) const {
+    const fs::path folder = rows_[i].settings.job.directory;
+    if (!outcomes_[i] || outcomes_[i]->code != Exit::stopped || settings_.experiment.job != config::JobKind::train ||
+        !io::newest_checkpoint(folder)) {
+      return false;
+    }
+    try {
+      return io::h5::File::open(folder / "run.h5").group("info").text("deck") == rows_[i].resolved;
+    } catch (const Failure& failure) {
+      note(fmt::format("{}: row {} starts anew\n", failure.what(), rows_[i].name));
+      return false;
+    }
+  }
+
+  void run_row(std::size_t i, Action action) {
+    const double earlier_s = action == Action::go_on && outcomes_[i] ? outcomes_[i]->seconds : 0;
+    if (action == Action::run) on_root(world_, [&] { fs::remove_all(rows_[i].settings.job.directory); });
+    outcomes_[i] = outcome_of(rows_[i], action == Action::go_on ? std::optional<std::string>("auto") : std::nullopt);
+    outcomes_[i]->seconds += earlier_s;
+    note(outcomes_[i]->code == Exit::finished
+             ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcomes_[i]->seconds)
+             : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1, static_cast<int>(outcomes_[i]->code),
+                           outcomes_[i]->reason));
+  }
+
+  Outcome outcome_of(const config::DeckRow& row, const std::optional<std::string>& resume) {
     Outcome outcome;
     const double start_s = events::now_s();
     try {
       const config::Deck deck{row.settings, row.resolved, context_.deck.path, {}};
       together(world_, [&] { config::check_build(row.settings, train::this_build()); });
-      outcome.code = run_job({deck, std::nullopt, context_.command, world_});
-      if (outcome.code == Exit::stopped) outcome.reason = "stopped on a limit or a signal";
+      outcome.code = run_job({deck, resume, context_.command, world_});
+      if (outcome.code == Exit::stopped) {
+        const std::string signal = agreed(arrived_signal());
+        outcome.reason = signal.empty() ? kStoppedByItsLimit : "stopped by " + signal;
+      }
     } catch (const std::exception& caught) {
       const Failure failure = failure_of(world_, caught);
       const bool is_common = world_.size() == 1 || dynamic_cast<const CollectiveFailure*>(&caught) != nullptr;
@@ -159,27 +234,6 @@ class ExperimentRun {
     Kokkos::fence();
     outcome.seconds = events::now_s() - start_s;
     return outcome;
-  }
-
-  bool is_chosen(const std::string& name) const {
-    const std::vector<std::string>& only = settings_.experiment.only;
-    return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
-  }
-
-  /// Whether the row is not to run: on every rank what rank 0 has read.
-  bool is_kept(std::size_t i) {
-    const auto found = finished_.find(rows_[i].resolved);
-    const std::string mine = found == finished_.end() || !is_final(found->second.code)
-                                 ? ""
-                                 : fmt::format("{} {} {}", static_cast<int>(found->second.code), found->second.seconds,
-                                               found->second.reason);
-    const std::string text = world_.broadcast(mine);
-    if (text.empty()) return false;
-    const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
-    outcomes_[i] = Outcome{static_cast<Exit>(std::stoi(text)), text.substr(second + 1),
-                           std::stod(text.substr(first + 1, second - first - 1))};
-    note(fmt::format("--- row {} of {}: {} has run\n", i + 1, rows_.size(), rows_[i].name));
-    return true;
   }
 
   std::string summary() const {
@@ -197,31 +251,41 @@ class ExperimentRun {
 
   // --- the file ------------------------------------------------------------------------------------------------------
 
-  /// The rows that an earlier start has finished, by their resolved decks.
-  void read_finished() {
+  /// The outcomes of rows that an earlier start has run with the same resolved decks. For rank 0.
+  void read_outcomes() {
     std::error_code error;
     if (!fs::exists(path(), error)) return;
     const io::h5::File file = io::h5::File::open(path());
-    const io::h5::Group info = file.group("info");
-    if (!info.has_attribute("format") || info.text("format") != "tessera-experiment" ||
-        info.integer("format_version") != kFormatVersion) {
+    if (!holds_experiment(settings_.job.directory) || file.group("info").integer("format_version") != kFormatVersion) {
       throw Failure(Exit::files,
                     fmt::format("{} is not an experiment of this version: use another job.directory", path()));
     }
     const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings();
     const auto codes = file.dataset("exit_code").values<std::int64_t>();
     const auto seconds = file.dataset("seconds").values<double>();
+    std::map<std::string, Outcome> found;  // by resolved deck
     for (std::size_t i = 0; i < decks.size(); ++i) {
-      finished_[decks[i]] = {static_cast<Exit>(codes[i]), reasons[i], seconds[i]};
+      found[decks[i]] = {static_cast<Exit>(codes[i]), reasons[i], seconds[i]};
+    }
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const auto same = found.find(rows_[i].resolved);
+      if (same != found.end()) outcomes_[i] = same->second;
     }
   }
 
-  /// Writes the rows that have run. For rank 0.
-  void write() const {
+  void save() {
+    const auto watch = world_.watch("the file of the experiment", kPatience);
+    on_root(world_, [&] { write(); });
+  }
+
+  /// Writes the rows that have run, and notes what they lack. Nothing if none has. For rank 0.
+  void write() {
+    missing_.clear();
     std::vector<std::size_t> ran;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       if (outcomes_[i]) ran.push_back(i);
     }
+    if (ran.empty()) return;
     replace_file(path(), [&](io::h5::File& file) {
       write_info(file);
       std::vector<std::int64_t> numbers, codes;
@@ -249,7 +313,7 @@ class ExperimentRun {
 
   void write_info(io::h5::File& file) const {
     io::h5::Group info = file.make_group("info");
-    info.set_attribute("format", "tessera-experiment");
+    info.set_attribute("format", kExperimentFormat);
     info.set_attribute("format_version", kFormatVersion);
     info.set_attribute("version", build_info::version());
     info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
@@ -287,26 +351,34 @@ class ExperimentRun {
   }
 
   void write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
-                    const std::vector<std::size_t>& ran) const {
+                    const std::vector<std::size_t>& ran) {
     const config::Recorded recorded = *config::parse_recorded(entry);
     std::vector<Quantity> quantities(ran.size());
     std::size_t width = 1;
     const Quantity* known = nullptr;
-    fs::path lacking;  // file of a row whose job has no such dataset: another row's may
+    std::string why;       // the first row that finished lacks it
+    bool is_sure = false;  // that it should have it
     for (std::size_t n = 0; n < ran.size(); ++n) {
       const config::Job& job = rows_[ran[n]].settings.job;
       if (config::file_of(job.kind).empty()) continue;
       const fs::path result = fs::path(job.directory) / config::file_of(job.kind);
-      if (outcomes_[ran[n]]->code != Exit::finished && !fs::exists(result)) continue;
-      if (jobs_differ_ && !has_quantity(result, recorded)) {
-        lacking = result;
+      const bool has_finished = outcomes_[ran[n]]->code == Exit::finished;
+      if (!has_finished && !fs::exists(result)) continue;
+      try {
+        quantities[n] = read_quantity(result, recorded);
+      } catch (const Failure& failure) {
+        if (failure.code() != Exit::files) throw;
+        if (has_finished && why.empty()) why = failure.what();
+        is_sure = is_sure || !jobs_differ_ || !fs::exists(result);
         continue;
       }
-      quantities[n] = read_quantity(result, recorded);
       known = &quantities[n];
       width = std::max({width, quantities[n].numbers.size(), quantities[n].texts.size()});
     }
-    if (known == nullptr && !lacking.empty() && ran.size() == rows_.size()) read_quantity(lacking, recorded);  // throws
+    // Of several kinds of jobs one may have what the others lack.
+    if (!why.empty() && missing_.empty() && (is_sure || (known == nullptr && ran.size() == rows_.size()))) {
+      missing_ = fmt::format("{}\nThe rows that have run are in {}: --resume auto keeps them", why, path());
+    }
     const bool is_text = known != nullptr && known->is_text;
     const std::string units = known != nullptr ? known->units : "1";
     const std::string description = known != nullptr ? known->description : "no row has it";
@@ -339,8 +411,8 @@ class ExperimentRun {
     return row.settings.job.kind != rows_.front().settings.job.kind;
   });
   std::optional<RunDirectory> directory_;
-  std::map<std::string, Outcome> finished_;       // of an earlier start, by resolved deck; rank 0
-  std::vector<std::optional<Outcome>> outcomes_;  // of each row, once it has one
+  std::vector<std::optional<Outcome>> outcomes_;  // of each row, once it has one; those of an earlier start on rank 0
+  std::string missing_;                           // what a row that finished lacks of experiment.record; rank 0
 };
 
 }  // namespace

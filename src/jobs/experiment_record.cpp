@@ -59,10 +59,6 @@ double statistic_of(Statistic statistic, const std::vector<double>& all) {
   throw std::logic_error("statistic_of: not a statistic of one number");
 }
 
-bool has_quantity(const std::filesystem::path& path, const config::Recorded& recorded) {
-  return io::h5::File::open(path).has(recorded.path);
-}
-
 Quantity read_quantity(const std::filesystem::path& path, const config::Recorded& recorded) {
   const io::h5::File file = io::h5::File::open(path);
   if (!file.has(recorded.path)) {

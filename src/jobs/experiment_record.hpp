@@ -20,9 +20,6 @@ struct Quantity {
 /// Of the numbers that are not NaN; NaN if there are none. `std` is that of a sample: 0 for one number.
 double statistic_of(config::Statistic statistic, const std::vector<double>& numbers);
 
-/// Whether the file has the dataset. Throws Failure(Exit::files) if it cannot be opened.
-bool has_quantity(const std::filesystem::path& file, const config::Recorded& recorded);
-
 /// Throws Failure(Exit::files) if the file or the dataset is missing, or if numbers are asked of a text.
 Quantity read_quantity(const std::filesystem::path& file, const config::Recorded& recorded);
 

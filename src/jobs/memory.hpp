@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 
+#include "config/settings.hpp"
 #include "memory/layout.hpp"
 #include "parallel/world.hpp"
+#include "train/plan.hpp"
 
 namespace tessera::jobs {
 
@@ -16,6 +18,14 @@ struct MemoryShare {
 };
 MemoryShare share_of_memory(parallel::World& world);
 
+/// The same for a plan of `settings`: on a GPU, `held` is what the plan counts of the collectives' buffers, as far as
+/// this process has taken that much since the first call, in this or an earlier row or job.
+MemoryShare share_of_plan(parallel::World& world, const config::Settings& settings);
+
+/// Bytes of the GPU's memory that were free at the first call in this process, those of the collectives' buffers
+/// included; a host's free memory where it computes.
+std::int64_t free_at_start(parallel::World& world);
+
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
 std::int64_t available_bytes(const MemoryShare& share = {});
 
@@ -24,6 +34,11 @@ bool fits(const memory::Layout& layout, const MemoryShare& share);
 
 /// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
+
+/// Advice for require_memory: which smaller micro-batch, with recomputation if need be, makes a plan of `settings` for
+/// `ranks` ranks fit.
+std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, int ranks,
+                           const MemoryShare& share);
 
 /// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has left,
 /// where they compute on GPUs.

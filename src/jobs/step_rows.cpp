@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "jobs/bench.hpp"
@@ -16,22 +15,12 @@ namespace {
 
 using Exec = kernels::Device;
 
-/// Buffers that a plan counts and that the rank already holds: the collectives keep those of earlier rows.
-MemoryShare share_of_row(const config::Settings& settings, std::int64_t free_at_start, parallel::World& world) {
-  MemoryShare share = share_of_memory(world);
-  if constexpr (!kernels::kIsHost<Exec>) {
-    const train::CollectivesBytes counted = train::collectives_bytes(settings.parallel, world.size());
-    const std::int64_t taken = free_at_start - kernels::device_info<Exec>().free_bytes;
-    share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
-  }
-  return share;
-}
-
 }  // namespace
 
 StepRows::StepRows(const Context& context) : world_(context.world), free_at_start_(0) {
   if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
   free_at_start_ = kernels::device_info<Exec>().free_bytes + world_.collectives().device_bytes();
+  free_at_start(world_);  // noted, before a row takes memory
 }
 
 void StepRows::prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned,
@@ -40,8 +29,7 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
   together(world_, [&] {
     row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world_.size()));
     planned(*row.plan);
-    require_memory(row.plan->layout, share_of_row(settings, free_at_start_, world_),
-                   "\nsmaller batches or models need less");
+    require_memory(row.plan->layout, share_of_plan(world_, settings), "\nsmaller batches or models need less");
     require_pinned_memory(row.plan->layout, world_);
     open_data(settings, row);
   });
@@ -56,8 +44,7 @@ void StepRows::prepare_forward(const config::Settings& settings,
   together(world_, [&] {
     row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size()));
     planned(*row.forward_plan);
-    require_memory(row.forward_plan->layout, share_of_row(settings, free_at_start_, world_),
-                   "\nsmaller batches or models need less");
+    require_memory(row.forward_plan->layout, share_of_plan(world_, settings), "\nsmaller batches or models need less");
     open_data(settings, row);
     if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
       throw Failure(

@@ -39,6 +39,15 @@ void stop_on_signal() {
   if (received != 0) throw Failure(Exit::stopped, "stopped by a signal");
 }
 
+std::string arrived_signal() {
+  switch (received) {
+    case 0: return "";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGTERM: return "SIGTERM";
+    default: return "SIGINT";
+  }
+}
+
 StopRequest::StopRequest(double time_limit_s, std::string key)
     : start_(std::chrono::steady_clock::now()), time_limit_s_(time_limit_s), key_(std::move(key)) {
   remember_signals();
@@ -47,8 +56,7 @@ StopRequest::StopRequest(double time_limit_s, std::string key)
 bool StopRequest::is_due() const { return !reason().empty(); }
 
 std::string StopRequest::reason() const {
-  if (received == SIGUSR1) return "SIGUSR1";
-  if (received != 0) return received == SIGTERM ? "SIGTERM" : "SIGINT";
+  if (received != 0) return arrived_signal();
   const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return time_limit_s_ > 0 && elapsed_s >= time_limit_s_ ? key_ : "";
 }

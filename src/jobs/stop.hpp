@@ -20,6 +20,9 @@ void end_on_signals();
 /// on one rank, which an experiment runs. Ranks would not agree on when.
 void stop_on_signal();
 
+/// The name of the signal that has arrived on this rank, such as "SIGTERM"; "" if none has.
+std::string arrived_signal();
+
 class StopRequest {
  public:
   /// 0: no limit; `key` is the deck's for it. Installs the handlers again, in case a library has replaced them.

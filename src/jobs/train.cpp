@@ -64,8 +64,14 @@ class TrainingRun {
     return how;
   }
 
-  /// Flushes the trace to its file and closes it.
-  void close_trace() { trace_.reset(); }
+  /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
+  /// GPU (exit 7) that could wait for ever. Collective.
+  void close(Exit code) {
+    trace_.reset();
+    if (code == Exit::hang) return;
+    disconnect();
+    world_.leave_together();
+  }
 
  private:
   // --- before step 0 -------------------------------------------------------------------------------------------------
@@ -84,8 +90,9 @@ class TrainingRun {
                      transport.empty() ? "" : "\ntransport  " + transport, train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     together(world_, [&] {
-      const MemoryShare share = share_of_memory(world_);
-      if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(share));
+      const MemoryShare share = share_of_plan(world_, settings_);
+      if (!fits(plan_->layout, share))
+        require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_.size(), share));
       require_pinned_memory(plan_->layout, world_);
     });
     together(world_, [&] {
@@ -167,30 +174,6 @@ class TrainingRun {
                       "one of them in another job.directory\n",
                       abandoned->string()));
     }
-  }
-
-  std::string what_would_fit(const MemoryShare& available) const {
-    std::string text = "\nwhat would fit:";
-    config::Settings smaller = settings_;
-    const std::int64_t share = plan_->batch.sequences_of(0);
-    const bool wants_one_micro_step = settings_.precision.gradients == config::GradientPrecision::bf16;
-    const bool is_any_legal = settings_.parallel.allow_uneven;  // then halving suffices; else divisors only
-    for (std::int64_t micro = plan_->batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
-      if (wants_one_micro_step || (share % micro != 0 && !is_any_legal)) continue;
-      smaller.train.micro_batch_size = micro;
-      if (fits(train::plan_training(smaller, plan_->options.dtype, world_.size()).layout, available)) {
-        return text + fmt::format(" train.micro_batch_size={}", micro);
-      }
-    }
-    smaller.train.micro_batch_size = wants_one_micro_step ? settings_.train.micro_batch_size : 1;
-    smaller.train.checkpoint_activations = 1;
-    const train::Plan least = train::plan_training(smaller, plan_->options.dtype, world_.size());
-    const char* micro = wants_one_micro_step ? "" : " train.micro_batch_size=1";
-    if (fits(least.layout, available)) return text + micro + " train.checkpoint_activations=1";
-    return text +
-           fmt::format(" nothing:{} train.checkpoint_activations=1 needs {}{}", micro,
-                       memory::readable_bytes(least.layout.total_bytes()),
-                       wants_one_micro_step ? "; precision.gradients=\"fp32\" allows smaller micro-batches" : "");
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------
@@ -371,7 +354,7 @@ class TrainingRun {
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
   void disconnect() {
     const auto watch = world_.watch("the end of the run", kPatience);
-    trainer_->disconnect();
+    if (trainer_) trainer_->disconnect();
     world_.barrier();
   }
 
@@ -508,7 +491,7 @@ Exit train(const Context& context) {
   try {
     return run.run();
   } catch (const CollectiveFailure& failure) {
-    run.close_trace();  // no rank waits for another here: slow files are harmless
+    run.close(failure_of(context.world, failure).code());
     leave_with(context.world, failure);
     throw;
   } catch (const std::exception& caught) {

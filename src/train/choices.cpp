@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "config/experiment.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
@@ -44,6 +47,28 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
     case config::AllReduceMethod::copy_engine: options.all_reduce = parallel::TransferMethod::copy_engine; break;
   }
   return options;
+}
+
+parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks) {
+  const auto first = std::find_if(deck.rows.begin(), deck.rows.end(), [&](const config::DeckRow& row) {
+    return config::is_chosen(deck.settings.experiment, row.name);
+  });
+  return collectives_of(first == deck.rows.end() ? deck.settings.parallel : first->settings.parallel, ranks);
+}
+
+void require_same_method(const config::Deck& deck, int ranks) {
+  if (deck.settings.parallel.all_reduce != config::AllReduceMethod::automatic) return;
+  std::string with, without;  // names of rows
+  for (const config::DeckRow& row : deck.rows) {
+    if (!config::is_chosen(deck.settings.experiment, row.name)) continue;
+    (forms_groups(row.settings.parallel, ranks) ? with : without) = row.name;
+  }
+  if (with.empty() || without.empty()) return;
+  throw Failure(Exit::usage,
+                fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
+                            "would choose another method for each, but all rows share their communicators: set "
+                            "parallel.all_reduce = \"ring\", or run them one by one (experiment.only)",
+                            ranks, with, without));
 }
 
 kernels::GemmMath math_of(config::Precision precision) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "config/availability.hpp"
+#include "config/deck.hpp"
 #include "config/settings.hpp"
 #include "model/activations.hpp"
 #include "model/generate.hpp"
@@ -35,6 +36,14 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
 model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype dtype, std::int64_t head_width,
                                         const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
+
+/// The same for a deck: an experiment's are those of its first row that experiment.only lets run.
+parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
+
+/// An experiment's rows share their communicators.
+/// Throws  Failure(Exit::usage) if parallel.all_reduce is "auto", and ranks form groups (parallel.shard_ranks) in some of
+///         the rows that experiment.only lets run and not in others: each would have a method of its own.
+void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"

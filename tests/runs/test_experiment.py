@@ -7,7 +7,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
 
 MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
 ROWS = f"""
@@ -94,6 +94,14 @@ class Rows(RunTest):
         self.assertEqual(list(found["exit_code"]), [FINISHED] * 2 + [OUT_OF_MEMORY] * 2 + [FINISHED] * 2)
         self.assertEqual(found["record/steps/loss"].shape, (6, 2))
 
+    def test_rows_run_after_one_that_fails_in_its_steps_on_two_ranks(self):
+        deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', "optimizer.learning_rate = [1e-3, 100.0]")
+                         .replace("steps = 4", "steps = 30") + "[optimizer]\nclip_norm = 0\nwarmup_steps = 0\n")
+        self.run_deck(deck, "parallel.shard=parameters", f"job.directory={self.directory}", ranks=2)
+        found = contents(self.directory)
+        self.assertEqual(list(found["exit_code"]), [FINISHED, NUMBERS, OUT_OF_MEMORY, OUT_OF_MEMORY, FINISHED, NUMBERS])
+        self.assertTrue(np.isfinite(found["record/steps/loss"][[0, 4]]).all())
+
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
         self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Go on after its finished rows")
@@ -167,6 +175,47 @@ repeats = 1
         self.run_deck(deck, 'experiment.record=["nothing"]', "--resume", "auto", code=FILES, says="has no dataset nothing")
 
 
+    def test_a_wrong_name_to_record_costs_no_row(self):
+        only = 'experiment.only=["small_fp32", "small_bf16"]'
+        entries = 'experiment.record=["steps/nothing:last", "steps/loss:last"]'
+        result = self.run_deck(self.rows, only, entries, code=FILES, says=["has no dataset steps/nothing", "--resume auto keeps them"])
+        self.assertEqual(result.out.count(" took "), 2, str(result))
+        found = contents(self.directory)
+        self.assertEqual(list(found["name"]), NAMES[:2])
+        self.assertTrue(np.isnan(found["record/steps/nothing:last"]).all())
+        self.assertTrue(np.isfinite(found["record/steps/loss:last"]).all())
+        again = self.run_deck(self.rows, only, "--resume", "auto")
+        self.assertEqual(again.out.count(" has run\n"), 2)
+
+    def test_outcomes_of_rows_that_are_not_chosen_stay(self):
+        deck = self.deck(ROWS.replace("[model]\n", "[data]\nsource = \"text\"\npath = \"corpus.txt\"\n[model]\n", 1)
+                         .replace("vocab_size = 64", "vocab_size = 257"))
+        where = f"job.directory={self.directory}"
+        self.run_deck(deck, where, 'experiment.only=["small_fp32", "small_bf16"]')  # there is no such file
+        (self.folder / "corpus.txt").write_text("words and words again. " * 400)
+        self.run_deck(deck, where, 'experiment.only=["small_bf16"]', "--resume", "auto")
+        found = contents(self.directory)
+        self.assertEqual(list(found["name"]), NAMES[:2])
+        self.assertEqual(list(found["exit_code"]), [FILES, FINISHED])
+        self.run_deck(deck, where, 'experiment.only=["small_fp32"]', "--resume", "auto")
+        self.assertEqual(list(contents(self.directory)["exit_code"]), [FINISHED] * 2)
+
+    def test_overwrite_leaves_what_is_not_of_an_experiment(self):
+        folder = self.folder / "mine"
+        (folder / "rows/0001_small_fp32").mkdir(parents=True)
+        notes = [folder / "rows/0001_small_fp32/notes.txt", folder / "rows/table.csv", folder / "experiment.h5"]
+        for path in notes:
+            path.write_text("mine")
+        self.train("mine", "train.steps=1", "job.overwrite=true")
+        for path in notes:
+            self.assertEqual(path.read_text(), "mine")
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]')
+        (self.directory / "rows/table.csv").write_text("mine")
+        self.train("runs/rows", "train.steps=1", "job.overwrite=true")
+        self.assertFalse((self.directory / "experiment.h5").exists())
+        self.assertEqual([path.name for path in (self.directory / "rows").iterdir()], ["table.csv"])
+
+
 class Questions(RunTest):
     def test_every_row_is_checked_before_the_first_runs(self):
         deck = self.deck(ROWS.replace("num_heads = 64", "num_heads = 100"))
@@ -207,6 +256,38 @@ class Stops(RunTest):
                 again = self.run_deck(deck, where, "train.steps=2", "--resume", "auto")
                 self.assertNotIn(" has run\n", again.out)
                 self.assertEqual(list(contents(self.folder / str(number))["name"]), NAMES)
+
+    def test_a_stopped_row_goes_on_and_rows_that_have_run_stay(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 3000"))
+        where = self.folder / "stopped"
+        own = (f"job.directory={where}",)
+        self.run_deck(deck, *own, 'experiment.only=["last_bf16"]')  # the last one of all
+        for row in NAMES[0], NAMES[1]:  # the only row of its launch, so the last one
+            job = self.start(deck, *own, f'experiment.only=["{row}"]', "--resume", "auto")
+            self.wait_until(lambda job=job: "ms/step" in job.printed(), "the first steps", job)
+            os.kill(job.process.pid, signal.SIGTERM)
+            result = job.wait()
+            self.assertEqual(result.code, STOPPED, str(result))
+            self.assertIn("stopped by SIGTERM after the last row", result.out)
+        found = contents(where)
+        self.assertEqual(list(found["name"]), [*NAMES[:2], "last_bf16"])
+        self.assertEqual(list(found["exit_code"]), [STOPPED, STOPPED, FINISHED])
+        again = self.run_deck(deck, *own, f'experiment.only={NAMES[:2]}', "--resume", "auto")
+        self.assertEqual(again.out.count("goes on\n"), 2, str(again))
+        found = contents(where)
+        self.assertEqual(list(found["exit_code"]), [FINISHED] * 3)
+        self.assertTrue(np.isfinite(found["record/steps/loss"]).all())
+        self.assertEqual(found["record/steps/loss"].shape, (3, 3000))
+        with h5py.File(where / f"rows/0001_{NAMES[0]}/run.h5", "r") as file:
+            self.assertEqual(file["info"].attrs["attempts"], 2)
+
+    def test_a_row_that_its_own_limit_ended_has_run(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))
+        only = 'experiment.only=["small_fp32"]'
+        self.run_deck(deck, only)
+        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        again = self.run_deck(deck, only, "--resume", "auto")
+        self.assertIn("small_fp32 has run\n", again.out)
 
     def test_a_second_interrupt_does_not_wait(self):
         job = self.start(self.deck(ROWS), "train.steps=1000000", "trace.every_steps=1000000")

@@ -392,6 +392,25 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
 
+TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_communicators) {
+  config::Deck deck;
+  for (const std::int64_t shard_ranks : {0, 2}) {
+    config::DeckRow row{"shard_" + std::to_string(shard_ranks), {}, {}, ""};
+    row.settings.parallel.shard = config::Shard::parameters;
+    row.settings.parallel.shard_ranks = shard_ranks;
+    deck.rows.push_back(row);
+  }
+  EXPECT_NO_THROW(require_same_method(deck, 2));
+  EXPECT_THROW(require_same_method(deck, 4), Failure);
+  EXPECT_FALSE(collectives_of(deck, 4).forms_groups);
+  deck.settings.experiment.only = {"shard_2"};
+  EXPECT_NO_THROW(require_same_method(deck, 4));
+  EXPECT_TRUE(collectives_of(deck, 4).forms_groups) << "those of the row that runs, not of the deck";
+  deck.settings.experiment.only = {};
+  deck.settings.parallel.all_reduce = config::AllReduceMethod::ring;
+  EXPECT_NO_THROW(require_same_method(deck, 4));
+}
+
 /// Copy engines serve all ranks together, and each group has a communicator of its own.
 TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buffer) {
   config::Settings deck = tuned_gpu_deck();
