@@ -22,7 +22,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch_worker import ADAMW, BACKENDS, Training, sdpa_kernel, serve, spaced
+from torch_worker import ADAMW, BACKENDS, Training, queued, sdpa_kernel, serve, spaced
 
 RANK, RANKS, LOCAL_RANK = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 IS_GPU = os.environ["BACKEND"] == "nccl"
@@ -69,13 +69,7 @@ def times_of(call, repeats):
             seconds.append(time.perf_counter() - begin)
         return seconds
     call()  # the queue that the first counted call finds
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
-    for first, last in marks:
-        first.record()
-        call()
-        last.record()
-    torch.cuda.synchronize()
-    return [1e-3 * first.elapsed_time(last) for first, last in marks]
+    return [1e-3 * ms for ms in queued(call, repeats)]
 
 
 def comm(request):

@@ -43,13 +43,18 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
     if once_s * repeats > row_limit_s:
         repeats = max(1, int(row_limit_s / once_s))
     call()  # so that the first counted call finds the queue busy
+    return statistics.median(queued(call, repeats))
+
+
+def queued(call, repeats):
+    """Milliseconds of each call, by events around it, all in the queue."""
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for first, last in marks:
         first.record()
         call()
         last.record()
     torch.cuda.synchronize()
-    return statistics.median(first.elapsed_time(last) for first, last in marks)
+    return [first.elapsed_time(last) for first, last in marks]
 
 
 def spaced(call, repeats, warmup):

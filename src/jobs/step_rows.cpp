@@ -19,7 +19,7 @@ using Exec = kernels::Device;
 
 StepRows::StepRows(const Context& context) : world_(context.world), free_at_start_(0) {
   if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
-  free_at_start_ = kernels::device_info<Exec>().free_bytes + world_.collectives().device_bytes();
+  free_at_start_ = free_now(world_);
   free_at_start(world_);  // noted, before a row takes memory
 }
 

@@ -94,9 +94,8 @@ KOKKOS_FUNCTION void Flash1Forward<Exec, Scalar, kSteps>::operator()(const Membe
       team.team_barrier();  // scores are complete
 
       // 5. m', P' = exp(S - m'), l'; then m_new, l_new and the factors of out       (lines 10, 11)
-      const auto keys_seen = [&](int i) {
-        const int last = first + i + diagonal - first_key;  // the last key seen, counted from the tile's first
-        return !task.causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
+      const auto keys_seen = [&](int i) {  // of this tile's
+        return ladder::keys_seen(task.causal, first + i + diagonal - first_key, keys);
       };
       const auto update = [&](int i, Real tile_top, Real tile_sum) {
         const Real top = task.lse(b, h, first + i), sum = running_sum(b, h, first + i);

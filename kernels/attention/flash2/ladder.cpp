@@ -42,8 +42,7 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
   const int b = team.league_rank() / tiles / task.q.extent_int(1);
   const int queries = Tq - first < query_tile ? Tq - first : query_tile;
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
-  const int last_key = first + queries - 1 + diagonal;
-  const int all_keys = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+  const int all_keys = ladder::keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
 
   const ladder::Pads at = Steps::pads(query_tile, key_tile, D);
   Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), ladder::kPacketBytes));
@@ -77,9 +76,8 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
     team.team_barrier();  // scores are complete
 
     // 4. m_new, P = exp(S - m_new), l_new
-    const auto keys_seen = [&](int i) {
-      const int last = first + i + diagonal - first_key;  // the last key seen, counted from the tile's first
-      return !task.causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
+    const auto keys_seen = [&](int i) {  // of this tile's
+      return ladder::keys_seen(task.causal, first + i + diagonal - first_key, keys);
     };
     const auto update = [&](int i, Real new_top, Real tile_sum) {
       keep[i] = fast_exp(top[i] - (new_top == Real(-HUGE_VAL) ? Real(0) : new_top));
