@@ -1,17 +1,30 @@
 # tessera_test(unit.kernels.rmsnorm SOURCES test_rmsnorm.cpp LIBRARIES tessera_kernels [RANKS 1 2 3] [LABELS slow])
+# tessera_test(unit.io.h5 WITHOUT_KOKKOS SOURCES test_h5.cpp LIBRARIES tessera_io)
 #
 # Makes one executable. Without RANKS every case of it is a ctest entry of its own, named <name>.<suite>.<case>;
 # with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>; one that needs more GPUs
 # than there are says so and counts as skipped.
+#
+# WITHOUT_KOKKOS: neither the test nor its libraries include Kokkos, so that in a CUDA build the host's compiler alone
+# compiles it, in half the time.
 include(GoogleTest)
 
 function(tessera_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "WITHOUT_KOKKOS" "" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   string(REPLACE "." "_" target "test.${name}")
   math(EXPR limit "300 * ${TESSERA_TEST_PATIENCE}")    # seconds
   math(EXPR limit_of_ranks "600 * ${TESSERA_TEST_PATIENCE}")
   add_executable(${target} ${arg_SOURCES})
-  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} tessera_test_support)
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+  if(arg_WITHOUT_KOKKOS)
+    target_link_libraries(${target} PRIVATE tessera_flags tessera::gtest)
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  else()
+    target_link_libraries(${target} PRIVATE tessera_test_support)
+  endif()
+  if(TESSERA_CUDA)
+    target_compile_options(${target} PRIVATE -O1)  # what counts lies in the libraries
+  endif()
   target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS} TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   string(REGEX REPLACE "\\..*" "" kind "${name}")
   if(arg_RANKS)
@@ -23,7 +36,7 @@ function(tessera_test name)
         SKIP_REGULAR_EXPRESSION "needs [0-9]+ GPUs, found")
     endforeach()
   else()
-    target_link_libraries(${target} PRIVATE tessera_test_main)
+    target_link_libraries(${target} PRIVATE $<IF:$<BOOL:${arg_WITHOUT_KOKKOS}>,tessera_test_main_plain,tessera_test_main>)
     gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
       PROPERTIES LABELS "${kind};${arg_LABELS}" TIMEOUT ${limit})
   endif()
