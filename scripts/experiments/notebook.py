@@ -24,6 +24,15 @@ def tables(results):
                     for row in results.rows]
     for row in with_file:
         yield ["kernel", "calls", "ms", "% of all"], [[label, calls, 1e3 * seconds, 100 * share] for label, calls, seconds, share in kernels_of(row, 10)]
+        prompt, generated = sample_of(row)
+        yield ["prompt, tokens", "generated"], [[" ".join(map(str, prompt)), " ".join(map(str, generated))]]
+
+
+def sample_of(row):
+    """(tokens of the prompt, generated ones) that the run ended with."""
+    with row.file() as file:
+        tokens, is_prompt = (file[f"sample/{name}"][...] for name in ("token", "is_prompt"))
+    return tokens[is_prompt == 1], tokens[is_prompt == 0]
 
 
 def vocabulary(row):

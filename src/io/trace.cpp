@@ -143,6 +143,14 @@ void Trace::set_kernels(std::vector<KernelRow> kernels) {
   has_unwritten_ = true;
 }
 
+void Trace::set_sample(std::span<const int> prompt, std::span<const int> generated) {
+  sample_.assign(prompt.begin(), prompt.end());
+  sample_.insert(sample_.end(), generated.begin(), generated.end());
+  is_prompt_.assign(sample_.size(), 0);
+  std::fill_n(is_prompt_.begin(), prompt.size(), std::uint8_t{1});
+  has_unwritten_ = true;
+}
+
 void Trace::flush_if_due() {
   if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_))
     flush();
@@ -304,6 +312,10 @@ void Trace::write(const std::filesystem::path& path) const {
   comm.add("step", column(comm_, &CommRow::step), kStep);
   comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
 
+  Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
+  sample.add("token", sample_, {"1", "number of the token"});
+  sample.add("is_prompt", is_prompt_, {"1", "1: of the prompt, 0: generated"});
+
   file.close();
 }
 
@@ -378,6 +390,11 @@ void Trace::load(std::int64_t resumed_step) {
   for (std::size_t i = 0; i < operation.size(); ++i) {
     comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i),
                      comm_step.at(i), comm_attempt.at(i)});
+  }
+
+  if (file.has("sample")) {  // absent from older files
+    sample_ = file.dataset("sample/token").values<std::int32_t>();
+    is_prompt_ = file.dataset("sample/is_prompt").values<std::uint8_t>();
   }
 }
 

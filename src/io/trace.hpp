@@ -8,6 +8,7 @@
 ///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, dtype, step, attempt [event]
 ///   /memory/peaks    [phase, category] largest live bytes; category "total" is the peak of the sum
 ///   /comm/*          operation, label, bytes, start, end, exposed, step, attempt [call]
+///   /sample/*        token, is_prompt [position]: what the trained model generated last (train.sample_tokens)
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
 /// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
@@ -62,7 +63,8 @@ class Trace final : public events::Listener {
   Trace& operator=(const Trace&) = delete;
 
   void add(const StepRecord&);
-  void set_kernels(std::vector<KernelRow>);  // replaces /kernels
+  void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels
+  void set_sample(std::span<const int> prompt, std::span<const int> generated);  // replaces /sample; tokens
   /// Whether reports become rows of /events, /memory/events and /comm; initially off. Live bytes and peaks are tracked
   /// either way; on switching on, changes since the last row become one "(not recorded)" row per category.
   void record_events(bool is_recording);
@@ -120,6 +122,8 @@ class Trace final : public events::Listener {
   std::vector<RegionRow> regions_;
   std::vector<MemoryRow> memory_;
   std::vector<CommRow> comm_;
+  std::vector<std::int32_t> sample_;     // tokens
+  std::vector<std::uint8_t> is_prompt_;  // of sample_
 
   std::vector<std::string> categories_, phases_;  // in order of appearance; categories_[0] is "total"
   std::vector<std::int64_t> live_;                // [category] bytes live now

@@ -435,6 +435,10 @@ class TrainingRun {
     if (plan_->sharing.is_sharded()) options.begins_pass = [&] { agree(begins_pass); };
     const std::vector<int> sample = trainer_->generate(tokens, options);
     if (!was_cut) agree(is_whole);
+    if (trace_) {
+      trace_->set_sample(tokens, sample);
+      trace_->flush();
+    }
     for (const int token : sample) {
       if (!is_text)
         text += fmt::format(" {}", token);

@@ -120,6 +120,10 @@ class Training(RunTest):
         self.assertTrue(arrow)
         self.assertEqual((len(prompt.split()), len(sample.split())), (8, 12))
         self.assertTrue(all(0 <= int(token) < 64 for token in prompt.split() + sample.split()))
+        with h5py.File(self.folder / "tokens/run.h5") as run:
+            tokens, is_prompt = run["sample/token"][...], run["sample/is_prompt"][...]
+        self.assertEqual(" ".join(map(str, tokens)), f"{prompt} {sample}".strip())
+        self.assertEqual(is_prompt.tolist(), [1] * 8 + [0] * 12)
 
     def test_generation_repeats_with_its_seed(self):
         text = self.folder / "text.txt"

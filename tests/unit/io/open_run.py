@@ -22,6 +22,7 @@ COLUMNS = {
     "events": "label start end rank stream step".split(),
     "memory/events": "time label bytes begin live_bytes phase category dtype step".split(),
     "comm": "operation bytes start end exposed step".split(),
+    "sample": "token is_prompt".split(),
 }
 
 with h5py.File(path, "r") as run:

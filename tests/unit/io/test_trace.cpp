@@ -175,6 +175,22 @@ TEST(Trace, resume_keeps_rows_up_to_the_step_and_cuts_the_later_ones) {
   EXPECT_EQ(open_with_python(folder / "run.h5", 7), 0);
 }
 
+TEST(Trace, the_latest_sample_outlives_a_resume) {
+  const ScratchFolder folder;
+  const std::vector<int> prompt = {7, 8}, generated = {9, 10, 11};
+  {
+    Trace trace(folder / "run.h5", kInfo, 0);
+    trace.set_sample(generated, prompt);
+    trace.set_sample(prompt, generated);
+    trace.flush();
+  }
+  Trace trace(folder / "run.h5", kInfo, 0, 0);
+  trace.flush();
+  EXPECT_THAT(integers(folder / "run.h5", "sample/token"), ElementsAre(7, 8, 9, 10, 11));
+  EXPECT_THAT(integers(folder / "run.h5", "sample/is_prompt"), ElementsAre(1, 1, 0, 0, 0));
+  EXPECT_EQ(open_with_python(folder / "run.h5", 0), 0);
+}
+
 TEST(Trace, resume_without_the_file_starts_empty) {
   const ScratchFolder folder;
   const Trace trace(folder / "run.h5", kInfo, 0, 6);
