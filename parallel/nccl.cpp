@@ -20,6 +20,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/out_of_memory.hpp"
 #include "kernels/cuda/event.hpp"
+#include "kernels/cuda/stream.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
@@ -33,24 +34,7 @@ namespace {
 
 using kernels::Device;
 using kernels::cuda::Event;
-
-class Stream {
- public:
-  explicit Stream(int priority) { CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-int highest_priority() {
-  int lowest = 0, highest = 0;
-  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  return highest;
-}
+using kernels::cuda::Stream;
 
 /// How NCCL sums the elements of `message`, for the transfer `what`.
 ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
@@ -139,7 +123,7 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
   Family& family() const { return *family_; }
-  const StreamLog& log() const { return log_; }
+  StreamLog& log() { return log_; }
 
   /// For calls between connected ranks, where a failure means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
@@ -184,7 +168,7 @@ class Communicator {
 
  private:
   Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder)
-      : stream_(highest_priority()),
+      : stream_(kernels::cuda::highest_priority()),
         clock_stream_(0),
         compute_(stream_),
         log_(recorder, stream_),
@@ -310,7 +294,7 @@ class NcclTransfer final : public Transfer {
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
-    comm_.log().start(name_, wire_.message().bytes());
+    comm_.log().start(begin_, name_, wire_.message().bytes());
     wire_.narrow(comm_.instance());
     if (engines_) {
       copies_->enqueue(comm_.instance());
@@ -322,9 +306,9 @@ class NcclTransfer final : public Transfer {
     } else {
       wire_.widen(comm_.instance());
     }
-    comm_.log().end();
     end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
+    comm_.log().end(end_);
     was_started_ = true;
     was_joined_ = false;
   }
