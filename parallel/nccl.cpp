@@ -274,13 +274,13 @@ class NcclTransfer final : public Transfer {
  public:
   NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message)
       : comm_(comm),
-        engines_(message.span.count > 0 ? engines : nullptr),
+        engines_(message.span.count > 0 && message.operation != Operation::broadcast ? engines : nullptr),
         operation_(message.operation),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
         name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(operation_ == Operation::all_gather ? message.part : own_part()),
-        type_(operation_ == Operation::all_gather ? ncclUint8 : summed_type_of(what_, wire_.message())) {
+        type_(sums() ? summed_type_of(what_, wire_.message()) : ncclUint8) {
     if (operation_ == Operation::all_gather) require_part_of(message.span);
     for (const Span& span : {message.span, message.wire, part_}) require_device_memory(what_, span);
   }
@@ -329,11 +329,12 @@ class NcclTransfer final : public Transfer {
   }
 
  private:
-  /// What this rank owns of what is summed.
+  bool sums() const { return operation_ == Operation::all_reduce || operation_ == Operation::reduce_scatter; }
+
+  /// What this rank owns of a sum or a broadcast.
   Span own_part() const {
     const Span& message = wire_.message();
-    if (operation_ == Operation::all_reduce) return message;
-    return place_in(message);
+    return operation_ == Operation::reduce_scatter ? place_in(message) : message;
   }
 
   /// This rank's place among the parts of `whole`.
@@ -368,6 +369,10 @@ class NcclTransfer final : public Transfer {
         return comm_.check(
             ncclAllGather(part_.data, whole.data, count(part_.bytes()), type_, comm_.get(), comm_.stream()),
             "ncclAllGather");
+      case Operation::broadcast:
+        return comm_.check(
+            ncclBroadcast(whole.data, whole.data, count(whole.bytes()), type_, 0, comm_.get(), comm_.stream()),
+            "ncclBroadcast");
     }
   }
 
@@ -377,7 +382,7 @@ class NcclTransfer final : public Transfer {
   std::string what_;    // "nccl all-reduce of grad.bucket.2"
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
-  Span part_;           // what this rank gives to an all-gather, or owns of what crosses the network
+  Span part_;           // what this rank gives to an all-gather, or owns of a sum or a broadcast
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
@@ -454,6 +459,10 @@ class NcclCollectives final : public Collectives {
     return make({.operation = Operation::all_gather, .span = whole, .part = part});
   }
 
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) override {
+    return make({.operation = Operation::broadcast, .span = span});
+  }
+
   std::unique_ptr<Collectives> make_group(int group) override {
     return std::make_unique<NcclCollectives>(*this, group);
   }
@@ -461,10 +470,8 @@ class NcclCollectives final : public Collectives {
   Device instance() const override { return comm_.instance(); }
 
   void broadcast(const Span& span) override {
-    require_device_memory("nccl broadcast of " + span.label, span);
-    comm_.check(ncclBroadcast(span.data, span.data, static_cast<std::size_t>(span.bytes()), ncclUint8, 0, comm_.get(),
-                              comm_.stream()),
-                "ncclBroadcast");
+    const std::unique_ptr<Transfer> transfer = make_broadcast(span);
+    transfer->start(instance());
     comm_.drain();
   }
 
