@@ -166,9 +166,7 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
       exec.fence();
       row.transfer = make_transfer(c.operation, collectives, whole);
     });
-    together(world, [&] {
-      row.transfer->connect();
-    });
+    together(world, [&] { row.transfer->connect(); });
   }
   // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
   const Work work = [&](const Exec& instance) {
