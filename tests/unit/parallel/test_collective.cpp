@@ -347,7 +347,7 @@ TEST(Collectives, broadcast_rank_0_in_every_dtype) {
 
 TEST(Collectives, a_broadcast_may_be_under_way_beside_a_sum_and_start_again) {
   TestWorld world;
-  std::vector<float> values(3'000'000), summed(300'000);
+  std::vector<float> values(1'000'000), summed(300'000);
   const auto broadcast = world.collectives().make_broadcast(span_of(values));
   const auto sum = test::connected_sum(world, span_of(summed));
   broadcast->connect();
