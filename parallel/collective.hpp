@@ -102,14 +102,16 @@ class Collectives {
   /// either outside `whole` or at its own place in it. Any dtype.
   virtual std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) = 0;
 
+  /// `span` becomes that of the group's rank 0. Any dtype.
+  virtual std::unique_ptr<Transfer> make_broadcast(const Span& span) = 0;
+
   /// The collectives of a subset of these ranks: those that pass the same `group`, in the same order. Collective.
   virtual std::unique_ptr<Collectives> make_group(int group) = 0;
 
   /// The instance on which asynchronous transfers run: what is started from it follows them. Otherwise the default one.
   virtual kernels::Device instance() const { return {}; }
 
-  /// Broadcasts the content on the group's rank 0; complete on return. Any dtype. The work that writes it must have
-  /// been fenced.
+  /// The same at once: complete on return. The work that writes the span must have been fenced.
   virtual void broadcast(const Span& span) = 0;
 
   /// A fault of another rank that the library has detected; empty: none. Callable from any thread.

@@ -67,16 +67,17 @@ class PeerArray {
   std::string fault_;
 };
 
-enum class Operation { all_reduce, reduce_scatter, all_gather };
+enum class Operation { all_reduce, reduce_scatter, all_gather, broadcast };
 
 /// As messages name it: "all-reduce".
 constexpr const char* name_of(Operation operation) {
   switch (operation) {
     case Operation::all_reduce: return "all-reduce";
     case Operation::reduce_scatter: return "reduce-scatter";
-    case Operation::all_gather: break;
+    case Operation::all_gather: return "all-gather";
+    case Operation::broadcast: break;
   }
-  return "all-gather";
+  return "broadcast";
 }
 
 class CopyEngineTransfer;

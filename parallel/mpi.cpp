@@ -119,7 +119,7 @@ struct Group {
 
 std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
 
-/// What the three transfers have in common: their pieces, and when they began and ended.
+/// What the transfers have in common: their pieces, and when they began and ended.
 class MpiTransfer : public Transfer, private InPieces {
  public:
   ~MpiTransfer() override { queue_->forget(*this); }
@@ -332,6 +332,28 @@ class MpiAllGather final : public MpiTransfer {
   Bytes part_, whole_;
 };
 
+class MpiBroadcast final : public MpiTransfer {
+ public:
+  MpiBroadcast(const Span& span, const Group& group)
+      : MpiTransfer("broadcast", span.label, span.bytes(), group), message_(span) {
+    const std::int64_t most = message_.is_reachable() ? kMaxBytes : kPieceBytes;
+    cut(span.bytes(), most, message_.is_reachable() ? 0 : std::min(most, span.bytes()));
+  }
+
+ private:
+  void send(std::int64_t first, int count, char* staging, MPI_Request* request) override {
+    char* const data = message_.is_reachable() ? message_.at(first) : staging;
+    if (data == staging && rank_ == 0) message_.fetch(exec_, first, count, staging);
+    finish_copies(exec_);
+    MPI_CHECK(MPI_Ibcast(data, count, MPI_BYTE, 0, comm_, request));
+  }
+  void receive(std::int64_t first, int count, char* staging) override {
+    if (!message_.is_reachable()) message_.put_back(exec_, first, count, staging);
+  }
+
+  Bytes message_;
+};
+
 class MpiCollectives final : public Collectives {
  public:
   // A separate communicator, so that gradients in flight cannot match the exchanges of World.
@@ -371,28 +393,19 @@ class MpiCollectives final : public Collectives {
   std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
     return std::make_unique<MpiAllGather>(part, whole, group_);
   }
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) override {
+    return std::make_unique<MpiBroadcast>(span, group_);
+  }
   std::unique_ptr<Collectives> make_group(int group) override {
     return std::make_unique<MpiCollectives>(group_, group);
   }
 
   void broadcast(const Span& span) override {
-    const Bytes message(span);
-    const bool is_direct = message.is_reachable();
-    const std::int64_t most = is_direct ? kMaxBytes : kPieceBytes;
-    std::vector<char> staging(is_direct ? 0 : static_cast<std::size_t>(std::min(most, span.bytes())));
     const Device exec;
-    FlightRecorder& recorder = group_.recorder;
-    const std::uint64_t number = recorder.begin(recorder.name("broadcast[mpi]", span.label), span.bytes());
-    for (std::int64_t first = 0; first < span.bytes(); first += most) {
-      const std::int64_t count = std::min(most, span.bytes() - first);
-      char* const data = is_direct ? message.at(first) : staging.data();
-      if (!is_direct && rank() == 0) message.fetch(exec, first, count, data);
-      finish_copies(exec);
-      MPI_CHECK(MPI_Bcast(data, static_cast<int>(count), MPI_BYTE, 0, group_.comm));
-      if (!is_direct) message.put_back(exec, first, count, data);
-    }
+    MpiBroadcast transfer(span, group_);
+    transfer.start(exec);
+    transfer.join(exec);
     finish_copies(exec);
-    recorder.end(number);
   }
 
   std::string fault() override { return ""; }

@@ -2,12 +2,11 @@
 ///
 /// A message crosses the network in pieces of at most kPieceBytes, of which a communicator has at most kPiecesInFlight
 /// under way, in the order in which the transfers were started. So neither what is copied to the host nor what the
-/// library sets aside for its sums grows with a message or with the number of transfers. Only an all-gather between
-/// spans that MPI can reach is not cut: it needs neither.
+/// library sets aside for its sums grows with a message or with the number of transfers. Only an all-gather or a
+/// broadcast of memory that MPI can reach is not cut: it needs neither.
 ///
 /// Memory  staging_bytes() per communicator, in the host's memory, from the first transfer made on: where pieces are
-///         packed for a reduce-scatter, and where those of memory on a device are copied. A broadcast of memory on a
-///         device takes a piece while it runs.
+///         packed for a reduce-scatter, and where those of memory on a device are copied.
 /// Limits  MPI makes progress only in test() and join() of any transfer of the same communicator.
 #pragma once
 

@@ -20,6 +20,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/out_of_memory.hpp"
 #include "kernels/cuda/event.hpp"
+#include "kernels/cuda/stream.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
@@ -33,24 +34,7 @@ namespace {
 
 using kernels::Device;
 using kernels::cuda::Event;
-
-class Stream {
- public:
-  explicit Stream(int priority) { CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-int highest_priority() {
-  int lowest = 0, highest = 0;
-  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  return highest;
-}
+using kernels::cuda::Stream;
 
 /// How NCCL sums the elements of `message`, for the transfer `what`.
 ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
@@ -139,7 +123,7 @@ class Communicator {
   cudaStream_t stream() const { return stream_; }
   const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
   Family& family() const { return *family_; }
-  const StreamLog& log() const { return log_; }
+  StreamLog& log() { return log_; }
 
   /// For calls between connected ranks, where a failure means a lost rank or network.
   void check(ncclResult_t result, const char* call) const {
@@ -184,7 +168,7 @@ class Communicator {
 
  private:
   Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder)
-      : stream_(highest_priority()),
+      : stream_(kernels::cuda::highest_priority()),
         clock_stream_(0),
         compute_(stream_),
         log_(recorder, stream_),
@@ -290,13 +274,13 @@ class NcclTransfer final : public Transfer {
  public:
   NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message)
       : comm_(comm),
-        engines_(message.span.count > 0 ? engines : nullptr),
+        engines_(message.span.count > 0 && message.operation != Operation::broadcast ? engines : nullptr),
         operation_(message.operation),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
         name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(operation_ == Operation::all_gather ? message.part : own_part()),
-        type_(operation_ == Operation::all_gather ? ncclUint8 : summed_type_of(what_, wire_.message())) {
+        type_(sums() ? summed_type_of(what_, wire_.message()) : ncclUint8) {
     if (operation_ == Operation::all_gather) require_part_of(message.span);
     for (const Span& span : {message.span, message.wire, part_}) require_device_memory(what_, span);
   }
@@ -310,7 +294,7 @@ class NcclTransfer final : public Transfer {
     CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     begin_.stamp(comm_.stream());
-    comm_.log().start(name_, wire_.message().bytes());
+    comm_.log().start(begin_, name_, wire_.message().bytes());
     wire_.narrow(comm_.instance());
     if (engines_) {
       copies_->enqueue(comm_.instance());
@@ -322,9 +306,9 @@ class NcclTransfer final : public Transfer {
     } else {
       wire_.widen(comm_.instance());
     }
-    comm_.log().end();
     end_.stamp(comm_.stream());
     CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
+    comm_.log().end(end_);
     was_started_ = true;
     was_joined_ = false;
   }
@@ -345,11 +329,12 @@ class NcclTransfer final : public Transfer {
   }
 
  private:
-  /// What this rank owns of what is summed.
+  bool sums() const { return operation_ == Operation::all_reduce || operation_ == Operation::reduce_scatter; }
+
+  /// What this rank owns of a sum or a broadcast.
   Span own_part() const {
     const Span& message = wire_.message();
-    if (operation_ == Operation::all_reduce) return message;
-    return place_in(message);
+    return operation_ == Operation::reduce_scatter ? place_in(message) : message;
   }
 
   /// This rank's place among the parts of `whole`.
@@ -384,6 +369,10 @@ class NcclTransfer final : public Transfer {
         return comm_.check(
             ncclAllGather(part_.data, whole.data, count(part_.bytes()), type_, comm_.get(), comm_.stream()),
             "ncclAllGather");
+      case Operation::broadcast:
+        return comm_.check(
+            ncclBroadcast(whole.data, whole.data, count(whole.bytes()), type_, 0, comm_.get(), comm_.stream()),
+            "ncclBroadcast");
     }
   }
 
@@ -393,7 +382,7 @@ class NcclTransfer final : public Transfer {
   std::string what_;    // "nccl all-reduce of grad.bucket.2"
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
-  Span part_;           // what this rank gives to an all-gather, or owns of what crosses the network
+  Span part_;           // what this rank gives to an all-gather, or owns of a sum or a broadcast
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
@@ -470,6 +459,10 @@ class NcclCollectives final : public Collectives {
     return make({.operation = Operation::all_gather, .span = whole, .part = part});
   }
 
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) override {
+    return make({.operation = Operation::broadcast, .span = span});
+  }
+
   std::unique_ptr<Collectives> make_group(int group) override {
     return std::make_unique<NcclCollectives>(*this, group);
   }
@@ -477,10 +470,8 @@ class NcclCollectives final : public Collectives {
   Device instance() const override { return comm_.instance(); }
 
   void broadcast(const Span& span) override {
-    require_device_memory("nccl broadcast of " + span.label, span);
-    comm_.check(ncclBroadcast(span.data, span.data, static_cast<std::size_t>(span.bytes()), ncclUint8, 0, comm_.get(),
-                              comm_.stream()),
-                "ncclBroadcast");
+    const std::unique_ptr<Transfer> transfer = make_broadcast(span);
+    transfer->start(instance());
     comm_.drain();
   }
 

@@ -1,6 +1,7 @@
 #include "parallel/stream_log.hpp"
 
 #include <string>
+#include <vector>
 
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/check.hpp"
@@ -11,6 +12,7 @@ namespace {
 using Entry = FlightRecorder::Entry;
 using Lane = FlightRecorder::Lane;
 using Memory = kernels::Device::memory_space;
+using kernels::cuda::Event;
 
 __device__ std::int64_t clock_ns() {
   std::int64_t ns = 0;
@@ -20,10 +22,9 @@ __device__ std::int64_t clock_ns() {
 
 __global__ void read_clock(std::int64_t* ns) { *static_cast<volatile std::int64_t*>(ns) = clock_ns(); }
 
-__global__ void write_start(Lane* lane, std::uint64_t* number, std::uint64_t name, std::int64_t bytes,
+__global__ void write_start(Lane* lane, unsigned long long* starts, std::uint64_t name, std::int64_t bytes,
                             std::int64_t ahead_ns) {
-  const std::uint64_t n = *number + 1;
-  *number = n;
+  const std::uint64_t n = atomicAdd(starts, 1ull) + 1;
   volatile Entry& entry = lane->ring[n % FlightRecorder::kKept];
   entry.start_ns = clock_ns() + ahead_ns;
   entry.end_ns = 0;
@@ -33,16 +34,41 @@ __global__ void write_start(Lane* lane, std::uint64_t* number, std::uint64_t nam
   *static_cast<volatile std::uint64_t*>(&lane->started) = n;
 }
 
-__global__ void write_end(Lane* lane, const std::uint64_t* number, std::int64_t ahead_ns) {
-  const std::uint64_t n = *number;
+__global__ void write_end(Lane* lane, unsigned long long* ends, std::int64_t ahead_ns) {
+  const std::uint64_t n = atomicAdd(ends, 1ull) + 1;
   static_cast<volatile Entry&>(lane->ring[n % FlightRecorder::kKept]).end_ns = clock_ns() + ahead_ns;
   __threadfence_system();
   *static_cast<volatile std::uint64_t*>(&lane->completed) = n;
 }
 
+/// Where a stream is in its capture: what it captures next will depend on `before`. Outside of one `graph` is null.
+struct CapturePoint {
+  explicit CapturePoint(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t* nodes = nullptr;
+    std::size_t count = 0;
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData* edges =
+        nullptr;  // without them it refuses edges of other kinds; ours wait for all of a node
+    CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &number, &graph, &nodes, &edges, &count));
+#else
+    CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &number, &graph, &nodes, &count));
+#endif
+    if (status == cudaStreamCaptureStatusInvalidated) {
+      kernels::cuda::check(cudaErrorStreamCaptureInvalidated, "stream log");
+    }
+    before.assign(nodes, nodes + count);
+  }
+
+  unsigned long long number = 0;
+  cudaGraph_t graph = nullptr;
+  std::vector<cudaGraphNode_t> before;
+};
+
 }  // namespace
 
-StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(recorder), stream_(stream) {
+StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream)
+    : recorder_(recorder), recorded_(stream), priority_(kernels::cuda::highest_priority()), own_(priority_) {
   if (recorder.ranks() == 1) return;
   lane_ = recorder.take_lane();
   if (!lane_) {
@@ -56,9 +82,10 @@ StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(
     return;
   }
   CUDA_CHECK(cudaHostGetDevicePointer(&mapped_, lane_, 0));
-  number_ = static_cast<std::uint64_t*>(Kokkos::kokkos_malloc<Memory>("tessera::parallel::number", sizeof *number_));
-  CUDA_CHECK(cudaMemcpy(number_, &lane_->started, sizeof *number_, cudaMemcpyHostToDevice));
+  const Number counts[2] = {lane_->started, lane_->started};
   lane_->completed = lane_->started;
+  counts_ = static_cast<Number*>(Kokkos::kokkos_malloc<Memory>("tessera::parallel::counts", sizeof counts));
+  CUDA_CHECK(cudaMemcpy(counts_, counts, sizeof counts, cudaMemcpyHostToDevice));
   // Loads the kernels: doing so later might wait for transfers that wait for other ranks.
   cudaFuncAttributes attributes{};
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, write_start));
@@ -66,31 +93,50 @@ StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream) : recorder_(
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, read_clock));
   // Any entry but the latest serves as a place for the GPU's clock.
   const auto place = (lane_->started + 1) % FlightRecorder::kKept;
-  read_clock<<<1, 1, 0, stream>>>(&mapped_->ring[place].start_ns);
+  read_clock<<<1, 1, 0, own_>>>(&mapped_->ring[place].start_ns);
   CUDA_CHECK(cudaGetLastError());
-  CUDA_CHECK(cudaStreamSynchronize(stream));
+  CUDA_CHECK(cudaStreamSynchronize(own_));
   ahead_ns_ = FlightRecorder::now_ns() - lane_->ring[place].start_ns;
 }
 
 StreamLog::~StreamLog() {
   if (mapped_) {
-    cudaStreamSynchronize(stream_);
+    cudaStreamSynchronize(own_);
     cudaHostUnregister(lane_);
   }
-  if (number_) Kokkos::kokkos_free<Memory>(number_);
+  if (counts_) Kokkos::kokkos_free<Memory>(counts_);
   recorder_.give_back(lane_);
 }
 
-void StreamLog::start(std::uint32_t name, std::int64_t bytes) const {
-  if (!mapped_) return;
-  write_start<<<1, 1, 0, stream_>>>(mapped_, number_, name, bytes, ahead_ns_);
-  CUDA_CHECK(cudaGetLastError());
+void StreamLog::start(const Event& begun, std::uint32_t name, std::int64_t bytes) {
+  if (mapped_) enqueue(begun, write_start, mapped_, counts_, name, bytes, ahead_ns_);
 }
 
-void StreamLog::end() const {
-  if (!mapped_) return;
-  write_end<<<1, 1, 0, stream_>>>(mapped_, number_, ahead_ns_);
-  CUDA_CHECK(cudaGetLastError());
+void StreamLog::end(const Event& ended) {
+  if (mapped_) enqueue(ended, write_end, mapped_, counts_ + 1, ahead_ns_);
+}
+
+template <class... Arguments>
+void StreamLog::enqueue(const Event& after, void (*kernel)(Arguments...),
+                        std::type_identity_t<Arguments>... arguments) {
+  CapturePoint point(recorded_);
+  if (!point.graph) {
+    CUDA_CHECK(cudaStreamWaitEvent(own_, after, 0));
+    kernel<<<1, 1, 0, own_>>>(arguments...);
+    CUDA_CHECK(cudaGetLastError());
+    return;
+  }
+  if (point.number == capture_) point.before.push_back(latest_);
+  void* addresses[] = {&arguments...};
+  cudaKernelNodeParams node{};
+  node.func = reinterpret_cast<void*>(kernel);
+  node.gridDim = node.blockDim = dim3(1);
+  node.kernelParams = addresses;
+  CUDA_CHECK(cudaGraphAddKernelNode(&latest_, point.graph, point.before.data(), point.before.size(), &node));
+  capture_ = point.number;
+  cudaLaunchAttributeValue value{};
+  value.priority = priority_;
+  CUDA_CHECK(cudaGraphKernelNodeSetAttribute(latest_, cudaLaunchAttributePriority, &value));
 }
 
 }  // namespace tessera::parallel

@@ -1,29 +1,44 @@
-/// The transfers of a stream, recorded by the stream itself, in each launch and in each replay of a graph.
+/// The transfers of a stream, recorded by the GPU itself, in each launch and in each replay of a graph.
 ///
-/// Single-thread kernels before and after a transfer write into a lane of the flight recorder
-/// (parallel/flight_recorder.hpp), whose memory CUDA pins and maps and the other ranks of the host read. The number of
-/// the latest transfer lies in the device's memory, so that the kernels read nothing across the bus.
+///   begun.stamp(stream);  log.start(begun, name, bytes);
+///   ...transfer...
+///   ended.stamp(stream);  log.end(ended);
 ///
-/// Cost    two kernels on the stream for each transfer, which write seven numbers across the bus; none on the host in a
-///         replay.
-/// Async   start() and end() enqueue, and may be captured.
-/// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister; PTX ISA,
-///         %globaltimer.
+/// Single-thread kernels beside the transfer write into a lane of the flight recorder (parallel/flight_recorder.hpp),
+/// whose memory CUDA pins and maps and the other ranks of the host read. What they must know of earlier transfers lies
+/// in the device's memory, so that they read nothing across the bus.
+///
+/// The kernels run in a stream of the log's own, which follows the recorded one by the events; in a capture they become
+/// nodes that no captured work depends on, so there is nothing to join. Neither the transfer nor what follows it waits
+/// for them.
+///
+/// Order   a transfer's start is written when the transfer may start, even if it never ends; then its end; then the next
+///         one's start. Only the end of one launched by itself may still be on its way when a graph behind it writes.
+///         The numbers are right in any case.
+/// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
+///         and two launches, none in a replay.
+/// Async   start() and end() enqueue, and may be captured. The end is written soon after the transfer, and before the
+///         end of the replay that contains it. A replay must have ended before the log is destroyed.
+/// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister and
+///         cudaStreamGetCaptureInfo; PTX ISA, %globaltimer.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/event.hpp"
+#include "kernels/cuda/stream.hpp"
 #include "parallel/flight_recorder.hpp"
 
 namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// The stream's transfers must run one after the other. Waits for the stream, to compare the clocks. Records nothing
-  /// if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's
-  /// report mentions the latter two.
+  /// The stream's transfers must run one after the other, on the current device. Waits for the device, to compare the
+  /// clocks. Records nothing if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot
+  /// map; the recorder's report mentions the latter two.
   StreamLog(FlightRecorder& recorder, cudaStream_t stream);
   ~StreamLog();
   StreamLog(const StreamLog&) = delete;
@@ -31,16 +46,28 @@ class StreamLog {
 
   FlightRecorder& recorder() const { return recorder_; }
 
-  void start(std::uint32_t name, std::int64_t bytes) const;
-  void end() const;
+  // The event was recorded on the stream just before.
+  void start(const kernels::cuda::Event& begun, std::uint32_t name, std::int64_t bytes);
+  void end(const kernels::cuda::Event& ended);
 
  private:
+  using Lane = FlightRecorder::Lane;
+  using Number = unsigned long long;  // as CUDA counts
+
+  template <class... Arguments>
+  void enqueue(const kernels::cuda::Event& after, void (*kernel)(Arguments...),
+               std::type_identity_t<Arguments>... arguments);
+
   FlightRecorder& recorder_;
-  cudaStream_t stream_;
-  FlightRecorder::Lane* lane_ = nullptr;    // the host's address
-  FlightRecorder::Lane* mapped_ = nullptr;  // the GPU's; null: nothing is recorded
-  std::uint64_t* number_ = nullptr;         // of the latest transfer, on the device
-  std::int64_t ahead_ns_ = 0;               // host's clock minus GPU's
+  cudaStream_t recorded_;
+  int priority_;
+  kernels::cuda::Stream own_;
+  Lane* lane_ = nullptr;              // the host's address
+  Lane* mapped_ = nullptr;            // the GPU's; null: nothing is recorded
+  Number* counts_ = nullptr;          // [2] of starts and of ends, on the device
+  std::int64_t ahead_ns_ = 0;         // host's clock minus GPU's
+  Number capture_ = 0;                // CUDA's number of the latest capture, and
+  cudaGraphNode_t latest_ = nullptr;  // the log's latest node in it
 };
 
 }  // namespace tessera::parallel

@@ -2,8 +2,8 @@
 ///
 /// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
 /// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
-/// run of the warm-up and timed by the stream, as in time_repeats(), except that a broadcast, which ends on the host,
-/// is timed there. A row that does not fit in memory has no times, and its outcome says so. A single rank is rejected.
+/// run of the warm-up and timed by the stream, as in time_repeats(). A row that does not fit in memory has no times, and
+/// its outcome says so. A single rank is rejected.
 
 #include <fmt/format.h>
 
@@ -139,9 +139,9 @@ std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel
       char* const own = static_cast<char*>(whole.data) + collectives.rank() * count * bytes_of(whole.dtype);
       return collectives.make_all_gather({"part", own, count, whole.dtype}, whole);
     }
-    case Collective::broadcast: break;  // complete on return: needs no transfer
+    case Collective::broadcast: break;
   }
-  return nullptr;
+  return collectives.make_broadcast(whole);
 }
 
 /// What a row is measured with. Other ranks may have mapped this one's memory until their transfers are gone.
@@ -166,17 +166,14 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
       exec.fence();
       row.transfer = make_transfer(c.operation, collectives, whole);
     });
-    together(world, [&] {
-      if (row.transfer) row.transfer->connect();
-    });
+    together(world, [&] { row.transfer->connect(); });
   }
   // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
   const Work work = [&](const Exec& instance) {
-    if (!row.transfer) return collectives.broadcast(whole);
     row.transfer->start(instance);
     row.transfer->join(instance);
   };
-  timing = time_together(bench, world, exec, row.transfer && collectives.is_asynchronous(), work);
+  timing = time_together(bench, world, exec, collectives.is_asynchronous(), work);
 }
 
 /// Measures a row, whose memory every rank has freed when this returns.

@@ -345,6 +345,26 @@ TEST(Collectives, broadcast_rank_0_in_every_dtype) {
   }
 }
 
+TEST(Collectives, a_broadcast_may_be_under_way_beside_a_sum_and_start_again) {
+  TestWorld world;
+  std::vector<float> values(1'000'000), summed(300'000);
+  const auto broadcast = world.collectives().make_broadcast(span_of(values));
+  const auto sum = test::connected_sum(world, span_of(summed));
+  broadcast->connect();
+  for (int run = 0; run < 2; ++run) {
+    std::fill(values.begin(), values.end(), static_cast<float>(world.rank() + run));
+    std::fill(summed.begin(), summed.end(), 1.0f);
+    sum->start({});
+    broadcast->start({});
+    broadcast->join({});
+    sum->join({});
+    EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(run)));
+    EXPECT_EQ(summed, std::vector<float>(summed.size(), static_cast<float>(world.size())));
+    EXPECT_TRUE(broadcast->test());
+    EXPECT_LE(broadcast->times().start_s, broadcast->times().end_s);
+  }
+}
+
 TEST(Collectives, gradients_in_flight_do_not_meet_exchanges_of_the_world) {
   TestWorld world;
   std::vector<float> values(300000, 1.0f);

@@ -223,6 +223,21 @@ TEST_P(Nccl, broadcasts_rank_0_in_every_dtype) {
   }
 }
 
+TEST_P(Nccl, a_broadcast_starts_behind_the_work_and_what_follows_a_join_sees_it) {
+  const Device exec;
+  const Buffer<float> buffer = Buffer<float>::zeros(1 << 20);
+  const auto broadcast = nccl().make_broadcast(span_of(buffer));
+  broadcast->connect();
+  for (int run = 1; run <= 3; ++run) {
+    fill_slowly(exec, buffer, static_cast<float>(run + 10 * world.rank()));
+    broadcast->start(exec);
+    broadcast->join(exec);
+    double_all(exec, buffer);
+    exec.fence();
+    EXPECT_EQ(buffer.elements(), std::vector<float>(buffer.size(), 2.0f * static_cast<float>(run)));
+  }
+}
+
 TEST_P(Nccl, says_what_it_holds_of_the_device_from_the_beginning) {
   EXPECT_EQ(nccl().device_bytes(), is_ring() || world.size() == 1 ? 0 : kReceiveBytes);
 }

@@ -110,6 +110,7 @@ class Abandoned final : public Collectives {
   std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&) override { return nullptr; }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span&, const Span&) override { return nullptr; }
   std::unique_ptr<Transfer> make_all_gather(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Transfer> make_broadcast(const Span&) override { return nullptr; }
   std::unique_ptr<Collectives> make_group(int) override { return nullptr; }
   void broadcast(const Span&) override {}
   std::string fault() override { return ""; }

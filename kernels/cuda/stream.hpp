@@ -1,0 +1,32 @@
+/// A stream, owned, whose work runs concurrently with that of others.
+///
+/// Source  CUDA Runtime API, "Stream Management".
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/check.hpp"
+
+namespace tessera::kernels::cuda {
+
+/// That of streams whose blocks are scheduled before those of all others.
+inline int highest_priority() {
+  int lowest = 0, highest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  return highest;
+}
+
+class Stream {
+ public:
+  /// On the current device.
+  explicit Stream(int priority) { CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace tessera::kernels::cuda
