@@ -148,6 +148,17 @@ std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype,
   return forward;
 }
 
+namespace {
+
+/// Whether the target is a GPU that is known to grant a team the pads of flash2's last step, in its own tiles.
+bool has_room_on_ladder(Dtype dtype, int D, const Target& target) {
+  AttentionChoice choice;
+  choice.steps = ladder::kFlash2Steps;
+  return target.team_scratch_kib > 0 && attention_pad_bytes(choice, dtype, D, target) <= scratch_limit(target);
+}
+
+}  // namespace
+
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {
   AttentionChoice choice;
   choice.deterministic = deterministic;
@@ -155,6 +166,7 @@ AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const 
     if (has_forward(engine, dtype, D, target)) choice.forward = engine;
     if (has_backward(engine, dtype, D, target)) choice.backward = engine;
   }
+  if (choice.forward == Engine::portable && has_room_on_ladder(dtype, D, target)) choice.steps = ladder::kFlash2Steps;
   return choice;
 }
 

@@ -42,14 +42,16 @@ struct AttentionChoice {
 
   AttentionChoice(AttentionKind implementation = AttentionKind::flash2)
       : kind(implementation), steps(kind == AttentionKind::flash1 ? 0 : kNoLadder) {}
-  bool is_tuned() const { return forward != Engine::portable || backward != Engine::portable; }
+  bool has_tensor_engine() const { return forward != Engine::portable || backward != Engine::portable; }
 };
 
 /// Whether a build for `target` has the engine for a dtype and a head width, in a direction.
 bool has_forward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 
-/// The fastest engines that a build for `target` has for a dtype and a head width, chosen separately per direction.
+/// The fastest that a build for `target` has for a dtype and a head width, chosen separately per direction: tensor
+/// cores; without them, forward, the ladder's last step of flash2 on GPUs that are known to have room for its own tiles;
+/// else the portable kernel.
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
 /// Whether a build for `target` has the steps of the choice for a dtype.

@@ -20,7 +20,7 @@ LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 st
 class Figures(dict):
     """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
 
-    Without those that there are not for its number format: tensor cores in fp32, which would bear the names of others.
+    Without those that there are not for its number format: flash1's tensor cores in fp32.
     """
 
     def __init__(self, row):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from plotting import BLUE, FAINT, GREEN, ORANGE, VERMILION
+from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
 
 from experiments import ncu
 from experiments.parts import log_axis
@@ -30,9 +30,10 @@ class Roof:
 
 
 ROOFS = (Roof("H200", 67, 989, 4.8), Roof("H100 PCIe", 51, 756, 2.0), Roof("H100", 67, 989, 3.35), Roof("A100", 19.5, 312, 2.04))
+# Regular expressions of kernels' names. What is tuned for GPUs is 3 steps in fp32 and tensor cores in bf16.
 GROUPS = {"standard": r"HeadProduct|SoftmaxRows", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
-          "flash2, tensor cores": r"AmpereForward|::ampere::|hopper_forward"}  # regular expressions of kernels' names
-COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, BLUE)))
+          "flash2, 3 steps": r"Flash2Ladder", "flash2, tensor cores": r"AmpereForward|::ampere::|hopper_forward"}
+COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
 
 
 def roof_of(results):
@@ -44,7 +45,8 @@ def roof_of(results):
 def group_of(implementation, engine):
     if implementation != "flash2":
         return implementation
-    return "flash2, portable" if engine == "portable" else "flash2, tensor cores"
+    group = f"flash2, {engine}"
+    return group if group in GROUPS else "flash2, tensor cores"
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Kernel:
         if self.group == "flash1":
             passes = np.ceil(self.T / 64)
             return self.heads * (2 * rows * self.width + passes * rows * (self.width + 8) + passes * self.T * 16)
-        tile = {"wgmma": 192, "mma": 128}.get(self.engine, 64 if self.on_host else 32)
+        tile = {"wgmma": 192, "mma": 128, "3 steps": 64}.get(self.engine, 64 if self.on_host else 32)
         return self.heads * (2 * rows * (1 + np.ceil(self.T / tile)) * self.width + 4 * self.T)
 
     @property

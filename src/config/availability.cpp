@@ -31,11 +31,13 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
     found.push_back({"attention.flash1_steps",
                      "5 with a 32-bit precision.compute is not in this version: the tensor cores' step takes bf16 or "
                      "fp16; use attention.flash1_steps = 4 (on a GPU also precision.compute = \"bf16\")"});
-  if (attention.tuned == AttentionTuned::yes && !is_16_bit && !is_flash1)
-    found.push_back({"attention.tuned",
-                     fmt::format("true with a 32-bit precision.compute is not in this version: tensor-core attention "
-                                 "takes bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
-                                 without_tuned(settings.attention))});
+  if (attention.tuned == AttentionTuned::yes && attention.engine != AttentionEngine::automatic && !is_16_bit)
+    found.push_back(
+        {"attention.engine",
+         fmt::format("by name with a 32-bit precision.compute is not in this version: tensor-core attention "
+                     "takes bf16 or fp16; use {} (on a GPU also attention.engine = \"auto\" alone, or "
+                     "precision.compute = \"bf16\")",
+                     without_tuned(settings.attention))});
   for (const auto& [implementation, name] :
        {std::pair{AttentionImplementation::standard, "standard"}, {AttentionImplementation::tiled, "tiled"}})
     if (attention.tuned == AttentionTuned::yes && attention.implementation == implementation)

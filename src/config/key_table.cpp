@@ -231,18 +231,19 @@ std::vector<Key> make_table() {
        "Which attention kernel runs. standard stores all T x T scores, the others never do: tiled computes them tile "
        "by "
        "tile in separate launches, flash1 and flash2 in one (FlashAttention-1: keys in the outer loop; -2: queries). "
-       "auto takes flash2 in the fastest version that this build has for the dtype and the head width, tensor cores "
-       "included. The backward pass of tiled and flash1 is flash2's. The line 'attention' of --plan and of the log "
-       "names what runs."},
+       "auto takes flash2 in the fastest version that this build has for the dtype and the head width: tensor cores; "
+       "on GPUs without them for these (fp32), forward with three steps (attention.flash2_steps). The backward pass of "
+       "tiled and flash1 is flash2's. The line 'attention' of --plan and of the log names what runs."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
-       "Whether attention runs on tensor cores. true: always; an error if this build has no such kernel for the dtype "
-       "and the head width (bf16 or fp16 in precision.compute, on GPUs). false: never, whatever "
-       "attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, the others "
-       "the portable version. flash1: true is a version of one step or more, its backward pass on tensor cores where "
-       "there are any."},
+       "Whether attention runs in kernels tuned for GPUs. true: flash2 on tensor cores, or where these have no kernel "
+       "for the dtype and the head width (fp32), forward with three steps (attention.flash2_steps) and backward by the "
+       "portable kernel; an error on CPUs, and where only one of the two passes has tensor cores. false: never, "
+       "whatever attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, the "
+       "others the portable version. flash1: true is a version of one step or more, its backward pass on tensor cores "
+       "where there are any."},
       {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
-       "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; auto: the "
-       "best for this GPU and head width."},
+       "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; both in bf16 "
+       "and fp16 (precision.compute); auto: the best for this GPU, dtype and head width."},
       {"attention.flash1_steps", at<&S::attention, &Attention::flash1_steps>(), between(0, 5), "steps",
        "How many of five steps flash1 takes from the plain kernel. 1: rows in the pads at multiples of 16 bytes; 2: "
        "and "
@@ -251,7 +252,8 @@ std::vector<Key> make_table() {
        "5: and tensor cores for q k^T (bf16 or fp16 on NVIDIA GPUs)."},
       {"attention.flash2_steps", at<&S::attention, &Attention::flash2_steps>(), between(-1, 3), "steps",
        "How many of the first three steps of attention.flash1_steps flash2 takes from its plain kernel. -1: neither "
-       "plain nor steps but the usual portable kernel, whose products are blocked in registers."},
+       "plain nor steps but the usual portable kernel, whose products are blocked in registers, or what "
+       "attention.tuned = true takes."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
        "Queries of a tile of the portable forward kernels tiled, flash1 and flash2: 16, 32, 64 or 128. A tile that "
        "does "
@@ -391,9 +393,12 @@ std::vector<Key> make_table() {
       {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
        "Masks that bench.attention sweeps: causal (true), none (false), or both."},
       {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
-       "Kernels that bench.attention sweeps: portable (false), tensor-core (true), or both. true needs a CUDA build."},
+       "Kernels that bench.attention sweeps: portable (false), tuned for GPUs (true), or both. true needs a CUDA build "
+       "and is flash2 as attention.tuned takes it: on tensor cores, or with three steps, unless bench.flash2_steps has "
+       "that row already."},
       {"bench.engines", at<&S::bench, &Bench::engines>(), not_empty(words(kBenchEngines)), "-",
-       "Tensor-core kernels that bench.attention sweeps in its tuned rows; the words are those of attention.engine."},
+       "Kernels that bench.attention sweeps in its tuned rows: tensor-core ones by name, or auto, the fastest; the "
+       "words are those of attention.engine."},
       {"bench.deterministic", at<&S::bench, &Bench::deterministic>(), not_empty(), "-",
        "Orders of summation that bench.attention sweeps in its tuned rows: fixed (true), any (false), or both."},
       {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",

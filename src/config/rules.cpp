@@ -150,7 +150,7 @@ void check_attention_steps(const Settings& settings, Rules& rules) {
                 sweeps ? "bench.flash2_steps" : "attention.implementation = \"flash2\"");
   rules.require(attention.flash2_steps == -1 || !is_flash2 || attention.tuned != AttentionTuned::yes,
                 {"attention.flash2_steps", "attention.tuned"},
-                "would be ignored: attention.tuned is true, which takes tensor cores",
+                "would be ignored: attention.tuned is true, which takes the fastest",
                 "attention.flash2_steps = -1, or attention.tuned = \"auto\"");
   for (const auto& [key, tile] :
        {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},

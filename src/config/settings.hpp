@@ -124,7 +124,7 @@ struct Attention {
   AttentionEngine engine = AttentionEngine::automatic;
   bool deterministic = true;
   std::int64_t flash1_steps = 0;              // of the ladder to tensor cores
-  std::int64_t flash2_steps = -1;             // of the ladder; -1: none, the kernel of its engine
+  std::int64_t flash2_steps = -1;             // of the ladder; -1: none, unless `tuned` or `implementation` choose them
   std::int64_t query_tile = 0, key_tile = 0;  // of a portable kernel; 0: its own
   std::int64_t decode_parts = 0;              // S of decoding; 0: chosen
 

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "jobs/bench.hpp"
 #include "jobs/scalars.hpp"
@@ -27,6 +28,7 @@
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/round_up.hpp"
 #include "memory/arena.hpp"
+#include "train/choices.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -217,44 +219,63 @@ AttentionKind kind_named(std::string_view name) {
   throw std::logic_error("bench.attention: a word of bench.implementations without an implementation");
 }
 
-/// The text in the column `engine` of a version on the ladder: "2 steps".
-std::string steps_text(int steps) { return fmt::format("{} step{}", steps, steps == 1 ? "" : "s"); }
-
 /// Appends the cases of flash1, which differ from `c` by steps.
 void add_flash1(const config::Bench& bench, Case c, std::vector<Case>& cases) {
   for (const std::int64_t steps : bench.flash1_steps) {
     c.choice.steps = static_cast<int>(steps);
-    c.engine = steps_text(c.choice.steps);
+    c.engine = train::forward_text(c.choice);
     c.has_forward = c.has_backward = kernels::has_steps(c.choice, c.dtype);
     cases.push_back(c);
   }
 }
 
+/// Whether the deck sweeps this version of the ladder among the rows that are not tuned.
+bool sweeps_steps(const config::Bench& bench, int steps) {
+  return std::ranges::find(bench.tuned, false) != bench.tuned.end() &&
+         std::ranges::find(bench.flash2_steps, steps) != bench.flash2_steps.end();
+}
+
+/// Appends the tuned case of flash2 by the word of bench.engines; on the ladder only if it is not among the cases.
+void add_tuned(const config::Bench& bench, Case c, std::string_view word, bool deterministic,
+               std::vector<Case>& cases) {
+  const AttentionChoice untuned = std::exchange(c.choice, kernels::fastest_attention(c.dtype, c.D, deterministic));
+  if (word == "auto" && c.choice.steps != kernels::kNoLadder) {
+    const auto is_same = [&](const Case& other) {
+      return other.choice.kind == AttentionKind::flash2 && other.choice.steps == c.choice.steps;
+    };
+    if (sweeps_steps(bench, c.choice.steps) || std::ranges::any_of(cases, is_same)) return;
+    c.choice.query_tile = untuned.query_tile;
+    c.choice.key_tile = untuned.key_tile;
+    c.engine = train::forward_text(c.choice);
+    cases.push_back(c);
+    return;
+  }
+  Engine forward = c.choice.forward, backward = c.choice.backward;
+  if (word != "auto") forward = backward = word == "mma" ? Engine::mma : Engine::wgmma;
+  c.choice.steps = kernels::kNoLadder;
+  c.engine = std::string(name_of(forward));
+  if (backward != forward) c.engine += "+" + std::string(name_of(backward));
+  c.has_forward = forward != Engine::portable && kernels::has_forward(forward, c.dtype, c.D);
+  c.has_backward = backward != Engine::portable && kernels::has_backward(backward, c.dtype, c.D);
+  if (c.has_forward) c.choice.forward = forward;
+  if (c.has_backward) c.choice.backward = backward;
+  cases.push_back(c);
+}
+
 /// Appends the cases of flash2, which differ from `c` by steps, or by engine and order.
-void add_flash2(const config::Bench& bench, Case c, std::vector<Case>& cases) {
+void add_flash2(const config::Bench& bench, const Case& c, std::vector<Case>& cases) {
   for (const bool tuned : bench.tuned) {
     if (!tuned) {
       for (const std::int64_t steps : bench.flash2_steps) {
         Case on_ladder = c;
         on_ladder.choice.steps = static_cast<int>(steps);
-        on_ladder.engine = steps == kernels::kNoLadder ? "portable" : steps_text(on_ladder.choice.steps);
+        on_ladder.engine = train::forward_text(on_ladder.choice);
         cases.push_back(on_ladder);
       }
       continue;
     }
     for (const std::string& word : bench.engines) {
-      for (const bool deterministic : bench.deterministic) {
-        c.choice = kernels::fastest_attention(c.dtype, c.D, deterministic);
-        Engine forward = c.choice.forward, backward = c.choice.backward;
-        if (word != "auto") forward = backward = word == "mma" ? Engine::mma : Engine::wgmma;
-        c.engine = std::string(name_of(forward));
-        if (backward != forward) c.engine += "+" + std::string(name_of(backward));
-        c.has_forward = forward != Engine::portable && kernels::has_forward(forward, c.dtype, c.D);
-        c.has_backward = backward != Engine::portable && kernels::has_backward(backward, c.dtype, c.D);
-        if (c.has_forward) c.choice.forward = forward;
-        if (c.has_backward) c.choice.backward = backward;
-        cases.push_back(c);
-      }
+      for (const bool deterministic : bench.deterministic) add_tuned(bench, c, word, deterministic, cases);
     }
   }
 }

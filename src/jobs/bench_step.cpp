@@ -32,6 +32,7 @@
 #include "jobs/step_timing.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
+#include "train/choices.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -45,7 +46,7 @@ struct Row {
 
 std::string attention_text(const kernels::AttentionChoice& choice) {
   if (choice.kind != kernels::AttentionKind::flash2) return std::string(name_of(choice.kind));
-  const std::string forward(name_of(choice.forward)), backward(name_of(choice.backward));
+  const std::string forward = train::forward_text(choice), backward(name_of(choice.backward));
   return forward == backward ? forward : forward + "+" + backward;
 }
 

@@ -206,7 +206,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   t.attention_counter = t.attention_workspace = kAbsent;
   const int B = static_cast<int>(options.sequences), H = static_cast<int>(shape.H), T = static_cast<int>(shape.T),
             D = static_cast<int>(shape.D());
-  if (options.attention.is_tuned()) {
+  if (options.attention.has_tensor_engine()) {
     t.attention_counter =
         layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
   }

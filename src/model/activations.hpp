@@ -83,7 +83,7 @@ struct ActivationTensors {
   memory::TensorId norm_partial;   // [kPartials,C]
   memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward
   memory::TensorId gemm_workspace;                      // floats, if the products need one
-  memory::TensorId attention_counter;                   // tuned engines only
+  memory::TensorId attention_counter;                   // tensor-core engines only
   memory::TensorId attention_workspace;  // of forward and of backward, one after the other; bytes as int32
   std::int64_t chunk_rows;
 };

@@ -143,8 +143,12 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
   if (has_engines) choice = fastest;
   if (attention.engine != AttentionEngine::automatic) {
     choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
-    if (has_engines) choice.forward = choice.backward;
+    if (has_engines) {
+      choice.forward = choice.backward;
+      choice.steps = kernels::kNoLadder;
+    }
   }
+  if (has_engines && choice.steps != kernels::kNoLadder) return choice;  // a GPU, without tensor cores for these
   const bool is_there = choice.backward != Engine::portable &&
                         (!has_engines || (choice.forward != Engine::portable &&
                                           kernels::has_forward(choice.forward, dtype, D, machine.target))) &&
@@ -164,22 +168,25 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
   return choice;
 }
 
+std::string forward_text(const kernels::AttentionChoice& choice) {
+  if (choice.steps == kernels::kNoLadder) return std::string(kernels::name_of(choice.forward));
+  return fmt::format("{} step{}", choice.steps, choice.steps == 1 ? "" : "s");
+}
+
 std::string describe(const kernels::AttentionChoice& choice) {
   if (choice.kind == kernels::AttentionKind::standard) return "standard";
-  const std::string steps = fmt::format("{} step{}", choice.steps, choice.steps == 1 ? "" : "s");
+  const std::string forward = forward_text(choice);
   std::string tiles;
   if (choice.query_tile > 0) tiles += fmt::format(", query tile {}", choice.query_tile);
   if (choice.key_tile > 0) tiles += fmt::format(", key tile {}", choice.key_tile);
   const std::string backward = fmt::format("backward flash2 {}", kernels::name_of(choice.backward));
   if (choice.kind == kernels::AttentionKind::tiled) return fmt::format("tiled ({}{})", backward, tiles);
-  if (choice.kind == kernels::AttentionKind::flash1) return fmt::format("flash1 ({}, {}{})", steps, backward, tiles);
+  if (choice.kind == kernels::AttentionKind::flash1) return fmt::format("flash1 ({}, {}{})", forward, backward, tiles);
   if (choice.steps != kernels::kNoLadder || !tiles.empty()) {
-    const std::string forward = choice.steps == kernels::kNoLadder ? "portable" : steps;
     return fmt::format("flash2 ({}{}, backward {})", forward, tiles, kernels::name_of(choice.backward));
   }
-  if (choice.forward == choice.backward) return fmt::format("flash2 ({})", kernels::name_of(choice.forward));
-  return fmt::format("flash2 (forward {}, backward {})", kernels::name_of(choice.forward),
-                     kernels::name_of(choice.backward));
+  if (choice.forward == choice.backward) return fmt::format("flash2 ({})", forward);
+  return fmt::format("flash2 (forward {}, backward {})", forward, kernels::name_of(choice.backward));
 }
 
 kernels::GemmSelection selection_of(const config::Train& train) {

@@ -27,9 +27,10 @@ struct Machine {
   bool is_one_host = true;
 };
 
-/// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes tensor cores,
-/// false never does; with "auto", `implementation = "auto"` takes the fastest that the build has, and "flash2" the
-/// portable one.
+/// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes those tuned for
+/// GPUs: tensor cores, or, where there are none for the dtype and width and no engine is named, flash2's three steps on
+/// the ladder in the forward pass. false takes the portable ones; with "auto", `implementation = "auto"` takes the
+/// fastest that the build has, and "flash2" the portable one.
 /// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
@@ -47,5 +48,8 @@ void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
+
+/// The version of the forward pass of flash1 and flash2 as tables name it: "3 steps", "portable", "wgmma".
+std::string forward_text(const kernels::AttentionChoice& choice);
 
 }  // namespace tessera::train

@@ -84,6 +84,16 @@ class Bench(BenchTest):
         self.assertGreater(peak["tiled"], peak["flash2"])  # its workspace
         self.assertEqual(len({row["memory_mib"] for row in rows}), 1)
 
+    def test_tuned_rows_in_fp32_are_three_steps_of_the_ladder_and_stand_once(self):
+        if gpus() is None:
+            self.skipTest("needs a CUDA build")
+        for steps in ([-1], [-1, 3]):
+            rows = self.rows(self.deck(ATTENTION), 'bench.implementations=["flash2"]', 'bench.dtypes=["fp32"]', "bench.tuned=[false,true]",
+                             "bench.deterministic=[true,false]", f"bench.flash2_steps={steps}", "bench.lengths=[48]", "bench.causal=[true]")
+            self.assertEqual([(row["engine"], row["outcome"]) for row in rows], [("portable", "ok"), ("3 steps", "ok")])
+            for row in rows:
+                self.assertGreater(min(row["forward_ms"], row["backward_ms"]), 0)
+
     def test_pads_grow_with_the_tiles_and_are_none_where_the_tiles_lie_in_a_workspace(self):
         kernels = ('bench.implementations=["tiled", "flash1", "flash2"]', "bench.flash1_steps=[0]", 'bench.passes=["forward"]')
         pads = [{row["implementation"]: row["pad_kib"] for row in self.rows(self.deck(ATTENTION), *kernels, f"attention.query_tile={tile}",

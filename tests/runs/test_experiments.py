@@ -86,10 +86,16 @@ class Experiments(RunTest):
 "1","7","void launch<tessera::kernels::HeadProduct<Cuda, float>>()","dram__bytes_write.sum","Kbyte","500"
 "2","7","void launch<tessera::kernels::SoftmaxRows<Cuda, float>>()","dram__bytes_write.sum","byte","24"
 "3","7","void launch<tessera::kernels::Flash2Forward<Cuda, float>>()","dram__bytes_read.sum","Gbyte","1.5"
+"4","7","void launch<tessera::kernels::Flash2Ladder<Cuda, float, 3>>()","dram__bytes_read.sum","Mbyte","2"
 """
-        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9})
+        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9, "flash2, 3 steps": 2e6})
         with self.assertRaisesRegex(ValueError, "no table: .*ERR_NVGPUCTRPERM"):
             ncu.bytes_of("==ERROR== ERR_NVGPUCTRPERM", hbm.GROUPS)
+
+    def test_versions_of_flash2_are_told_apart_by_their_engines(self):
+        groups = [hbm.group_of("flash2", engine) for engine in ("portable", "3 steps", "mma", "wgmma", "wgmma+mma")]
+        self.assertEqual(groups, ["flash2, portable", "flash2, 3 steps"] + 3 * ["flash2, tensor cores"])
+        self.assertEqual(hbm.group_of("standard", "-"), "standard")
 
     def test_a_gpu_has_the_roof_of_its_own_name(self):
         roofs = {name: hbm.roof_of(SimpleNamespace(info={"devices": name})) for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}

@@ -26,11 +26,9 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"parallel.all_reduce=ring", "parallel.all_reduce = \"auto\""},
                                       {"parallel.all_reduce=copy_engine", "parallel.all_reduce = \"auto\""}}) {
     const bool is_flash1 = std::string_view(text).starts_with("attention.flash1");  // takes 16 bits only
-    const bool is_tuned = std::string_view(text).starts_with("attention.tuned");    // as well
     const bool is_bench = std::string_view(text).starts_with("bench.flash1");
     const Settings settings = read(is_flash1  ? "precision.compute = 'bf16'\nattention.implementation = 'flash1'"
                                    : is_bench ? "bench.implementations = ['flash1']"
-                                   : is_tuned ? "precision.compute = 'bf16'"
                                               : "train.steps = 1",
                                    {text});
     EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));

@@ -60,6 +60,30 @@ TEST(Target, takes_the_fastest_engine_that_it_has_in_each_direction) {
   EXPECT_EQ(fastest(192, gpu_target("89")), std::pair(Engine::mma, Engine::portable));
 }
 
+TEST(Target, takes_the_ladder_forward_on_gpus_without_tensor_cores_for_dtype_and_width) {
+  const auto steps = [](Dtype dtype, int D, const kernels::Target& target) {
+    const kernels::AttentionChoice choice = kernels::fastest_attention(dtype, D, true, target);
+    if (choice.steps != kernels::kNoLadder) {
+      EXPECT_EQ(choice.forward, Engine::portable);
+      EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, target), scratch_limit(target));
+    }
+    return choice.steps;
+  };
+  for (const char* capability : {"80", "86", "90a"}) {
+    for (int D = 1; D <= 256; ++D) {
+      EXPECT_EQ(steps(Dtype::fp32, D, gpu_target(capability)), 3) << capability << ", " << D;
+      EXPECT_EQ(steps(Dtype::bf16, D, gpu_target(capability)), D % 8 == 0 ? kernels::kNoLadder : 3) << D;
+    }
+    EXPECT_EQ(steps(Dtype::fp64, 128, gpu_target(capability)), 3) << capability;
+  }
+  EXPECT_EQ(steps(Dtype::fp64, 256, gpu_target("90a")), 3);
+  EXPECT_EQ(steps(Dtype::fp64, 256, gpu_target("86")), kernels::kNoLadder);  // 99 KiB
+  for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
+    EXPECT_EQ(steps(dtype, 64, kHostTarget), kernels::kNoLadder);
+    EXPECT_EQ(steps(dtype, 64, {.is_host = false}), kernels::kNoLadder);  // nobody knows its scratch
+  }
+}
+
 std::int64_t workspace(Engine backward, int D) {
   kernels::AttentionChoice choice;
   choice.backward = backward;

@@ -100,36 +100,6 @@ TEST(Plan, what_is_timed_at_first_and_the_text_afterwards_share_their_memory) {
   EXPECT_EQ(outside(true, 10), std::max(timing, text));
 }
 
-TEST(ChooseAttention, is_portable_where_the_deck_says_not_tuned_or_names_flash2_alone) {
-  using config::AttentionImplementation, config::AttentionTuned;
-  for (const auto implementation : {AttentionImplementation::automatic, AttentionImplementation::flash2}) {
-    EXPECT_FALSE(
-        choose_attention({.implementation = implementation, .tuned = AttentionTuned::no}, Dtype::bf16, 64).is_tuned());
-  }
-  EXPECT_FALSE(choose_attention({.implementation = AttentionImplementation::flash2}, Dtype::bf16, 64).is_tuned());
-}
-
-TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_open) {
-  const kernels::AttentionChoice choice = choose_attention({}, Dtype::bf16, 64);
-  const kernels::AttentionChoice fastest = kernels::fastest_attention(Dtype::bf16, 64, true);
-  EXPECT_EQ(choice.forward, fastest.forward);
-  EXPECT_EQ(choice.backward, fastest.backward);
-}
-
-TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
-  using config::AttentionImplementation;
-  const kernels::AttentionChoice flash1 = choose_attention(
-      {.implementation = AttentionImplementation::flash1, .flash1_steps = 3, .query_tile = 16}, Dtype::fp32, 64);
-  EXPECT_EQ(flash1.kind, kernels::AttentionKind::flash1);
-  EXPECT_EQ(flash1.steps, 3);
-  EXPECT_EQ(describe(flash1), "flash1 (3 steps, backward flash2 portable, query tile 16)");
-  const kernels::AttentionChoice flash2 = choose_attention(
-      {.implementation = AttentionImplementation::flash2, .flash2_steps = 1, .key_tile = 32}, Dtype::fp32, 64);
-  EXPECT_EQ(describe(flash2), "flash2 (1 step, key tile 32, backward portable)");
-  EXPECT_EQ(describe(choose_attention({.implementation = AttentionImplementation::tiled}, Dtype::bf16, 64)),
-            "tiled (backward flash2 portable)");
-}
-
 TEST(StepFlop, is_six_per_weight_and_token_and_causal_attention) {
   const Plan plan = plan_training(test::small_deck(), Dtype::fp32, 1);
   const double V = 101, T = 32, C = 64, L = 3, F = 160, tokens = 12 * T;

@@ -1,0 +1,119 @@
+/// What the deck's [attention] chooses, in this build and on the devices that a plan may name.
+#include "train/choices.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "errors.hpp"
+#include "train/plan.hpp"
+#include "unit/train/decks.hpp"
+
+namespace tessera::train {
+namespace {
+
+using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned;
+using kernels::AttentionChoice, kernels::Engine;
+using ::testing::HasSubstr;
+
+const Machine kCpu{.build = "a build for CPUs", .target = kernels::kHostTarget};
+const Machine kA100{.build = "a build for A100s", .target = kernels::gpu_target("80")};
+const Machine kH100{.build = "a build for H100s", .target = kernels::gpu_target("90a")};
+const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a")};
+
+std::string chosen(const config::Attention& attention, Dtype dtype, const Machine& machine, int D = 64) {
+  return describe(choose_attention(attention, dtype, D, machine));
+}
+
+/// What it says when it refuses, as a fault of the deck.
+std::string refusal_of(const config::Attention& attention, Dtype dtype, const Machine& machine, int D = 64) {
+  try {
+    const AttentionChoice choice = choose_attention(attention, dtype, D, machine);
+    ADD_FAILURE() << "chose " << describe(choice);
+    return "";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::usage);
+    return failure.what();
+  }
+}
+
+TEST(ChooseAttention, is_portable_where_the_deck_says_not_tuned_or_names_flash2_alone) {
+  const config::Attention never{.tuned = AttentionTuned::no}, flash2{.implementation = AttentionImplementation::flash2},
+      never_flash2{.implementation = AttentionImplementation::flash2, .tuned = AttentionTuned::no};
+  for (const Machine& machine : {Machine{}, kCpu, kA100, kH100, kH200}) {
+    for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+      for (const config::Attention& attention : {never, flash2, never_flash2})
+        EXPECT_EQ(chosen(attention, dtype, machine), "flash2 (portable)") << machine.build;
+    }
+  }
+}
+
+TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_open) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    const AttentionChoice choice = choose_attention({}, dtype, 64),
+                          fastest = kernels::fastest_attention(dtype, 64, true);
+    EXPECT_EQ(choice.forward, fastest.forward);
+    EXPECT_EQ(choice.backward, fastest.backward);
+    EXPECT_EQ(choice.steps, fastest.steps);
+  }
+}
+
+TEST(ChooseAttention, is_forward_on_the_ladder_where_a_gpu_has_no_tensor_cores_for_it) {
+  const config::Attention tuned{.tuned = AttentionTuned::yes},
+      tuned_flash2{.implementation = AttentionImplementation::flash2, .tuned = AttentionTuned::yes};
+  for (const Machine& gpu : {kA100, kH100, kH200}) {
+    for (const config::Attention& attention : {config::Attention{}, tuned, tuned_flash2}) {
+      EXPECT_EQ(chosen(attention, Dtype::fp32, gpu), "flash2 (3 steps, backward portable)") << gpu.build;
+      EXPECT_EQ(chosen(attention, Dtype::fp32, gpu, 256), "flash2 (3 steps, backward portable)");
+      EXPECT_EQ(chosen(attention, Dtype::bf16, gpu, 13), "flash2 (3 steps, backward portable)");
+      EXPECT_EQ(chosen(attention, Dtype::bf16, gpu), gpu.target.has_wgmma ? "flash2 (wgmma)" : "flash2 (mma)");
+    }
+  }
+  EXPECT_EQ(chosen({}, Dtype::fp32, kCpu), "flash2 (portable)");
+  EXPECT_EQ(chosen({}, Dtype::bf16, kCpu), "flash2 (portable)");
+}
+
+TEST(ChooseAttention, refuses_tuned_kernels_that_the_device_does_not_have_and_names_the_fix) {
+  const config::Attention tuned{.tuned = AttentionTuned::yes};
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    EXPECT_THAT(refusal_of(tuned, dtype, kCpu), HasSubstr("a build for CPUs has no such kernel"));
+    EXPECT_THAT(refusal_of(tuned, dtype, kCpu), HasSubstr("Set attention.tuned = \"auto\""));
+  }
+  for (const AttentionEngine engine : {AttentionEngine::mma, AttentionEngine::wgmma}) {
+    const config::Attention named{.tuned = AttentionTuned::yes, .engine = engine};
+    EXPECT_THAT(refusal_of(named, Dtype::fp32, kH200), HasSubstr("has no such kernel for fp32"));
+    EXPECT_THAT(refusal_of(named, Dtype::bf16, kH200, 13), HasSubstr("heads of width 13"));
+  }
+}
+
+TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
+  const AttentionChoice flash1 = choose_attention(
+      {.implementation = AttentionImplementation::flash1, .flash1_steps = 3, .query_tile = 16}, Dtype::fp32, 64);
+  EXPECT_EQ(flash1.kind, kernels::AttentionKind::flash1);
+  EXPECT_EQ(flash1.steps, 3);
+  EXPECT_EQ(describe(flash1), "flash1 (3 steps, backward flash2 portable, query tile 16)");
+  const AttentionChoice flash2 = choose_attention(
+      {.implementation = AttentionImplementation::flash2, .flash2_steps = 1, .key_tile = 32}, Dtype::fp32, 64);
+  EXPECT_EQ(describe(flash2), "flash2 (1 step, key tile 32, backward portable)");
+  EXPECT_EQ(describe(choose_attention({.implementation = AttentionImplementation::tiled}, Dtype::bf16, 64)),
+            "tiled (backward flash2 portable)");
+}
+
+TEST(ChooseAttention, names_the_version_of_the_forward_pass_in_tables) {
+  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "3 steps");
+  EXPECT_EQ(forward_text(choose_attention({}, Dtype::bf16, 64, kH200)), "wgmma");
+  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kCpu)), "portable");
+}
+
+TEST(ChooseAttention, on_the_ladder_takes_as_much_memory_as_the_portable_kernel) {
+  config::Settings deck = test::gpu_deck("small");
+  deck.precision = {};  // fp32
+  const Plan on_ladder = plan_training(deck, Dtype::fp32, 1, kH200);
+  EXPECT_EQ(describe(on_ladder.options.attention), "flash2 (3 steps, backward portable)");
+  deck.attention.tuned = AttentionTuned::no;
+  const Plan portable = plan_training(deck, Dtype::fp32, 1, kH200);
+  EXPECT_EQ(on_ladder.layout.table(), portable.layout.table());
+  EXPECT_EQ(on_ladder.layout.total_bytes(), portable.layout.total_bytes());
+}
+
+}  // namespace
+}  // namespace tessera::train
