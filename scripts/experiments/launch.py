@@ -13,6 +13,7 @@ import plotting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FINISHED, OUT_OF_MEMORY, STOPPED = 0, 4, 75
+STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
 
 
 class Refusal(Exception):
@@ -108,14 +109,21 @@ class Row(dict):
     folder = Path()
 
     @property
+    def is_cut_short(self):
+        """Whether the row's own train.time_limit_s ended it: its figures are those of the steps until then."""
+        return self.exit_code == STOPPED and self.reason == STOPPED_BY_ITS_LIMIT
+
+    @property
     def has_run(self):
-        return self.exit_code == FINISHED
+        return self.exit_code == FINISHED or self.is_cut_short
 
     @property
     def outcome(self):
-        """"ok", or in a few words why there is no figure."""
+        """"ok", or in a few words why figures are missing or of fewer steps."""
         if self.exit_code == OUT_OF_MEMORY:
             return "out of memory"
+        if self.is_cut_short:
+            return self.reason
         if not self.has_run:
             return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
         return self.get("outcome", "ok")
@@ -178,8 +186,8 @@ def draw(drawing, results, path):
 def judge(results):
     """The exit code of the first row that failed for another reason than memory; 0 if none did."""
     for row in results.rows:
-        if row.exit_code not in (FINISHED, OUT_OF_MEMORY):
-            note(f"row {row.name} on {row.ranks} ranks ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
+        if not row.has_run and row.exit_code != OUT_OF_MEMORY:
+            note(f"row {row.name} on {row.ranks} rank{'s' if row.ranks > 1 else ''} ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
             return row.exit_code
     return 0
 

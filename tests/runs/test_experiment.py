@@ -2,12 +2,16 @@
 """The job `experiment`: its rows, those that fail, its file, and going on after a stop."""
 import os
 import signal
+import sys
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+
+sys.path.insert(0, str(SOURCE / "scripts"))
+from experiments import launch  # noqa: E402  (after the path to it)
 
 MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
 ROWS = f"""
@@ -288,6 +292,20 @@ class Stops(RunTest):
         self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
         again = self.run_deck(deck, only, "--resume", "auto")
         self.assertIn("small_fp32 has run\n", again.out)
+
+    def test_scripts_take_a_row_that_its_own_limit_ended_as_a_result(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))
+        self.run_deck(deck, 'experiment.only=["small_fp32"]', f"job.directory={self.folder / 'rows/ranks_0001'}")
+        results = launch.Results(self.folder / "rows")
+        (row,) = results.rows
+        self.assertEqual((row.exit_code, row.has_run, row.outcome), (STOPPED, True, "stopped by its train.time_limit_s"))
+        self.assertTrue(np.isfinite(row["steps/loss:last"]))
+        with row.file() as file:
+            self.assertIn("steps", file)
+        self.assertEqual(launch.judge(results), FINISHED)
+        row.reason = "stopped by SIGTERM"
+        self.assertFalse(row.has_run)
+        self.assertEqual(launch.judge(results), STOPPED)
 
     def test_a_second_interrupt_does_not_wait(self):
         job = self.start(self.deck(ROWS), "train.steps=1000000", "trace.every_steps=1000000")
