@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import plotting
+from places import places
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FINISHED, OUT_OF_MEMORY, STOPPED = 0, 4, 75
@@ -61,36 +62,35 @@ class Program:
             raise Refusal(STOPPED, f"stopped by {came[0]}: the same command goes on after the rows that have run")
         return code
 
-    def places(self):
-        """How many ranks this machine has room for: GPUs, or cores."""
-        if not self.uses_gpus:
-            return len(os.sched_getaffinity(0)), "cores"
-        if "CUDA_VISIBLE_DEVICES" in os.environ:
-            return len([word for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word]), "GPUs"
-        try:
-            listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
-        except OSError:
-            listed = ""
-        return len(re.findall(r"^GPU ", listed, re.M)), "GPUs"
+
+def room_of(program, settings):
+    """How many ranks may run, and what limits them. `settings`: the keys that the deck and the command line set."""
+    room, what = places(program.uses_gpus)
+    return (sys.maxsize if program.uses_gpus and room > 0 and settings.get("parallel", {}).get("allow_shared_device") else room), what
+
+
+def numbers_of_ranks(asked, of_deck, room, what):
+    """Those that are run: all of --ranks, which are refused if there is no room; of the deck's those for which there is."""
+    try:
+        wanted = [int(word) for word in asked.split(",")] if asked is not None else of_deck
+    except ValueError:
+        wanted = [0]
+    if min(wanted) < 1:
+        raise Refusal(2, f"--ranks {asked}: whole numbers from 1 with commas between them, such as 1,2,4")
+    absent, here = [R for R in wanted if R > room], f"this machine has {room} {what}"
+    if absent and (asked is not None or len(absent) == len(wanted)):
+        raise Refusal(3, f"there is no room for {' or '.join(map(str, absent))} ranks: {here}")
+    if absent:
+        note(f"left out: {', '.join(map(str, absent))} ranks, {here}")
+    return [R for R in wanted if R <= room]
 
 
 def launch_all(deck, overrides, ranks, preset, output):
     program = Program(preset)
-    experiment = tomllib.loads(program.ask(deck, *overrides, "--print"))["experiment"]
+    settings = tomllib.loads(program.ask(deck, *overrides, "--print"))
+    experiment = settings["experiment"]
     rows = re.findall(r"^row (\S+)$", program.ask(deck, *overrides, "--check"), re.M)
-    try:
-        wanted = [int(word) for word in ranks.split(",")] if ranks else experiment.get("ranks", [1])
-    except ValueError:
-        raise Refusal(2, f"--ranks {ranks}: whole numbers with commas between them, such as 1,2,4") from None
-    room, what = program.places()
-    absent = [R for R in wanted if R > room]
-    if absent:
-        note(f"left out: {', '.join(map(str, absent))} ranks, this machine has {room} {what}")
-    if len(absent) == len(wanted):
-        raise Refusal(3, f"this experiment wants {' or '.join(map(str, wanted))} ranks, and this machine has {room} {what}")
-    for R in wanted:
-        if R > room:
-            continue
+    for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), *room_of(program, settings)):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
         launches = [[f'experiment.only=["{row}"]'] for row in rows] if experiment.get("fresh_processes") else [[]]

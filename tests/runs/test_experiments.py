@@ -6,11 +6,13 @@ import subprocess
 import sys
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+import places  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
 NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
@@ -70,6 +72,10 @@ class Experiments(RunTest):
     def test_what_cannot_be_run_is_refused_by_name(self):
         self.assertIn("there is no experiment steps; one of:", self.script("steps", code=2).stderr)
         self.assertIn("this machine has", self.script("comm", "--quick", "--ranks", "4096", code=3).stderr)
+        self.assertIn("there is no room for 4096 ranks", self.script("comm", "--quick", "--ranks", "1,4096", code=3).stderr)
+        self.assertFalse((self.folder / "runs").exists())
+        for ranks in ("0", "1,", "two"):
+            self.assertIn("whole numbers from 1", self.script("comm", "--quick", "--ranks", ranks, code=2).stderr)
         self.assertIn("nearest: model.d_model", self.script("step", "--quick", "model.d_modl=3", code=2).stderr)
 
     def test_every_experiment_has_a_section_and_a_module(self):
@@ -96,6 +102,47 @@ class Experiments(RunTest):
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))
+
+
+class Room(RunTest):
+    """How many ranks there is room for on GPUs, from an nvidia-smi that lists what the test wants."""
+
+    GPUS = [f"GPU {i}: NVIDIA H200 (UUID: GPU-{i}{i}{i}{i}-ab)" for i in range(4)]
+    MIG = ["GPU 0: NVIDIA H200 (UUID: GPU-0000-ab)", "  MIG 1g.18gb     Device  0: (UUID: MIG-0000-ab)", "  MIG 1g.18gb     Device  1: (UUID: MIG-1111-ab)"]
+
+    def room(self, listed, visible=None, settings=None):
+        fake = self.folder / "nvidia-smi"
+        fake.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(listed) + "\nEND\n")
+        fake.chmod(0o755)
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin", **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+        with mock.patch.dict(os.environ, environment), mock.patch.object(places, "gpus_of_driver", return_value=None):
+            if visible is None:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            return launch.room_of(SimpleNamespace(uses_gpus=True), settings or {})
+
+    def test_gpus_are_those_that_cuda_shows_to_a_rank(self):
+        for listed, visible, count in ((self.GPUS, None, 4), ([], None, 0), (self.GPUS, "0,2", 2), (self.GPUS, "", 0), (self.GPUS, "0,1,4,2", 2),
+                                       (self.GPUS, "0,-1,1", 1), (self.GPUS, "-1", 0), (self.GPUS, "GPU-2222, GPU-3333-ab", 2),
+                                       (self.GPUS, "GPU-9999", 0), (self.MIG, None, 1), (self.MIG, "MIG-1111-ab", 1), (self.MIG, "MIG-2222", 0),
+                                       (self.MIG, "MIG-0000-ab,MIG-1111-ab", 1)):
+            self.assertEqual(self.room(listed, visible), (count, "GPUs"), (listed, visible))
+
+    def test_the_driver_is_asked_first(self):
+        with mock.patch.object(places, "gpus_of_driver", return_value=3), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "0"}):
+            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}), (3, "GPUs"))
+
+    def test_shared_devices_have_room_for_any_number(self):
+        settings = {"parallel": {"allow_shared_device": True}}
+        self.assertGreater(self.room(self.GPUS[:1], settings=settings)[0], 4096)
+        self.assertEqual(self.room([], settings=settings)[0], 0)
+
+    def test_numbers_of_the_deck_are_left_out_and_those_asked_for_are_refused(self):
+        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], *self.room(self.GPUS)), [1, 2, 4])
+        self.assertEqual(launch.numbers_of_ranks("4,2", [8], *self.room(self.GPUS)), [4, 2])
+        for asked, of_deck, absent in (("2,8", [1], "8 ranks"), (None, [8, 16], "8 or 16 ranks")):
+            with self.assertRaisesRegex(launch.Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
+                launch.numbers_of_ranks(asked, of_deck, *self.room(self.GPUS))
+            self.assertEqual(caught.exception.code, 3)
 
 
 class Tables(unittest.TestCase):
