@@ -106,6 +106,34 @@ class Rows(RunTest):
         self.assertEqual(list(found["exit_code"]), [FINISHED, NUMBERS, OUT_OF_MEMORY, OUT_OF_MEMORY, FINISHED, NUMBERS])
         self.assertTrue(np.isfinite(found["record/steps/loss"][[0, 4]]).all())
 
+    def test_rows_share_their_ranks_in_groups_of_any_size_in_one_process(self):
+        heads = ROWS.split("[experiment.product]")[0].replace('"steps/step_time:median", ', "")
+        body = "[model]\n" + ROWS.split("[model]\n", 1)[1].replace("steps = 4", "steps = 3\nbatch_size = 4") + "[optimizer]\nclip_norm = 0\n"
+        deck = self.deck(heads + """
+[experiment.rows.whole]
+[experiment.rows.sharded.product]
+parallel.shard_ranks = [1, 2, 0, 3]
+parallel.shard = ["optimizer", "parameters"]
+""" + body)
+        self.run_deck(deck, "parallel.collectives=mpi", f"job.directory={self.directory}", ranks=2)
+        found = contents(self.directory)
+        self.assertEqual(list(found["exit_code"]), [FINISHED] * 7 + [USAGE] * 2)  # two ranks make no groups of three
+        for reason in found["reason"][7:]:
+            self.assertIn("parallel.shard_ranks", reason)
+        losses = found["record/steps/loss"][:7]  # two terms have the same sum in either order
+        self.assertTrue(np.isfinite(losses).all())
+        np.testing.assert_array_equal(losses, np.broadcast_to(losses[0], losses.shape))
+        alone = self.deck(found["resolved_deck"][4], "alone.toml")  # groups of two after groups of one
+        self.run_deck(alone, f"job.directory={self.folder / 'alone'}", ranks=2)
+        with h5py.File(self.folder / "alone/run.h5", "r") as file:
+            np.testing.assert_array_equal(file["steps/loss"][...], losses[4])
+
+    def test_what_makes_the_communicators_is_of_all_rows(self):
+        for key, values in (("parallel.collectives", '["mpi", "auto"]'), ("parallel.all_reduce", '["auto", "ring"]')):
+            deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', f"{key} = {values}"))
+            for arguments in (("--check",), ()):
+                self.run_deck(deck, *arguments, code=USAGE, says=f"{key}  is of the whole experiment, not of a row  legal: set it in its own section\n")
+
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
         self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Go on after its finished rows")
