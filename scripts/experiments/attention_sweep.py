@@ -54,13 +54,12 @@ def draw(results):
                 if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
                     line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")
         axes.set_title(title)
-        plotting.aside(axes, f"D {width:.0f}, causal")
+        plotting.aside(axes, f"D {width:.0f}, causal" + ("; tiled lies under flash2" if quantity == "memory_mib" else ""))
     for line_of in panels:
         for axes in line_of:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
             log_axis(axes.yaxis)
+            axes.set_xlabel("tokens T")
         line_of[0].legend()
-    for axes in panels[1]:
-        axes.set_xlabel("tokens T")
     return figure

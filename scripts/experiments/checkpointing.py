@@ -29,7 +29,7 @@ def draw(results):
         memory.plot(places, peak, "_", color=INK, markersize=16, markeredgewidth=2, label="taken by the process")
     blocks = max(row[KEY] for row in results.rows)
     root = np.interp(np.sqrt(blocks), [row[KEY] for row in results.rows if row[KEY] > 0], places[1:])
-    memory.axvline(root, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
+    memory.axvline(root, ymax=0.85, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
     memory.set_title(f"Memory, {unit}")
     legend_above(memory)
     time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,

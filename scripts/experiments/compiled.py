@@ -4,7 +4,7 @@ import numpy as np
 import plotting
 from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
-from experiments.parts import log_axis
+from experiments.parts import legend_beside, log_axis, log_bars
 from experiments.table import spread
 
 T, D, KERNEL, VARIANT, SIZE, FORMAT = ("bench.lengths", "bench.head_widths", "bench.implementations", "bench.variants", "model.size",
@@ -39,38 +39,51 @@ def tables(results):
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])
 
 
+def draw_attention(axes, results, name):
+    for width, colour in WIDTHS.items():
+        pairs = [pair for pair in attention(results) if pair[0][D] == width]
+        for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
+            if pairs:
+                axes.plot([pair[number][T] for pair in pairs], [pair[number][f"{name}_mean_ms"] for pair in pairs], linestyle=dash,
+                          color=colour, marker="o", markersize=3.5, linewidth=1.5, label=f"{kernel}, D {width}")
+    axes.set_xlabel("tokens T")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+    log_axis(axes.yaxis)
+
+
+def draw_models(axes, rows):
+    """Bars of the steps of one number format: every size, its parts, and of each the variants."""
+    sizes, variants = list(dict.fromkeys(row[SIZE] for row in rows)), [name for name in VARIANTS if any(row[VARIANT] == name for row in rows)]
+    places = np.arange(len(sizes) * len(PARTS))
+    for number, variant in enumerate(variants):
+        found = {row[SIZE]: row for row in rows if row[VARIANT] == variant}
+        times = [found[size][f"{part}_mean_ms"] if size in found else np.nan for size in sizes for part in PARTS]
+        offset = 0.27 * (number - (len(variants) - 1) / 2)
+        axes.barh(places + offset, np.nan_to_num(times), height=0.25, color=VARIANTS[variant], label=variant)
+    axes.set_yticks(places, [f"{size}: {part}".replace("_", " + ") for size in sizes for part in PARTS], fontsize=8)
+    axes.set_ylim(len(places) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    if len(sizes) > 1:
+        log_bars(axes.xaxis, [row[f"{part}_mean_ms"] for row in rows for part in PARTS])
+    for place, size in zip(places[::len(PARTS)], sizes):
+        lost = [f"{row[VARIANT]}: {row.outcome}" for row in rows if row[SIZE] == size and row.outcome != "ok"]
+        axes.text(0.02, place, ", ".join(lost), transform=axes.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
+
+
 def draw(results):
     rows = [row for row, _ in model(results)]
-    models = list(dict.fromkeys((row[SIZE], row[FORMAT]) for row in rows))
-    figure, (forward, backward, steps) = plt.subplots(1, 3, figsize=(16, 4.4), constrained_layout=True)
-    for axes, name, title in ((forward, "forward", "Attention, forward, ms"), (backward, "both", "Attention, forward and backward, ms")):
-        for width, colour in WIDTHS.items():
-            pairs = [pair for pair in attention(results) if pair[0][D] == width]
-            for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
-                if pairs:
-                    axes.plot([pair[number][T] for pair in pairs], [pair[number][f"{name}_mean_ms"] for pair in pairs], linestyle=dash,
-                              color=colour, marker="o", markersize=3.5, linewidth=1.5, label=f"{kernel}, D {width}")
+    formats = list(dict.fromkeys(row[FORMAT] for row in rows))
+    figure, panels = plt.subplots(2, max(2, len(formats)), figsize=(12.5, 8.4), constrained_layout=True)
+    for axes, name, title in ((panels[0][0], "forward", "Attention, forward, ms"), (panels[0][1], "both", "Attention, forward and backward, ms")):
+        draw_attention(axes, results, name)
         axes.set_title(title)
-        axes.set_xlabel("tokens T")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
-        log_axis(axes.yaxis)
-    forward.legend()
-    places = np.arange(len(models) * len(PARTS))
-    variants = [name for name in VARIANTS if any(row[VARIANT] == name for row in rows)]
-    for number, variant in enumerate(variants):
-        found = {(row[SIZE], row[FORMAT]): row for row in rows if row[VARIANT] == variant}
-        times = [found[model][f"{part}_mean_ms"] if model in found else np.nan for model in models for part in PARTS]
-        offset = 0.27 * (number - (len(variants) - 1) / 2)
-        steps.barh(places + offset, np.nan_to_num(times), height=0.25, color=VARIANTS[variant], label=variant)
-    steps.set_title("Model, ms")
-    steps.set_yticks(places, [f"{size}, {compute}: {part}".replace("_", " + ") for size, compute in models for part in PARTS], fontsize=8)
-    steps.set_ylim(len(places) - 0.5, -0.5)
-    steps.grid(axis="y", visible=False)
-    if len(models) > 1:
-        log_axis(steps.xaxis)
-    for place, (size, compute) in zip(places[::len(PARTS)], models):
-        lost = [f"{row[VARIANT]}: {row.outcome}" for row in rows if (row[SIZE], row[FORMAT]) == (size, compute) and row.outcome != "ok"]
-        steps.text(0.02, place, ", ".join(lost), transform=steps.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
-    steps.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    legend_beside(panels[0][1])
+    for axes, compute in zip(panels[1], formats):
+        draw_models(axes, [row for row in rows if row[FORMAT] == compute])
+        axes.set_title("Model, ms")
+        plotting.aside(axes, compute)
+    legend_beside(panels[1][len(formats) - 1])
+    for axes in (*panels[0][2:], *panels[1][len(formats):]):
+        axes.set_visible(False)
     return figure

@@ -2,12 +2,12 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from plotting import BLUE, PHASES, VERMILION
+from plotting import GREY, PHASES, VERMILION
 
 from experiments.table import spread
 
 KEY, BUCKET = "bench.strategies", "parallel.bucket_mbyte"
-TRANSFER = "#404040"
+TRANSFERS = ("#404040", "#8C8C8C")  # one and the next, so that many in a row can be told apart
 
 
 def name_of(row):
@@ -25,26 +25,26 @@ def draw_step(axes, place, row):
     """Phases and transfers of one step, two bars high, from its beginning."""
     with row.file() as file:
         timeline = plotting.columns(file["timeline"])
-    start = timeline["start_ms"].min()
+    start, count = timeline["start_ms"].min(), 0
     for lane, label, begin, end in zip(*(timeline[name] for name in ("lane", "label", "start_ms", "end_ms"))):
         is_transfer = lane == "communication"
-        colour = TRANSFER if is_transfer else PHASES.get(label)
+        colour = TRANSFERS[count % 2] if is_transfer else PHASES.get(label)
+        count += is_transfer
         if colour is not None:
-            axes.barh(place + (0.2 if is_transfer else -0.18), end - begin, left=begin - start, height=0.3 if is_transfer else 0.4,
-                      color=colour, edgecolor="white", linewidth=0.3 if is_transfer else 0)
+            axes.barh(place + (0.2 if is_transfer else -0.18), end - begin, left=begin - start, height=0.3 if is_transfer else 0.4, color=colour)
 
 
 def draw(results):
     height = 0.8 + 3.6 * len(results.ranks)
     figure = plt.figure(figsize=(14, height + 0.4), constrained_layout=True)
     upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.4))
-    panels = upper.subplots(len(results.ranks), 2, squeeze=False, sharey="row", width_ratios=(1, 1.8))
+    panels = upper.subplots(len(results.ranks), 2, squeeze=False, sharex="col", sharey="row", width_ratios=(1, 1.8))
     for (time, steps), R in zip(panels, results.ranks):
         rows = [row for row in results.rows if row.ranks == R]
         places = np.arange(len(rows))
         step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))
         waiting = np.minimum(step, exposed)
-        time.barh(places, step - waiting, color=BLUE, height=0.6, label="computing")
+        time.barh(places, step - waiting, color=GREY, height=0.6, label="computing")
         time.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
                   xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
         time.set_title(f"Step on {R} ranks, ms")
@@ -53,10 +53,12 @@ def draw(results):
         for place, row in enumerate(rows):
             if row.outcome == "ok":
                 draw_step(steps, place, row)
+            else:
+                time.text(0.02, place, row.outcome, transform=time.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
         steps.set_title("One step launched kernel by kernel, ms")
         for axes in (time, steps):
             axes.grid(axis="y", visible=False)
-    colours = {"computing": BLUE, "only waiting for communication": VERMILION, **{phase: PHASES[phase] for phase in ("forward", "backward", "optimizer")},
-               "transfers": TRANSFER}
+    colours = {"computing": GREY, "only waiting for communication": VERMILION, **{phase: PHASES[phase] for phase in ("forward", "backward", "optimizer")},
+               "transfers": TRANSFERS[0]}
     lower.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in colours.items()], loc="center", ncol=6)
     return figure

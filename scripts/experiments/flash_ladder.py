@@ -7,6 +7,7 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from experiments.parts import log_axis
 
 DTYPE, HEADS, D, T = "bench.dtypes", "bench.heads", "bench.head_widths", "bench.lengths"
+TENSOR_CORES = "tensor cores"
 TILE = 64  # queries of a team of flash2's ladder, unless the pads are too large for it (D above 64)
 
 # Of the picture: (implementation, engine, label, colour, is one of the steps between).
@@ -14,13 +15,14 @@ LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 st
          ("flash1", "3 steps", "steps between", ORANGE, True), ("flash1", "4 steps", "flash1, 4 steps", VERMILION, False),
          ("flash1", "5 steps", "flash1, tensor cores", PURPLE, False), ("flash2", "0 steps", "flash2, plain", SKY, False),
          ("flash2", "1 step", None, SKY, True), ("flash2", "2 steps", "steps between", SKY, True), ("flash2", "3 steps", "flash2, 3 steps", BLUE, False),
-         ("flash2", "portable", "flash2, usual", GREEN, False))
+         ("flash2", "portable", "flash2, usual", GREEN, False), ("flash2", TENSOR_CORES, "flash2, tensor cores", "black", False))
 
 
 class Figures(dict):
     """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
 
     Without those that there are not for its number format: flash1's tensor cores in fp32.
+    flash2's kernels on tensor cores (wgmma, mma) are one engine, whichever suits a head width.
     """
 
     def __init__(self, row):
@@ -30,10 +32,13 @@ class Figures(dict):
             numbers = [np.atleast_1d(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")]
             for implementation, engine, outcome, *values in zip(*words, *numbers):
                 if outcome != "no such kernel":
-                    self[implementation, engine] = (*map(float, values), outcome)
+                    self[implementation, TENSOR_CORES if "mma" in engine else engine] = (*map(float, values), outcome)
 
     def ms(self, implementation, engine):
         return self.get((implementation, engine), (np.nan,))[0]
+
+    def speed_up(self, implementation, engine):
+        return self.ms("standard", "-") / self.ms(implementation, engine)
 
     def kept(self, implementation):
         return next((values[1] for (name, _), values in self.items() if name == implementation), np.nan)
@@ -45,25 +50,30 @@ class Figures(dict):
         return engine, times.get(engine, np.nan)
 
 
-def engines_on_tensor_cores(figures):
-    return [engine for name, engine in figures if name == "flash2" and ("mma" in engine)]
-
-
 def tables(results):
-    rows, exchange = [], []
-    for row in results.rows:
-        figures, case = Figures(row), [row[DTYPE], row[HEADS], row[D], row[T]]
-        base = figures.ms("standard", "-")
-        for (name, engine), (ms, kept, needed, outcome) in figures.items():
-            rows.append([*case, name, engine, ms, base / ms, kept, 100 * (1 - kept / figures.kept("standard")), needed, outcome])
-        if not figures:
-            rows.append([*case, "-", "-", *[np.nan] * 5, row.outcome])
+    """Times, speed-ups and the exchange of the loops; a line for each case, a column for each version."""
+    case_names, every = ["dtype", "B*H", "D", "T"], [([row[DTYPE], row[HEADS], row[D], row[T]], Figures(row), row) for row in results.rows]
+    versions = [version for version in dict.fromkeys((name, engine) for name, engine, *_ in LINES)
+                if any(version in figures for _, figures, _ in every)]
+    names = [f"{name}, {'usual' if engine == 'portable' else engine}" for name, engine in versions]
+
+    def time(figures, version, row):
+        if version not in figures:
+            return np.nan if row.has_run else row.outcome
+        ms, _, _, outcome = figures[version]
+        return ms if outcome == "ok" else outcome
+
+    yield ([*case_names, "forward, ms: standard", *names],
+           [[*case, *(time(figures, version, row) for version in (("standard", "-"), *versions))] for case, figures, row in every])
+    yield ([*case_names, "kept, MiB: standard", "flash1, flash2", "saved, %", *(f"speed-up: {name}" if i == 0 else name for i, name in enumerate(names))],
+           [[*case, figures.kept("standard"), figures.kept("flash2"), 100 * (1 - figures.kept("flash2") / figures.kept("standard")),
+             *(figures.speed_up(*version) for version in versions)] for case, figures, _ in every])
+    exchange = []
+    for case, figures, row in every:
         (first, first_ms), (second, second_ms) = figures.best("flash1"), figures.best("flash2")
         exchange.append([*case, row[HEADS], row[HEADS] * -(-row[T] // TILE), figures.ms("flash1", "0 steps") / figures.ms("flash2", "0 steps"),
                          figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps"), first, second, first_ms / second_ms])
-    yield (["dtype", "B*H", "D", "T", "kernel", "version", "forward, ms", "speed-up", "kept, MiB", "saved, %", "needed, MiB", "outcome"], rows)
-    yield (["dtype", "B*H", "D", "T", "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2",
-            "best over best"], exchange)
+    yield ([*case_names, "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2", "best over best"], exchange)
 
 
 def draw_case(axes, rows):
@@ -72,15 +82,13 @@ def draw_case(axes, rows):
     lengths = np.array([length for length, _ in every])
 
     def line(name, engine, **style):
-        speed = np.array([figures.ms("standard", "-") / figures.ms(name, engine) for _, figures in every])
+        speed = np.array([figures.speed_up(name, engine) for _, figures in every])
         if np.isfinite(speed).any():
             axes.plot(lengths, speed, **style)
 
     for name, engine, label, colour, is_between in LINES:
         style = dict(linewidth=0.8, alpha=0.6) if is_between else dict(linewidth=1.6, marker="o", markersize=3)
         line(name, engine, color=colour, label=label if not is_between else None, **style)
-    for engine in dict.fromkeys(engine for _, figures in every for engine in engines_on_tensor_cores(figures)):
-        line("flash2", engine, color="black", linewidth=1.6, marker="o", markersize=3, label=f"flash2, {engine}")
     axes.axhline(1, color=plotting.FAINT, linewidth=0.8, linestyle=":")
 
 

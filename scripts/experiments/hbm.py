@@ -138,7 +138,7 @@ def tables(results):
                "TFLOP/s", "of the roof", "outcome"]
     rows = []
     for kernel in kernels_of(results, counted):
-        measured = f"{kernel.counted / 1e6:.4g}" if np.isfinite(kernel.counted) else why or "not launched"
+        measured = kernel.counted / 1e6 if np.isfinite(kernel.counted) else why or "not launched"
         rows.append([kernel.row[DTYPE], kernel.T, kernel.group, kernel.once / 1e6, kernel.asked / 1e6, measured, kernel.intensity, side_of(kernel, roof),
                      kernel.ms, 1e-9 * kernel.flop / kernel.ms, share_of_roof(kernel, roof) if is_here else np.nan, kernel.outcome])
     return [(columns, rows)]
@@ -158,9 +158,9 @@ def draw_roof(axes, kernels, roof, is_here):
         if is_here:
             axes.plot([kernel.intensity for kernel in mine], [1e-9 * kernel.flop / kernel.ms for kernel in mine], color=colour, marker="o", markersize=4,
                       linewidth=1)
-    axes.set_xscale("log")
     axes.set_ylim(1, 2000)
     log_axis(axes.yaxis)
+    log_axis(axes.xaxis)
     axes.set_xlabel("flop per byte, of " + ("the bytes counted" if any(np.isfinite(kernel.counted) for kernel in kernels) else "each tensor once"))
     axes.set_title(f"Roof of an {roof.name}, TFLOP/s")
 
@@ -191,7 +191,7 @@ def draw(results):
     here = {kernel.group for kernel in every}
     keys = [plt.Line2D([], [], color=colour, linewidth=2, label=group) for group, colour in COLOURS.items() if group in here]
     keys += [plt.Line2D([], [], color=FAINT, label=label, **style) for label, style in (
-        ("each tensor once", dict()), ("asked for by teams", dict(linestyle="--")), ("measured", dict(linestyle="", marker="D", markersize=5)),
+        ("each tensor once; flash1 and flash2 alike", dict()), ("asked for by teams", dict(linestyle="--")), ("measured", dict(linestyle="", marker="D", markersize=5)),
         ("the most at these flop per byte", dict(linestyle="", marker="o", markerfacecolor="white")))]
     lower.legend(handles=keys, loc="center", ncol=4)
     return figure

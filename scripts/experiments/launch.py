@@ -10,9 +10,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import plotting
+from places import places
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FINISHED, OUT_OF_MEMORY, STOPPED = 0, 4, 75
+STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
 
 
 class Refusal(Exception):
@@ -60,36 +62,35 @@ class Program:
             raise Refusal(STOPPED, f"stopped by {came[0]}: the same command goes on after the rows that have run")
         return code
 
-    def places(self):
-        """How many ranks this machine has room for: GPUs, or cores."""
-        if not self.uses_gpus:
-            return len(os.sched_getaffinity(0)), "cores"
-        if "CUDA_VISIBLE_DEVICES" in os.environ:
-            return len([word for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word]), "GPUs"
-        try:
-            listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
-        except OSError:
-            listed = ""
-        return len(re.findall(r"^GPU ", listed, re.M)), "GPUs"
+
+def room_of(program, settings):
+    """How many ranks may run, and what limits them. `settings`: the keys that the deck and the command line set."""
+    room, what = places(program.uses_gpus)
+    return (sys.maxsize if program.uses_gpus and room > 0 and settings.get("parallel", {}).get("allow_shared_device") else room), what
+
+
+def numbers_of_ranks(asked, of_deck, room, what):
+    """Those that are run: all of --ranks, which are refused if there is no room; of the deck's those for which there is."""
+    try:
+        wanted = [int(word) for word in asked.split(",")] if asked is not None else of_deck
+    except ValueError:
+        wanted = [0]
+    if min(wanted) < 1:
+        raise Refusal(2, f"--ranks {asked}: whole numbers from 1 with commas between them, such as 1,2,4")
+    absent, here = [R for R in wanted if R > room], f"this machine has {room} {what}"
+    if absent and (asked is not None or len(absent) == len(wanted)):
+        raise Refusal(3, f"there is no room for {' or '.join(map(str, absent))} ranks: {here}")
+    if absent:
+        note(f"left out: {', '.join(map(str, absent))} ranks, {here}")
+    return [R for R in wanted if R <= room]
 
 
 def launch_all(deck, overrides, ranks, preset, output):
     program = Program(preset)
-    experiment = tomllib.loads(program.ask(deck, *overrides, "--print"))["experiment"]
+    settings = tomllib.loads(program.ask(deck, *overrides, "--print"))
+    experiment = settings["experiment"]
     rows = re.findall(r"^row (\S+)$", program.ask(deck, *overrides, "--check"), re.M)
-    try:
-        wanted = [int(word) for word in ranks.split(",")] if ranks else experiment.get("ranks", [1])
-    except ValueError:
-        raise Refusal(2, f"--ranks {ranks}: whole numbers with commas between them, such as 1,2,4") from None
-    room, what = program.places()
-    absent = [R for R in wanted if R > room]
-    if absent:
-        note(f"left out: {', '.join(map(str, absent))} ranks, this machine has {room} {what}")
-    if len(absent) == len(wanted):
-        raise Refusal(3, f"this experiment wants {' or '.join(map(str, wanted))} ranks, and this machine has {room} {what}")
-    for R in wanted:
-        if R > room:
-            continue
+    for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), *room_of(program, settings)):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
         launches = [[f'experiment.only=["{row}"]'] for row in rows] if experiment.get("fresh_processes") else [[]]
@@ -108,14 +109,21 @@ class Row(dict):
     folder = Path()
 
     @property
+    def is_cut_short(self):
+        """Whether the row's own train.time_limit_s ended it: its figures are those of the steps until then."""
+        return self.exit_code == STOPPED and self.reason == STOPPED_BY_ITS_LIMIT
+
+    @property
     def has_run(self):
-        return self.exit_code == FINISHED
+        return self.exit_code == FINISHED or self.is_cut_short
 
     @property
     def outcome(self):
-        """"ok", or in a few words why there is no figure."""
+        """"ok", or in a few words why figures are missing or of fewer steps."""
         if self.exit_code == OUT_OF_MEMORY:
             return "out of memory"
+        if self.is_cut_short:
+            return self.reason
         if not self.has_run:
             return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
         return self.get("outcome", "ok")
@@ -178,8 +186,8 @@ def draw(drawing, results, path):
 def judge(results):
     """The exit code of the first row that failed for another reason than memory; 0 if none did."""
     for row in results.rows:
-        if row.exit_code not in (FINISHED, OUT_OF_MEMORY):
-            note(f"row {row.name} on {row.ranks} ranks ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
+        if not row.has_run and row.exit_code != OUT_OF_MEMORY:
+            note(f"row {row.name} on {row.ranks} rank{'s' if row.ranks > 1 else ''} ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
             return row.exit_code
     return 0
 

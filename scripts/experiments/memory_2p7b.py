@@ -4,6 +4,8 @@ import numpy as np
 import plotting
 from plotting import CATEGORIES, byte_unit
 
+from experiments.parts import legend_beside
+
 T, FORMAT, PHASE = "model.context_length", "precision.compute", "bench.phase"
 MIB = 2.0**20
 
@@ -64,18 +66,19 @@ def draw(results):
     longest = max(results.different(T))
     rows = [row for row in steps_of(results.where(model__context_length=longest)) if row.has_run]
     figure, panels = plt.subplots(1, max(len(rows), 1), figsize=(6.5 * max(len(rows), 1), 4.4), constrained_layout=True, squeeze=False, sharey=True)
-    for axes, row in zip(panels[0], rows):
-        line = Timeline(row)
-        factor, unit = byte_unit(line.total.max())
+    lines = [Timeline(row) for row in rows]
+    factor, unit = byte_unit(max((line.total.max() for line in lines), default=1))
+    for axes, row, line in zip(panels[0], rows, lines):
         shown = {name: live / factor for name, live in line.live.items() if live.any()}
         axes.stackplot(np.arange(len(line.total)), *shown.values(), labels=list(shown), colors=[CATEGORIES[name] for name in shown], step="post")
         for phase in ("forward", "backward", "optimizer"):
             first = list(line.phase).index(phase)
             axes.axvline(first, color="#404040", linewidth=0.8, linestyle=":")
-            axes.text(first, 1.01 * line.total.max() / factor, " " + phase, fontsize=8, va="bottom")
+            axes.text(first, 1.0, " " + phase, transform=axes.get_xaxis_transform(), fontsize=8, va="bottom")
         axes.set_title(f"{row[FORMAT]}, T {longest:.0f}\n")
-        axes.set_ylabel(unit)
         axes.set_xlabel("tensors that begin or end, in order")
         axes.set_xlim(0.8 * list(line.phase).index("forward"), 1.04 * len(line.total))
-    panels[0][0].legend(loc="center left")
+    panels[0][0].set_ylabel(unit)
+    if rows:
+        legend_beside(panels[0][-1])
     return figure

@@ -6,6 +6,8 @@ import numpy as np
 import plotting
 from plotting import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
 
+from experiments.parts import legend_beside
+
 T, D, KERNEL = "bench.lengths", "bench.head_widths", "bench.implementations"
 MIB, FP32 = 2**20, 4
 HEADS = ("q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v")
@@ -93,5 +95,5 @@ def draw(results):
         axes.set_xlabel("tokens T")
         axes.set_ylim(0, 100)
         axes.grid(axis="x", visible=False)
-    bars[1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    legend_beside(bars[1])
     return figure

@@ -9,13 +9,40 @@ def log_axis(axis):
     if not np.isfinite(limits.intervaly if axis.axis_name == "y" else limits.intervalx).all():
         return
     axis.axes.set_yscale("log") if axis.axis_name == "y" else axis.axes.set_xscale("log")
+    write_out(axis)
+
+
+def write_out(axis, decades=2.3):
+    """Numbers of a logarithmic axis: 1, 2 and 5 of each decade up to so many decades, else 1."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < 200 * max(low, 1e-30) else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < 10**decades * max(low, 1e-30) else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: np.format_float_positional(float(f"{value:.6g}"), trim="-")))
     axis.set_minor_formatter(NullFormatter())
 
 
+def log_bars(axis, lengths):
+    """A logarithmic axis for bars as long as these, which have no end at 0: all begin at half of the shortest."""
+    shown = np.asarray(lengths, float).ravel()
+    shown = shown[np.isfinite(shown) & (shown > 0)]
+    if not shown.size:
+        return
+    limits = (0.5 * shown.min(), 1.6 * shown.max())
+    if axis.axis_name == "y":
+        axis.axes.set_yscale("log")
+        axis.axes.set_ylim(limits)
+    else:
+        axis.axes.set_xscale("log")
+        axis.axes.set_xlim(limits)
+    write_out(axis, decades=3.3)
+
+
 def legend_above(axes, columns=3):
-    """A legend inside of the axes, above bars, for which it makes room."""
+    """A legend inside of the axes, above bars, for which it makes room; lines behind it are hidden."""
     axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
-    axes.legend(loc="upper center", ncol=columns, columnspacing=1.2, handlelength=1.2)
+    axes.legend(loc="upper center", ncol=columns, columnspacing=1.2, handlelength=1.2, frameon=True, framealpha=1, edgecolor="none",
+                borderpad=0.2)
+
+
+def legend_beside(axes, **more):
+    """A legend to the right of the axes."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), **more)

@@ -1,5 +1,7 @@
 """Strong and weak scaling out of one grid of ranks and batches."""
 import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from plotting import BLUE, FAINT, ORANGE
 
 from experiments.table import spread
@@ -10,43 +12,44 @@ BATCH = "train.batch_size"
 def lines(results):
     """The rows of strong scaling, of the largest batch, and of weak scaling, from the smallest batch on."""
     batches, first = results.different(BATCH), results.ranks[0]
-    on = lambda R, batch: [row for row in results.rows if row.ranks == R and row[BATCH] == batch and row.has_run]
+    on = lambda R, batch: [row for row in results.rows if row.ranks == R and row[BATCH] == batch]
     return {"strong": [row for R in results.ranks for row in on(R, max(batches))],
             "weak": [row for R in results.ranks for row in on(R, min(batches) * R / first)]}
 
 
 def scaled(rows):
-    """Speed-up and efficiency of each row, against the first."""
-    base = rows[0]
+    """Each row with its speed-up and efficiency: against the first that ran, whose efficiency counts as 1; NaN where none ran."""
+    base = next((row for row in rows if row.has_run), None)
     for row in rows:
-        speedup = base["step_mean_ms"] / row["step_mean_ms"] * row[BATCH] / base[BATCH]
-        yield row, speedup, speedup * base.ranks / row.ranks
+        efficiency = base["step_mean_ms"] / row["step_mean_ms"] * row[BATCH] / base[BATCH] * base.ranks / row.ranks if base else np.nan
+        yield row, efficiency * row.ranks, efficiency
 
 
 def tables(results):
-    columns = ["scaling", "ranks", "sequences", "step, ms", "exposed, ms", "tokens/s", "speed-up", "efficiency, %"]
+    columns = ["scaling", "ranks", "sequences", "step, ms", "exposed, ms", "tokens/s", "speed-up", "efficiency, %", "outcome"]
     return [(columns, [[way, row.ranks, row[BATCH], spread(row["step_mean_ms"], row["step_std_ms"]), row["exposed_ms"], row["tokens_per_s"],
-                        speedup, 100 * efficiency] for way, rows in lines(results).items() if rows for row, speedup, efficiency in scaled(rows)])]
+                        speedup, 100 * efficiency, row.outcome] for way, rows in lines(results).items() for row, speedup, efficiency in scaled(rows)])]
 
 
 def draw(results):
     figure, (speed, efficiency) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for (way, rows), colour in zip(lines(results).items(), (BLUE, ORANGE)):
-        if not rows:
-            continue
-        points = [(row.ranks, up, 100 * share) for row, up, share in scaled(rows)]
+        points = [(row.ranks, up, 100 * share) for row, up, share in scaled(rows) if row.has_run]
         style = dict(color=colour, marker="o", markersize=5, label=way)
         speed.plot([p[0] for p in points], [p[1] for p in points], **style)
         efficiency.plot([p[0] for p in points], [p[2] for p in points], **style)
-    speed.plot(results.ranks, [R / results.ranks[0] for R in results.ranks], color=FAINT, linestyle=":", label="ideal")
+    speed.plot(results.ranks, results.ranks, color=FAINT, linestyle=":", label="ideal")
     efficiency.axhline(100, color=FAINT, linestyle=":")
     speed.set_title("Speed-up")
+    speed.set_yscale("log", base=2)
     efficiency.set_title("Efficiency, %")
     efficiency.set_ylim(0, 1.1 * max(100, efficiency.get_ylim()[1]))
     for axes in (speed, efficiency):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(results.ranks, [str(R) for R in results.ranks])
-        axes.minorticks_off()
         axes.set_xlabel("ranks")
+    for axis in (speed.xaxis, efficiency.xaxis, speed.yaxis):
+        axis.set_major_locator(FixedLocator(results.ranks))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
     speed.legend()
     return figure

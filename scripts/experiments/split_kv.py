@@ -4,7 +4,7 @@ import numpy as np
 import plotting
 from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
 
-from experiments.parts import log_axis
+from experiments.parts import legend_beside, log_axis
 from experiments.table import spread
 
 B, T, PARTS = "bench.batch", "bench.lengths", "bench.parts"
@@ -68,5 +68,5 @@ def draw(results):
         rate.set_xlabel("parts of each head's keys")
     panels[1][0].set_ylim(0, None)
     handles, _ = panels[0][0].get_legend_handles_labels()
-    panels[0][0].legend(handles=[*handles, plt.Line2D([], [], color=FAINT, marker="*", markersize=10, linestyle="", label="as chosen")])
+    legend_beside(panels[0][-1], handles=[*handles, plt.Line2D([], [], color=FAINT, marker="*", markersize=10, linestyle="", label="as chosen")])
     return figure

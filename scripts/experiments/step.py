@@ -1,17 +1,17 @@
 """Times of forward, forward and backward, and the step, by size and number format."""
 import matplotlib.pyplot as plt
 import numpy as np
-from plotting import BLUE, ORANGE, SKY, VERMILION, short_count
+from plotting import BLUE, ORANGE, SKY, VERMILION
 
-from experiments.parts import log_axis
+from experiments.parts import log_bars
 from experiments.table import spread
 
 PARTS = {"forward": SKY, "forward_backward": BLUE, "step": ORANGE}
 
 
 def tables(results):
-    columns = ["size", "compute", "parameters", "forward, ms", "forward + backward, ms", "step, ms", "tokens/s", "MFU, %", "outcome"]
-    rows = [[row["model.size"], row["precision.compute"], short_count(row["parameters"]),
+    columns = ["size", "compute", "parameters, M", "forward, ms", "forward + backward, ms", "step, ms", "tokens/s", "MFU, %", "outcome"]
+    rows = [[row["model.size"], row["precision.compute"], 1e-6 * row["parameters"],
              *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS), row["tokens_per_s"], 100 * row["mfu"], row.outcome]
             for row in results.rows]
     return [(columns, rows)]
@@ -30,10 +30,11 @@ def draw(results):
                      yerr=np.nan_to_num([rows[size][f"{part}_std_ms"] for size in sizes]), ecolor="#404040", capsize=2)
         for place, size in enumerate(sizes):
             if rows[size].outcome != "ok":
-                axes.text(place, 1, rows[size].outcome, rotation=90, ha="center", va="bottom", color=VERMILION, fontsize=8)
+                axes.text(place, 0.02, rows[size].outcome, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
+                          color=VERMILION, fontsize=8)
         axes.set_xticks(np.arange(len(sizes)), sizes)
         axes.grid(axis="x", visible=False)
-        log_axis(axes.yaxis)
+        log_bars(axes.yaxis, [row[f"{part}_mean_ms"] for row in results.rows for part in PARTS])
     panels[0][0].set_ylabel("ms")
     panels[0][0].legend()
     return figure

@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, SKY
 
-from experiments.parts import log_axis
+from experiments.parts import log_bars
 from experiments.table import spread
 
 PARTS = {"forward": ("forward pass", SKY), "forward_backward": ("forward + backward", BLUE), "step": ("step", ORANGE)}
@@ -26,7 +26,7 @@ def draw(results):
         deviation.bar(where, [100 * row[f"{part}_std_ms"] / row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour)
     mean.plot(places + 0.27, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
     mean.set_title("Mean of 10, ms")
-    log_axis(mean.yaxis)
+    log_bars(mean.yaxis, [row[name] for row in results.rows for name in ("step_first_ms", *(f"{part}_mean_ms" for part in PARTS))])
     mean.legend()
     deviation.set_title("Standard deviation, % of the mean")
     for axes in (mean, deviation):

@@ -73,7 +73,7 @@ bool is_experiment_table(std::string_view leaf) { return leaf == "product" || le
 
 void ExperimentReader::refuse(const toml::node& node, const std::string& key, const std::string& wrong,
                               const std::string& legal) {
-  faults_->add({(*locate_)(node), key, wrong, legal, nearest_key(key)});
+  faults_->add({(*locate_)(node), key, wrong, legal, find_key(key) == nullptr ? nearest_key(key) : ""});
 }
 
 void ExperimentReader::read_keys(const std::string& table, const toml::table& node, bool are_lists,

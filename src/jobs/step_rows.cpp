@@ -44,7 +44,8 @@ void StepRows::prepare_forward(const config::Settings& settings,
   together(world_, [&] {
     row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size()));
     planned(*row.forward_plan);
-    require_memory(row.forward_plan->layout, share_of_plan(world_, settings), "\nsmaller batches or models need less");
+    // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have left
+    require_memory(row.forward_plan->layout, share_of_memory(world_), "\nsmaller batches or models need less");
     open_data(settings, row);
     if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
       throw Failure(

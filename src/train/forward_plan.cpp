@@ -42,6 +42,9 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
   };
   plan.tokens = {tokens("tokens.inputs"), tokens("tokens.targets"), memory::kAbsent};
   plan.activations = model::declare_activations(shape, plan.options, layout);
+  // Ranks have their collectives' receive buffer from the beginning; NCCL's own come with a first sum, and there is none.
+  const std::int64_t receive = collectives_bytes(settings.parallel, ranks, machine).receive;
+  if (receive > 0) layout.add_outside("the copy engines' receive buffer", receive);
   if (settings.train.tune_gemm) {
     const std::int64_t rows = batch.micro_sequences * shape.T;
     const std::int64_t largest =

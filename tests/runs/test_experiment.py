@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """The job `experiment`: its rows, those that fail, its file, and going on after a stop."""
 import os
+import re
 import signal
+import sys
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+
+sys.path.insert(0, str(SOURCE / "scripts"))
+from experiments import launch  # noqa: E402  (after the path to it)
 
 MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
 ROWS = f"""
@@ -101,6 +106,34 @@ class Rows(RunTest):
         found = contents(self.directory)
         self.assertEqual(list(found["exit_code"]), [FINISHED, NUMBERS, OUT_OF_MEMORY, OUT_OF_MEMORY, FINISHED, NUMBERS])
         self.assertTrue(np.isfinite(found["record/steps/loss"][[0, 4]]).all())
+
+    def test_rows_share_their_ranks_in_groups_of_any_size_in_one_process(self):
+        heads = ROWS.split("[experiment.product]")[0].replace('"steps/step_time:median", ', "")
+        body = "[model]\n" + ROWS.split("[model]\n", 1)[1].replace("steps = 4", "steps = 3\nbatch_size = 4") + "[optimizer]\nclip_norm = 0\n"
+        deck = self.deck(heads + """
+[experiment.rows.whole]
+[experiment.rows.sharded.product]
+parallel.shard_ranks = [1, 2, 0, 3]
+parallel.shard = ["optimizer", "parameters"]
+""" + body)
+        self.run_deck(deck, "parallel.collectives=mpi", f"job.directory={self.directory}", ranks=2)
+        found = contents(self.directory)
+        self.assertEqual(list(found["exit_code"]), [FINISHED] * 7 + [USAGE] * 2)  # two ranks make no groups of three
+        for reason in found["reason"][7:]:
+            self.assertIn("parallel.shard_ranks", reason)
+        losses = found["record/steps/loss"][:7]  # two terms have the same sum in either order
+        self.assertTrue(np.isfinite(losses).all())
+        np.testing.assert_array_equal(losses, np.broadcast_to(losses[0], losses.shape))
+        alone = self.deck(found["resolved_deck"][4], "alone.toml")  # groups of two after groups of one
+        self.run_deck(alone, f"job.directory={self.folder / 'alone'}", ranks=2)
+        with h5py.File(self.folder / "alone/run.h5", "r") as file:
+            np.testing.assert_array_equal(file["steps/loss"][...], losses[4])
+
+    def test_what_makes_the_communicators_is_of_all_rows(self):
+        for key, values in (("parallel.collectives", '["mpi", "auto"]'), ("parallel.all_reduce", '["auto", "ring"]')):
+            deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', f"{key} = {values}"))
+            for arguments in (("--check",), ()):
+                self.run_deck(deck, *arguments, code=USAGE, says=f"{key}  is of the whole experiment, not of a row  legal: set it in its own section\n")
 
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
@@ -240,6 +273,8 @@ class Questions(RunTest):
 
 
 class Stops(RunTest):
+    STEPS = 3000  # of rows that are stopped: about a second
+
     def test_signals_and_the_limit_end_it_in_order_and_it_goes_on(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 300"))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, None):
@@ -257,18 +292,30 @@ class Stops(RunTest):
                 self.assertNotIn(" has run\n", again.out)
                 self.assertEqual(list(contents(self.folder / str(number))["name"]), NAMES)
 
+    def stop_rows(self, deck, where, rows):
+        """Stops each row, the only one of its launch, in its first steps; whether all were stopped before their last step."""
+        for row in rows:
+            job = self.start(deck, f"job.directory={where}", f'experiment.only=["{row}"]', "--resume", "auto")
+            self.wait_until(lambda job=job: re.search(r" ms/step .*\n +\d+ ", job.printed()), "the first steps", job)
+            os.kill(job.process.pid, signal.SIGTERM)
+            result = job.wait()
+            if f"\n{self.STEPS} steps in " in result.out:
+                return False
+            self.assertEqual(result.code, STOPPED, str(result))
+            self.assertIn("stopped by SIGTERM after the last row", result.out)
+        return True
+
     def test_a_stopped_row_goes_on_and_rows_that_have_run_stay(self):
-        deck = self.deck(ROWS.replace("steps = 4", "steps = 3000"))
+        deck = self.deck(ROWS.replace("steps = 4", f"steps = {self.STEPS}"))
         where = self.folder / "stopped"
         own = (f"job.directory={where}",)
         self.run_deck(deck, *own, 'experiment.only=["last_bf16"]')  # the last one of all
-        for row in NAMES[0], NAMES[1]:  # the only row of its launch, so the last one
-            job = self.start(deck, *own, f'experiment.only=["{row}"]', "--resume", "auto")
-            self.wait_until(lambda job=job: "ms/step" in job.printed(), "the first steps", job)
-            os.kill(job.process.pid, signal.SIGTERM)
-            result = job.wait()
-            self.assertEqual(result.code, STOPPED, str(result))
-            self.assertIn("stopped by SIGTERM after the last row", result.out)
+        for _ in range(5):  # on a busy machine a row may end before the signal is sent
+            if self.stop_rows(deck, where, NAMES[:2]):
+                break
+            self.run_deck(deck, *own, 'experiment.only=["last_bf16"]', "job.overwrite=true")
+        else:
+            self.fail("the rows always ended before the signal was sent")
         found = contents(where)
         self.assertEqual(list(found["name"]), [*NAMES[:2], "last_bf16"])
         self.assertEqual(list(found["exit_code"]), [STOPPED, STOPPED, FINISHED])
@@ -277,7 +324,7 @@ class Stops(RunTest):
         found = contents(where)
         self.assertEqual(list(found["exit_code"]), [FINISHED] * 3)
         self.assertTrue(np.isfinite(found["record/steps/loss"]).all())
-        self.assertEqual(found["record/steps/loss"].shape, (3, 3000))
+        self.assertEqual(found["record/steps/loss"].shape, (3, self.STEPS))
         with h5py.File(where / f"rows/0001_{NAMES[0]}/run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["attempts"], 2)
 
@@ -288,6 +335,19 @@ class Stops(RunTest):
         self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
         again = self.run_deck(deck, only, "--resume", "auto")
         self.assertIn("small_fp32 has run\n", again.out)
+
+    def test_scripts_take_a_row_that_its_own_limit_ended_as_a_result(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 1"))
+        self.run_deck(deck, 'experiment.only=["small_fp32"]', f"job.directory={self.folder / 'rows/ranks_0001'}")
+        results = launch.Results(self.folder / "rows")
+        (row,) = results.rows
+        self.assertEqual((row.exit_code, row.has_run, row.outcome), (STOPPED, True, "stopped by its train.time_limit_s"))
+        with row.file() as file:  # a busy machine may not come to a first step
+            self.assertEqual(len(file["steps/loss"]) > 0, np.isfinite(row["steps/loss:last"]))
+        self.assertEqual(launch.judge(results), FINISHED)
+        row.reason = "stopped by SIGTERM"
+        self.assertFalse(row.has_run)
+        self.assertEqual(launch.judge(results), STOPPED)
 
     def test_a_second_interrupt_does_not_wait(self):
         job = self.start(self.deck(ROWS), "train.steps=1000000", "trace.every_steps=1000000")

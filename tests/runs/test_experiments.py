@@ -6,11 +6,13 @@ import subprocess
 import sys
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from experiments import hbm, ncu  # noqa: E402  (after the path to it)
+from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+import places  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
 NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
@@ -70,6 +72,10 @@ class Experiments(RunTest):
     def test_what_cannot_be_run_is_refused_by_name(self):
         self.assertIn("there is no experiment steps; one of:", self.script("steps", code=2).stderr)
         self.assertIn("this machine has", self.script("comm", "--quick", "--ranks", "4096", code=3).stderr)
+        self.assertIn("there is no room for 4096 ranks", self.script("comm", "--quick", "--ranks", "1,4096", code=3).stderr)
+        self.assertFalse((self.folder / "runs").exists())
+        for ranks in ("0", "1,", "two"):
+            self.assertIn("whole numbers from 1", self.script("comm", "--quick", "--ranks", ranks, code=2).stderr)
         self.assertIn("nearest: model.d_model", self.script("step", "--quick", "model.d_modl=3", code=2).stderr)
 
     def test_every_experiment_has_a_section_and_a_module(self):
@@ -102,6 +108,114 @@ class Experiments(RunTest):
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))
+
+
+class Room(RunTest):
+    """How many ranks there is room for on GPUs, from an nvidia-smi that lists what the test wants."""
+
+    GPUS = [f"GPU {i}: NVIDIA H200 (UUID: GPU-{i}{i}{i}{i}-ab)" for i in range(4)]
+    MIG = ["GPU 0: NVIDIA H200 (UUID: GPU-0000-ab)", "  MIG 1g.18gb     Device  0: (UUID: MIG-0000-ab)", "  MIG 1g.18gb     Device  1: (UUID: MIG-1111-ab)"]
+
+    def room(self, listed, visible=None, settings=None):
+        fake = self.folder / "nvidia-smi"
+        fake.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(listed) + "\nEND\n")
+        fake.chmod(0o755)
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin", **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+        with mock.patch.dict(os.environ, environment), mock.patch.object(places, "gpus_of_driver", return_value=None):
+            if visible is None:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            return launch.room_of(SimpleNamespace(uses_gpus=True), settings or {})
+
+    def test_gpus_are_those_that_cuda_shows_to_a_rank(self):
+        for listed, visible, count in ((self.GPUS, None, 4), ([], None, 0), (self.GPUS, "0,2", 2), (self.GPUS, "", 0), (self.GPUS, "0,1,4,2", 2),
+                                       (self.GPUS, "0,-1,1", 1), (self.GPUS, "-1", 0), (self.GPUS, "GPU-2222, GPU-3333-ab", 2),
+                                       (self.GPUS, "GPU-9999", 0), (self.MIG, None, 1), (self.MIG, "MIG-1111-ab", 1), (self.MIG, "MIG-2222", 0),
+                                       (self.MIG, "MIG-0000-ab,MIG-1111-ab", 1)):
+            self.assertEqual(self.room(listed, visible), (count, "GPUs"), (listed, visible))
+
+    def test_the_driver_is_asked_first(self):
+        with mock.patch.object(places, "gpus_of_driver", return_value=3), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "0"}):
+            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}), (3, "GPUs"))
+
+    def test_shared_devices_have_room_for_any_number(self):
+        settings = {"parallel": {"allow_shared_device": True}}
+        self.assertGreater(self.room(self.GPUS[:1], settings=settings)[0], 4096)
+        self.assertEqual(self.room([], settings=settings)[0], 0)
+
+    def test_numbers_of_the_deck_are_left_out_and_those_asked_for_are_refused(self):
+        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], *self.room(self.GPUS)), [1, 2, 4])
+        self.assertEqual(launch.numbers_of_ranks("4,2", [8], *self.room(self.GPUS)), [4, 2])
+        for asked, of_deck, absent in (("2,8", [1], "8 ranks"), (None, [8, 16], "8 or 16 ranks")):
+            with self.assertRaisesRegex(launch.Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
+                launch.numbers_of_ranks(asked, of_deck, *self.room(self.GPUS))
+            self.assertEqual(caught.exception.code, 3)
+
+
+class Tables(unittest.TestCase):
+    def test_numbers_have_three_digits_or_are_whole(self):
+        for value, text in ((3.0, "3"), (2.5, "2.50"), (0.0999, "0.0999"), (9.996, "10.0"), (999.7, "1000"), (1999.7, "2000"), (51634.2, "51634"),
+                            (1.234e-6, "1.23e-06"), (0, "0"), (float("nan"), "-"), (float("inf"), "-"), (None, "-")):
+            self.assertEqual(table.number(value), text)
+
+    def test_a_mean_and_its_deviation_end_at_the_same_place(self):
+        for values, text in (((3.0, 0.043), "3.00 ± 0.04"), ((12.9357, 0.0071), "12.936 ± 0.007"), ((617.3, 6.2), "617 ± 6"),
+                             ((0.0881, 0.00099), "0.0881 ± 0.0010"), ((121, 271.3), "121 ± 271"), ((5.0, 0.0), "5.00 ± 0.00"),
+                             ((float("nan"), 1.0), "-"), ((2.5, float("nan")), "2.50")):
+            self.assertEqual(table.spread(*values), text)
+
+    def test_markdown_has_rules_that_are_read_as_rules(self):
+        lines = table.text(["B", "kernel", "ms", "parts"], [[1, "standard", "3.00 ± 0.04", "-"], [8, "flash2", "-", "1, chosen"]], True).splitlines()
+        self.assertEqual(lines[1].replace(" ", ""), "|--:|--------|----------:|---------|")
+        self.assertEqual(len({len(line) for line in lines}), 1)
+
+
+def results_of(rows):
+    """Results without files, of (ranks, {name: value}); rows without values are out of memory."""
+    results = launch.Results.__new__(launch.Results)
+    results.rows, results.info, results.is_quick = [], {}, False
+    for ranks, values in rows:
+        row = launch.Row(values)
+        row.ranks, row.exit_code = ranks, launch.FINISHED if "outcome" in values else launch.OUT_OF_MEMORY
+        results.rows.append(row)
+    results.ranks = sorted({row.ranks for row in results.rows})
+    return results
+
+
+class Pictures(unittest.TestCase):
+    def test_every_bar_of_a_step_is_inside_of_its_panel(self):
+        times = lambda ms: {f"{part}_{what}_ms": scale * ms for part in step.PARTS for what, scale in (("mean", 1), ("std", 0.01))}
+        rows = [(1, {"model.size": size, "precision.compute": compute, **times(ms), **({"outcome": "ok"} if ms == ms else {})})
+                for size, compute, ms in (("small", "fp32", 40.0), ("small", "bf16", 2.0), ("2.7b", "fp32", float("nan")), ("2.7b", "bf16", 900.0))]
+        figure = step.draw(results_of(rows))
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            self.assertLess(low, 2.0)
+            self.assertGreater(high, 900.0)
+        words = [text for text in figure.axes[0].texts if text.get_text() == "out of memory"]
+        self.assertEqual(len(words), 1)
+        self.assertTrue(figure.axes[0].bbox.contains(*words[0].get_transform().transform(words[0].get_position())))
+
+    def test_speed_up_counts_from_the_first_ranks_that_ran(self):
+        nan = float("nan")
+        row = lambda ranks, ms: (ranks, {"train.batch_size": 16, "step_mean_ms": ms, "step_std_ms": ms, "exposed_ms": ms, "tokens_per_s": ms,
+                                         **({"outcome": "ok"} if ms == ms else {})})
+        results = results_of([row(1, nan), row(2, 100.0), row(4, 50.0)])
+        strong = [line for line in scaling.tables(results)[0][1] if line[0] == "strong"]
+        self.assertEqual([(line[1], table.cell(line[6]), table.cell(line[7]), line[8]) for line in strong],
+                         [(1, "-", "-", "out of memory"), (2, "2", "100", "ok"), (4, "4", "100", "ok")])
+
+    def test_the_ladder_has_a_line_for_each_case_and_a_column_for_each_version(self):
+        engines = ("-", "0 steps", "3 steps", "5 steps", "portable", "wgmma")
+        values = {"bench.dtypes": "bf16", "bench.heads": 8, "bench.head_widths": 64, "bench.lengths": 1024,
+                  "implementation": "standard, flash1, flash1, flash1, flash2, flash2", "engine": ", ".join(engines),
+                  "forward_ms": [8.0, 4.0, 2.0, float("nan"), 1.0, 0.5], "memory_mib": [64.0, *[4.0] * 5], "peak_mib": [64.0] * 6,
+                  "outcome": "ok, ok, ok, out of memory, ok, ok"}
+        times, speed_ups, exchange = flash_ladder.tables(results_of([(1, values)]))
+        self.assertEqual(times[0][4:], ["forward, ms: standard", "flash1, 0 steps", "flash1, 3 steps", "flash1, 5 steps", "flash2, usual",
+                                        "flash2, tensor cores"])
+        self.assertEqual(times[1], [["bf16", 8, 64, 1024, 8.0, 4.0, 2.0, "out of memory", 1.0, 0.5]])
+        self.assertEqual([table.cell(value) for value in speed_ups[1][0][4:]], ["64", "4", "93.8", "2", "4", "-", "8", "16"])
+        self.assertEqual(exchange[1][0][8:], ["3 steps", "tensor cores", 4.0])
 
 
 if __name__ == "__main__":

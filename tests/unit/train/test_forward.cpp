@@ -48,5 +48,22 @@ TEST(ForwardPlan, has_weights_and_the_activations_of_one_block_at_a_time) {
   EXPECT_LT(3 * plan.layout.total_bytes(), train::plan_training(settings, Dtype::fp32, 1).layout.total_bytes());
 }
 
+TEST(ForwardPlan, has_the_receive_buffer_that_ranks_hold_and_nothing_of_what_sums_take) {
+  const train::Machine gpus{.target = kernels::gpu_target("90a"), .has_nccl = true};
+  config::Settings settings = small_settings();
+  const auto bytes = [&](int ranks) {
+    const memory::Layout layout = train::plan_forward(settings, Dtype::fp32, ranks, gpus).layout;
+    return layout.total_bytes() - layout.arena_bytes();
+  };
+  const auto counted = [&](int ranks) { return train::collectives_bytes(settings.parallel, ranks, gpus); };
+  const std::int64_t alone = bytes(1);
+  ASSERT_GT(counted(2).nccl, 0);
+  ASSERT_GT(counted(2).receive, 0);
+  EXPECT_EQ(bytes(2) - alone, counted(2).receive);
+  settings.parallel.all_reduce = config::AllReduceMethod::ring;
+  ASSERT_EQ(counted(2).receive, 0);
+  EXPECT_EQ(bytes(2), alone);
+}
+
 }  // namespace
 }  // namespace tessera::test

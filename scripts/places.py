@@ -1,0 +1,62 @@
+"""How many ranks this machine has room for. Shared by scaling and experiment; imports nothing but the standard library."""
+import ctypes
+import os
+import re
+import subprocess
+
+
+def places(uses_gpus):
+    """(number, what they are): GPUs that a program started here can use, or cores."""
+    return (gpus(), "GPUs") if uses_gpus else (len(os.sched_getaffinity(0)), "cores")
+
+
+def gpus():
+    """As the driver counts them for a process, CUDA_VISIBLE_DEVICES and MIG included; without its library, from nvidia-smi."""
+    counted = gpus_of_driver()
+    return gpus_listed(os.environ.get("CUDA_VISIBLE_DEVICES"), nvidia_smi()) if counted is None else counted
+
+
+def gpus_of_driver():
+    """None where there is no driver library."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count = ctypes.c_int(0)
+    is_there = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if is_there else 0
+
+
+def nvidia_smi():
+    """What nvidia-smi lists; "" where there is none."""
+    try:
+        return subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, errors="replace").stdout
+    except OSError:
+        return ""
+
+
+def gpus_listed(visible, listed):
+    """Those of nvidia-smi's list that CUDA shows to a process.
+
+    `visible` is CUDA_VISIBLE_DEVICES, or None: indices or beginnings of identifiers, of which CUDA takes those before the
+    first that is none. A process sees one MIG device at most; a GPU in that mode is none by itself.
+    """
+    whole, parts = [], []  # identifiers; "" for a GPU in parts
+    for line in listed.splitlines():
+        identifier = (re.search(r"UUID: ([\w-]+)", line) or ["", ""])[1]
+        if re.match(r"GPU \d+", line):
+            whole.append(identifier or "GPU")
+        elif re.match(r"\s+MIG ", line):
+            parts.append(identifier)
+            whole[-1] = ""
+    if visible is None:
+        return len([identifier for identifier in whole if identifier]) or min(1, len(parts))
+    count = 0
+    for word in (word.strip() for word in visible.split(",")):
+        if word.startswith("MIG-") and any(identifier.startswith(word) for identifier in parts):
+            return max(count, 1)
+        is_index = word.isdigit() and int(word) < len(whole) and (whole[int(word)] or not count)
+        if not is_index and not (word.startswith("GPU-") and any(identifier.startswith(word) for identifier in whole)):
+            break
+        count += 1
+    return count
