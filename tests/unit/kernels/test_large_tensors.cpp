@@ -26,14 +26,14 @@ using Host = std::vector<Scalar>;
 
 constexpr std::int64_t kInts = std::int64_t{1} << 31;
 
-/// A tensor of n numbers: zeros, but for its end. The host never holds it.
+/// Device memory for a tensor of n numbers: zeros, but for its end. The host never holds it.
 class Large {
  public:
-  explicit Large(std::int64_t n) : bytes_("test.large", n * sizeof(Scalar)), size_(n) { EXPECT_GT(n, kInts); }
+  explicit Large(std::int64_t n) : bytes_("test.large", n * sizeof(Scalar)), size_(n) {}
 
   Scalar* data() const { return reinterpret_cast<Scalar*>(bytes_.data()); }
   kernels::Matrix<Scalar, Device> matrix(int columns) const {
-    return {data(), static_cast<std::size_t>(size_ / columns), static_cast<std::size_t>(columns)};
+    return kernels::Matrix<Scalar, Device>(data(), size_ / columns, columns);
   }
   void set_end(const Host& values) const {
     Kokkos::deep_copy(end(values.size()), View(bytes_of(values), values.size() * sizeof(Scalar)));
@@ -53,7 +53,7 @@ class Large {
     return reinterpret_cast<unsigned char*>(const_cast<Scalar*>(values.data()));
   }
   DeviceView end(std::size_t n) const {
-    return {reinterpret_cast<unsigned char*>(data() + size_ - n), n * sizeof(Scalar)};
+    return DeviceView(reinterpret_cast<unsigned char*>(data() + size_ - n), n * sizeof(Scalar));
   }
 
   Kokkos::View<unsigned char*, Device::memory_space> bytes_;
@@ -84,6 +84,7 @@ struct LargeTensors : ::testing::Test {
 
 TEST_F(LargeTensors, standard_attention_forward_and_backward) {
   constexpr int H = 33, T = 8192, D = 16;  // scores [1,H,T,T]: the last head begins at 2^31
+  static_assert(std::int64_t{H} * T * T > kInts);
   constexpr std::size_t kHead = std::size_t{T} * D;
   const Host q = numbers(H * kHead, 1), k = numbers(H * kHead, 2), v = numbers(H * kHead, 3),
              d_out = numbers(H * kHead, 4);
@@ -139,6 +140,7 @@ TEST_F(LargeTensors, standard_attention_forward_and_backward) {
 
 TEST_F(LargeTensors, append_to_the_cache_and_decode) {
   constexpr int H = 257, T = 1 << 16, D = 128;  // a cache [1,H,T,D]: the last head begins at 2^31
+  static_assert(std::int64_t{H} * T * D > kInts);
   constexpr std::size_t kHead = std::size_t{T} * D;
   const Host q = numbers(H * D, 1), k = numbers(H * D, 2), v = numbers(H * D, 3);
   std::vector<float> angles(std::size_t{T} * D);
@@ -193,6 +195,7 @@ TEST_F(LargeTensors, append_to_the_cache_and_decode) {
 TEST_F(LargeTensors, rope_of_a_fused_buffer) {
   constexpr int B = 4, T = 1 << 16, H = 22, D = 128, kRow = 3 * H * D;  // qkv [B*T,3C]
   constexpr int kTokens = 16;                                           // that are compared
+  static_assert(std::int64_t{B} * T * kRow > kInts);
   std::vector<float> angles(std::size_t{T} * D);
   kernels::fill_rope_table(angles.data(), T, D, 10000);
   const Buffer<float> table(angles);
@@ -223,23 +226,20 @@ TEST_F(LargeTensors, swiglu_forward_and_backward) {
     kernels::SwigluBackward<Device, Scalar>{.gate_up = gate_up, .d_out = d_out, .d_gate_up = d_gate_up}.launch(
         instance());
   };
+  static_assert(std::int64_t{N} * 2 * F > kInts);
   const Large gate_up(std::int64_t{N} * 2 * F), d_gate_up(std::int64_t{N} * 2 * F);
+  const Large out(std::int64_t{N} * F), d_out(std::int64_t{N} * F);
   gate_up.set_end(gate_up_rows);
-  // [N,F], half as large: in the upper half of d_gate_up until backward; then d_out, in a buffer as long
-  const kernels::Matrix<Scalar, Device> out(d_gate_up.data() + std::int64_t{N} * F, N, F);
-  forward(gate_up.matrix(2 * F), out);
-  const Host large_out = d_gate_up.end_values(d_out_rows.size());
-  const Large d_out(kInts + F);  // [>= N,F]: its last rows are the ones compared
   d_out.set_end(d_out_rows);
-  const kernels::Matrix<Scalar, Device> d_out_view(d_out.data() + kInts + F - std::int64_t{N} * F, N, F);
-  backward(gate_up.matrix(2 * F), d_out_view, d_gate_up.matrix(2 * F));
+  forward(gate_up.matrix(2 * F), out.matrix(F));
+  backward(gate_up.matrix(2 * F), d_out.matrix(F), d_gate_up.matrix(2 * F));
 
   const Buffer<Scalar> own_gate_up(gate_up_rows), own_d_out(d_out_rows);
   const auto own_out = Buffer<Scalar>::unwritten(own_d_out.size());
   const auto own_d_gate_up = Buffer<Scalar>::unwritten(own_gate_up.size());
   forward(own_gate_up.matrix(kRows, 2 * F), own_out.matrix(kRows, F));
   backward(own_gate_up.matrix(kRows, 2 * F), own_d_out.matrix(kRows, F), own_d_gate_up.matrix(kRows, 2 * F));
-  EXPECT_TRUE(same_bits(large_out, own_out.elements()));
+  EXPECT_TRUE(same_bits(out.end_values(own_out.size()), own_out.elements()));
   EXPECT_TRUE(same_bits(d_gate_up.end_values(own_d_gate_up.size()), own_d_gate_up.elements()));
 }
 
