@@ -40,7 +40,7 @@ void Rope<Exec, Scalar>::launch(const Exec& exec) const {
   in_packets<Exec, Scalar>(fits, [&]<int kAtOnce>(InPackets<kAtOnce>) {
     using Policy = Kokkos::TeamPolicy<Exec, InPackets<kAtOnce>>;
     const int lanes = lanes_for(std::int64_t{x.extent_int(1)} * D / (kAtOnce > 1 ? kAtOnce : 2));
-    Kokkos::parallel_for(label, team_policy<Policy>(exec, B * T, lanes), *this);
+    Kokkos::parallel_for(label, team_policy<Policy>(exec, std::int64_t{B} * T, lanes), *this);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/core/require.hpp"
@@ -10,7 +11,8 @@
 
 namespace tessera::kernels::detail {
 
-/// Query-like tensors are [B,H,Tq,D], key-like ones [B,H,Tk,D]; the head width is contiguous.
+/// Query-like tensors are [B,H,Tq,D], key-like ones [B,H,Tk,D]; the head width is contiguous. Rows, of which a kernel has
+/// at least one per team, are numbered with int.
 template <class Query, class Key>
 void require_attention_shapes(const Query& q, const Key& k, int max_head) {
   const auto D = q.extent_int(3);
@@ -18,6 +20,10 @@ void require_attention_shapes(const Query& q, const Key& k, int max_head) {
   TESSERA_REQUIRE(k.extent(0) == q.extent(0) && k.extent(1) == q.extent(1) && k.extent(3) == q.extent(3),
                   "attention: k must be [B,H,Tk,D] with q's B, H and D", q.extent(0), q.extent(1), q.extent(3),
                   k.extent(0), k.extent(1), k.extent(3));
+  const std::uint64_t most = std::numeric_limits<int>::max(), heads = q.extent(0) * q.extent(1);
+  TESSERA_REQUIRE(heads * q.extent(2) <= most && heads * k.extent(2) <= most,
+                  "attention: B*H*Tq and B*H*Tk must be less than 2^31: split the tensors into smaller batches",
+                  q.extent(0), q.extent(1), q.extent(2), k.extent(2));
 }
 
 template <class Like, class Other>

@@ -8,7 +8,11 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <cstdint>
+#include <limits>
+
 #include "kernels/core/packet.hpp"
+#include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 
 namespace tessera::kernels {
@@ -17,9 +21,17 @@ inline constexpr int kVectorLanes = 32;  // on a GPU: lanes that exchange values
 inline constexpr int kTeamLanes = 256;   // on a GPU: lanes of a team, unless a kernel has a reason
 inline constexpr int kProcessors = 132;  // multiprocessors of an H100 or H200; a fair guess for other GPUs
 
-/// A policy of `league` teams: of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
+/// The size of a league of `teams` teams. Throws std::invalid_argument from 2^31 on: teams are numbered with int.
+inline int league_of(std::int64_t teams) {
+  TESSERA_REQUIRE(teams <= std::numeric_limits<int>::max(),
+                  "a kernel needs 2^31 teams or more: split the tensors into smaller batches", teams);
+  return static_cast<int>(teams);
+}
+
+/// A policy of `teams` teams: of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
 template <class Policy, class Exec>
-Policy team_policy(const Exec& exec, int league, [[maybe_unused]] std::int64_t lanes = kTeamLanes) {
+Policy team_policy(const Exec& exec, std::int64_t teams, [[maybe_unused]] std::int64_t lanes = kTeamLanes) {
+  const int league = league_of(teams);
   if constexpr (kIsHost<Exec>) {
     return Policy(exec, league, Kokkos::AUTO);
   } else {

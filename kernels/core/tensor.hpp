@@ -10,6 +10,8 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <cstdint>
+
 #include "kernels/core/scalar.hpp"
 
 namespace tessera::kernels {
@@ -25,16 +27,31 @@ using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
 template <class Exec, class Data>
 using Tensor = Kokkos::View<Data, Kokkos::LayoutRight, typename Exec::memory_space, Unmanaged>;
 
+/// A View that finds its elements by 64-bit arithmetic whatever the type of the indices: Kokkos 5 computes an offset in
+/// the common type of the indices, and kernels index with int, which wraps in tensors of more than 2^31 elements.
+template <class View>
+struct Wide : View {
+  using View::View;
+  KOKKOS_DEFAULTED_FUNCTION Wide() = default;
+  KOKKOS_FUNCTION Wide(const View& view) : View(view) {}
+
+  template <class... Indices>
+  KOKKOS_FORCEINLINE_FUNCTION typename View::reference_type operator()(Indices... indices) const {
+    return View::operator()(static_cast<std::int64_t>(indices)...);
+  }
+};
+
 template <class Scalar, class Exec>
 using Value = Tensor<Exec, Scalar>;  // one number that stays on the device
 template <class Scalar, class Exec>
 using Vector = Tensor<Exec, Scalar*>;  // [n]
 template <class Scalar, class Exec>
-using Matrix = Tensor<Exec, Scalar**>;  // [rows, columns]
+using Matrix = Wide<Tensor<Exec, Scalar**>>;  // [rows, columns]
 template <class Scalar, class Exec>
-using HeadRows = Tensor<Exec, Scalar***>;  // [B,H,T]
+using HeadRows = Wide<Tensor<Exec, Scalar***>>;  // [B,H,T]
 template <class Scalar, class Exec>
-using HeadTensor = Kokkos::View<Scalar****, Kokkos::LayoutStride, typename Exec::memory_space, Unmanaged>;  // [B,H,T,D]
+using HeadTensor =
+    Wide<Kokkos::View<Scalar****, Kokkos::LayoutStride, typename Exec::memory_space, Unmanaged>>;  // [B,H,T,D]
 
 template <class Scalar, class Exec>
 using Pad = Kokkos::View<Scalar*, typename Exec::scratch_memory_space, Unmanaged>;  // a tile in scratch-pad memory

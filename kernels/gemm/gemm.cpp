@@ -15,10 +15,11 @@
 namespace tessera::kernels {
 namespace {
 
-/// c = op(a) op(b) + beta c by Kokkos Kernels; both operands and the result of one type.
+/// c = op(a) op(b) + beta c by Kokkos Kernels, which takes Views and nothing derived from them; both operands and the
+/// result of one type.
 template <class Exec, class Real>
-void multiply(const Exec& exec, Matrix<const Real, Exec> a, Op op_a, Matrix<const Real, Exec> b, Op op_b,
-              Matrix<Real, Exec> c, bool accumulate) {
+void multiply(const Exec& exec, Tensor<Exec, const Real**> a, Op op_a, Tensor<Exec, const Real**> b, Op op_b,
+              Tensor<Exec, Real**> c, bool accumulate) {
   const char* const letters[] = {"N", "T"};
   const char* letter_a = letters[static_cast<int>(op_a)];
   const char* letter_b = letters[static_cast<int>(op_b)];

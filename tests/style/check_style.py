@@ -56,6 +56,7 @@ VENDORS = [
     ("a guard for nvcc", r"\b__(CUDACC|NVCC)\w*", [*CUDA_HOMES, "kernels/core/compat.hpp", "kernels/core/scalar.hpp"]),
     ("NVTX", r"#include\s*<nvtx3/|\bnvtx[A-Z]\w+", ["kernels/cuda/", "tests/unit/kernels/test_nvtx."]),
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),
+    ("a View that does not widen its indices", r"\bKokkos::View<[^>]*\*\*", ["kernels/core/tensor.hpp"]),
 ]
 
 ROOT = [Path()]  # of the tree that is checked
@@ -232,6 +233,8 @@ PLANTED = [
     ("kernels/core/compat.cpp", "// What.\n#if __CUDA_ARCH__ >= 900\n#endif\n", "a guard for CUDA"),
     ("kernels/adamw.cpp", "// What.\n#ifdef __CUDACC__\n#endif\n", "a guard for nvcc"),
     ("parallel/space.cpp", "// What.\nusing Space = Kokkos::CudaSpace;\n", "a guard for CUDA"),
+    ("src/model/table.cpp", "// What.\nKokkos::View<float**> table;\nKokkos::View<float*> row;\n", "does not widen"),
+    ("kernels/core/tensor.hpp", HPP + "using Matrix = Wide<Kokkos::View<float**>>;\n", ""),
     ("src/train/space.cpp", "// What.\nvoid run(const Kokkos::Cuda& exec);\n", "a guard for CUDA"),
     ("kernels/attention/flash2/hopper.cpp", "// What.\n__global__ void f();\n", "CUDA"),
     ("kernels/core/ranges.cpp", "// What.\nvoid f() { nvtxRangePop(); }\n", "NVTX"),

@@ -24,8 +24,8 @@ void CacheAppend<Exec, Scalar>::launch(const Exec& exec) const {
                   "cache append: table must be [positions,D/2,2]", table.extent(1), table.extent(2), D);
   TESSERA_REQUIRE(positions.extent_int(0) == B, "cache append: positions must be [B]", positions.extent(0), B);
   if (B == 0 || H == 0) return;
-  Kokkos::parallel_for("tessera::attention::decode::append", team_policy<Kokkos::TeamPolicy<Exec>>(exec, B * H, D / 2),
-                       *this);
+  Kokkos::parallel_for("tessera::attention::decode::append",
+                       team_policy<Kokkos::TeamPolicy<Exec>>(exec, std::int64_t{B} * H, D / 2), *this);
 }
 
 template <class Exec, class Scalar>

@@ -56,7 +56,7 @@ void DecodeAttention<Exec, Scalar>::launch(const Exec& exec) const {
   if constexpr (kIsHost<Exec>) {
     const std::size_t reals = D + parts;
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Plain>(exec, B * H * parts, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Plain>(exec, league_of(std::int64_t{B} * H * parts), Kokkos::AUTO)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
                          *this);
   } else {
@@ -81,7 +81,7 @@ template <class Exec, class Scalar>
 template <int kWidth, int kGroup, int kSlots>
 void DecodeAttention<Exec, Scalar>::launch_groups(const Exec& exec) const {
   constexpr int kGroups = kLanes / kGroup;
-  const int D = q.extent_int(3), teams = q.extent_int(0) * q.extent_int(1) * parts;
+  const int D = q.extent_int(3), teams = league_of(std::int64_t{q.extent_int(0)} * q.extent_int(1) * parts);
   const std::size_t reals = std::max(kGroups * (D + 2), parts);
   using Policy = Kokkos::TeamPolicy<Exec, Groups<kWidth, kGroup, kSlots>, Kokkos::LaunchBounds<kLanes, 1>>;
   Kokkos::parallel_for(

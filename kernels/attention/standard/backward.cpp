@@ -2,6 +2,7 @@
 #include "kernels/attention/standard/head_product.hpp"
 #include "kernels/attention/standard/standard.hpp"  // the contract is there; here is how
 #include "kernels/core/instantiate.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -27,7 +28,7 @@ template <class Exec, class Scalar>
 void SoftmaxRowsBackward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_same_heads("softmax rows backward: d_scores must have the probabilities' shape", probabilities,
                              d_scores);
-  const int rows = d_scores.extent_int(0) * d_scores.extent_int(1) * d_scores.extent_int(2);
+  const int rows = league_of(std::int64_t{d_scores.extent_int(0)} * d_scores.extent_int(1) * d_scores.extent_int(2));
   if (rows == 0) return;
   Kokkos::parallel_for("tessera::attention::standard::softmax_backward", Policy(exec, rows, Kokkos::AUTO), *this);
 }

@@ -3,6 +3,7 @@
 #include "kernels/attention/standard/standard.hpp"  // the contract is there; here is how
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -21,7 +22,7 @@ void StandardForward<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 void SoftmaxRows<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_head_rows("softmax rows: lse must be [B,H,Tq]", scores, lse);
-  const int rows = scores.extent_int(0) * scores.extent_int(1) * scores.extent_int(2);
+  const int rows = league_of(std::int64_t{scores.extent_int(0)} * scores.extent_int(1) * scores.extent_int(2));
   if (rows == 0) return;
   Kokkos::parallel_for("tessera::attention::standard::softmax", Policy(exec, rows, Kokkos::AUTO), *this);
 }

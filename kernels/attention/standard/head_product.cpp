@@ -3,6 +3,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -16,7 +17,7 @@ void HeadProduct<Exec, Scalar, Left, Result>::launch(const Exec& exec) const {
                   "head product: shapes must be [M,K] x [K,N] = [M,N]", a.extent(2), a.extent(3), b.extent(2),
                   b.extent(3), c.extent(2), c.extent(3));
   const int row_tiles = ceil_div(c.extent_int(2), kTile), column_tiles = ceil_div(c.extent_int(3), kTile);
-  const int teams = c.extent_int(0) * c.extent_int(1) * row_tiles * column_tiles;
+  const int teams = league_of(std::int64_t{c.extent_int(0)} * c.extent_int(1) * row_tiles * column_tiles);
   if (teams == 0) return;
   Kokkos::parallel_for(
       label,
