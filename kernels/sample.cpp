@@ -9,6 +9,7 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -180,6 +181,8 @@ struct SampleTokens<Exec, Scalar>::Row {
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void SampleTokens<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
+  let_successor_start();
+  wait_for_predecessor();
   const int b = team.league_rank(), V = logits.extent_int(1);
   double* pad = static_cast<double*>(team.team_scratch(0).get_shmem(sizeof(double) * kSegments));
   const Row<kWidth> row{team, &logits(b, 0), V, pad};

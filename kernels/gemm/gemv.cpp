@@ -5,6 +5,7 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 #include "kernels/cuda/lanes.hpp"
 #include "kernels/swiglu.hpp"
 
@@ -115,6 +116,7 @@ template <class Exec, class Scalar>
 template <int kWidth, int kRows>
 KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, const Member& team) const {
   constexpr int kResults = kTile + 1;  // of a row of x: kTile products, and the sum of squares
+  let_successor_start();
   const int M = x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1), outputs = is_gated ? kTile / 2 : kTile;
   const int first = team.league_rank() * outputs;
   const bool keeps = residual.data() && team.league_rank() == 0;
@@ -139,6 +141,7 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, cons
   };
   Real sums[kRows][kResults] = {};
   read(lane_of(team));
+  wait_for_predecessor();  // it may write all but W
   for (int p = lane_of(team); p < packets; p += kLanes) {
     const int column = p * kWidth;
     Packet<Scalar, kWidth> w_p[kTile];

@@ -10,6 +10,10 @@
 ///
 /// More sequences take the kernels of training.
 ///
+/// On GPUs from sm_90 on, the kernels of a step with up to Gemv::kMaxRows sequences wait for their predecessors by
+/// themselves (kernels/cuda/chain.hpp), and read weights before they wait: a graph may chain them. Weights must then be
+/// written before the graph is launched, not in it.
+///
 /// Async  enqueued on the caller's instance; a step neither fences nor allocates.
 #pragma once
 
@@ -76,6 +80,8 @@ class Decoder {
   Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors, const DecoderOptions& options,
           const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
 
+  /// Whether every kernel that a step launches waits for its predecessor. Those of hooks are not meant.
+  bool kernels_wait() const;
   KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
   kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }
   kernels::Vector<int, Exec> positions() const { return ints(tensors_.positions); }

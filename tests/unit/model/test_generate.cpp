@@ -204,7 +204,7 @@ TYPED_TEST(Generate, sequences_with_one_prompt_differ_and_end_by_themselves) {
 TYPED_TEST(Generate, makes_the_same_launches_in_every_step) {
   GenerateOptions options{.max_tokens = 30, .seed = 9};
   int steps = 0;
-  options.run_step = [&](const std::function<void()>& enqueue) {
+  options.run_step = [&](const std::function<void()>& enqueue, bool) {
     ++steps;
     enqueue();
   };
