@@ -7,6 +7,7 @@
 #include "kernels/core/team.hpp"
 #include "kernels/cuda/chain.hpp"
 #include "kernels/cuda/lanes.hpp"
+#include "kernels/cuda/load_once.hpp"
 #include "kernels/swiglu.hpp"
 
 namespace tessera::kernels {
@@ -54,7 +55,17 @@ void Gemv<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 template <int kWidth, int kRows>
 void Gemv<Exec, Scalar>::launch_packets(const Exec& exec) const {
-  using Policy = Kokkos::TeamPolicy<Exec, Packets<kWidth, kRows>, Kokkos::LaunchBounds<kLanes, 1>>;
+  if (gain.data()) return launch_teams<kWidth, kRows, true>(exec);
+  launch_teams<kWidth, kRows, false>(exec);
+}
+
+template <class Exec, class Scalar>
+template <int kWidth, int kRows, bool kIsNormed>
+void Gemv<Exec, Scalar>::launch_teams(const Exec& exec) const {
+  constexpr int kTeams =
+      kRows > 1 ? 1 : (kIsNormed ? 6 : 8);  // at once on a multiprocessor, for which registers are few
+  using Tag = Packets<kWidth, kRows, kIsNormed>;
+  using Policy = Kokkos::TeamPolicy<Exec, Tag, Kokkos::LaunchBounds<kLanes, kTeams>>;
   const int outputs = is_gated ? kTile / 2 : kTile;  // of a team
   const std::size_t reals = std::size_t{kLanes / kVectorLanes} * kRows * (kTile + 1);
   Kokkos::parallel_for(kLabel,
@@ -113,53 +124,64 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Plain, const Member& team) c
 
 /// GPUs: the lanes of a team share the sum over k of kTile rows of W.
 template <class Exec, class Scalar>
-template <int kWidth, int kRows>
-KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, const Member& team) const {
-  constexpr int kResults = kTile + 1;  // of a row of x: kTile products, and the sum of squares
+template <int kWidth, int kRows, bool kIsNormed>
+KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows, kIsNormed>, const Member& team) const {
+  constexpr int kResults = kTile + (kIsNormed ? 1 : 0);  // of a row of x: kTile products, and the sum of squares
+  const int M = kRows == 1 ? 1 : x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1);
+  const int outputs = is_gated ? kTile / 2 : kTile, first = team.league_rank() * outputs;
+  const int lane = lane_of(team), packets = K / kWidth;
   let_successor_start();
-  const int M = x.extent_int(0), K = x.extent_int(1), N = y.extent_int(1), outputs = is_gated ? kTile / 2 : kTile;
-  const int first = team.league_rank() * outputs;
-  const bool keeps = residual.data() && team.league_rank() == 0;
   Real* pad = static_cast<Real*>(
       team.team_scratch(0).get_shmem(sizeof(Real) * std::size_t{kLanes / kVectorLanes} * kRows * kResults));
 
   // Rows of W in the order of the results: gated, the gates before the ups. Beyond the last, it again.
-  const Scalar* w_row[kTile];
-  TESSERA_UNROLL
-  for (int t = 0; t < kTile; ++t) {
+  const auto row_of_w = [&](int t) {
     const int n = first + (is_gated ? t % (kTile / 2) : t), inside = n < N ? n : N - 1;
-    w_row[t] = &w(is_gated && t >= kTile / 2 ? N + inside : inside, 0);
-  }
-
-  // 1. this lane's share of the sums; the next packets of W are on their way while these are used
-  const int packets = K / kWidth;
-  Packet<Scalar, kWidth> w_next[kTile];
-  const auto read = [&](int p) {
-    if (p >= packets) return;
-    TESSERA_UNROLL
-    for (int t = 0; t < kTile; ++t) w_next[t] = load<kWidth>(w_row[t] + p * kWidth);
+    return &w(is_gated && t >= kTile / 2 ? N + inside : inside, 0);
   };
-  Real sums[kRows][kResults] = {};
-  read(lane_of(team));
-  wait_for_predecessor();  // it may write all but W
-  for (int p = lane_of(team); p < packets; p += kLanes) {
-    const int column = p * kWidth;
-    Packet<Scalar, kWidth> w_p[kTile];
+  const Scalar* next[kTile];  // this lane's packets of the turn to come
+  TESSERA_UNROLL
+  for (int t = 0; t < kTile; ++t) next[t] = row_of_w(t) + lane * kWidth;
+
+  // 1. before the wait: the first packets of W are on their way to registers, the next ones to the shared cache
+  constexpr int kStages = 2, kTurn = kStages * kLanes;  // packets of each row that a lane, and a team, have in flight
+  Packet<Scalar, kWidth> w_p[kStages][kTile];
+  const auto read = [&](int turn, int stage) {
+    if (turn + stage * kLanes >= packets) return;
     TESSERA_UNROLL
-    for (int t = 0; t < kTile; ++t) w_p[t] = w_next[t];
-    read(p + kLanes);
+    for (int t = 0; t < kTile; ++t) w_p[stage][t] = load_once<kWidth>(next[t] + stage * kLanes * kWidth);
+  };
+  const auto advance = [&] {
+    TESSERA_UNROLL
+    for (int t = 0; t < kTile; ++t) next[t] += kTurn * kWidth;
+  };
+  TESSERA_UNROLL
+  for (int stage = 0; stage < kStages; ++stage) read(lane, stage);
+  advance();
+  if constexpr (kWidth > 1) {
+    const int rest = packets - kTurn, count = rest < kAhead ? rest : kAhead;
+    if (lane < kTile && count > 0) {
+      fetch_ahead(row_of_w(lane) + kTurn * kWidth, count * static_cast<int>(sizeof(Packet<Scalar, kWidth>)));
+    }
+  }
+  wait_for_predecessor();  // it may write all but W and gain
+
+  // 2. this lane's share of the sums
+  const bool keeps = residual.data() && team.league_rank() == 0;
+  Real sums[kRows][kResults] = {};
+  const auto add = [&](int column, const Packet<Scalar, kWidth>(&from)[kTile]) {
     TESSERA_UNROLL
     for (int m = 0; m < kRows; ++m) {
       if (m >= M) break;
       auto x_p = load<kWidth>(&x(m, column));
       Real h[kWidth];
-      if (gain.data()) {
+      if constexpr (kIsNormed) {
+        const auto gain_p = load<kWidth>(&gain(column));
         if (delta.data()) {
           const auto delta_p = load<kWidth>(&delta(m, column));
           for (int i = 0; i < kWidth; ++i) x_p.set(i, x_p[i] + delta_p[i]);
           if (keeps) store(&residual(m, column), x_p);
         }
-        const auto gain_p = load<kWidth>(&gain(column));
         for (int i = 0; i < kWidth; ++i) {
           sums[m][kTile] += x_p[i] * x_p[i];
           h[i] = x_p[i] * gain_p[i];
@@ -169,12 +191,21 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, cons
       }
       TESSERA_UNROLL
       for (int t = 0; t < kTile; ++t) {
-        for (int i = 0; i < kWidth; ++i) sums[m][t] += h[i] * w_p[t][i];
+        for (int i = 0; i < kWidth; ++i) sums[m][t] += h[i] * from[t][i];
       }
     }
+  };
+  for (int turn = lane; turn < packets; turn += kTurn) {
+    TESSERA_UNROLL
+    for (int stage = 0; stage < kStages; ++stage) {
+      const int p = turn + stage * kLanes;
+      if (p < packets) add(p * kWidth, w_p[stage]);
+      read(turn + kTurn, stage);
+    }
+    advance();
   }
 
-  // 2. over the lanes of a thread, then over the threads
+  // 3. over the lanes of a thread, then over the threads
   TESSERA_UNROLL
   for (int m = 0; m < kRows; ++m) {
     TESSERA_UNROLL
@@ -196,7 +227,8 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Packets<kWidth, kRows>, cons
       return sum;
     };
     if (first + t >= N) return;
-    const Real rrms = gain.data() ? Real(1) / sqrt(total(kTile) / static_cast<Real>(K) + eps) : Real(1);
+    Real rrms = 1;
+    if constexpr (kIsNormed) rrms = Real(1) / sqrt(total(kTile) / static_cast<Real>(K) + eps);
     Real result = rrms * total(t);
     if (is_gated) result = result * sigmoid(result) * (rrms * total(kTile / 2 + t));
     y(m, first + t) = static_cast<Scalar>(result);
