@@ -8,7 +8,8 @@
 ///   embedding   L x { norm + qkv;  rotate and append;  attention over S parts;  out;  norm + gate_up + SwiGLU;  down }
 ///   norm + head   draw   advance
 ///
-/// More sequences take the kernels of training.
+/// More sequences take the kernels of training. Sums have one order for 1 and 2 sequences, with 16 bits on GPUs another
+/// one for 3 to Gemv::kMaxRows, and a third one beyond.
 ///
 /// On GPUs from sm_90 on, the kernels of a step with up to Gemv::kMaxRows sequences wait for their predecessors by
 /// themselves (kernels/cuda/chain.hpp), and read weights before they wait: a graph may chain them. Weights must then be
