@@ -30,6 +30,14 @@ struct StepGraph::Recorded {
 
 namespace {
 
+// Edges have data since CUDA 12.3, at first in calls of another name.
+  #if CUDART_VERSION >= 13000
+    #define TESSERA_WITH_EDGE_DATA(call) call
+  #else
+    #define TESSERA_WITH_EDGE_DATA(call) call##_v2
+  #endif
+
+  #if CUDART_VERSION >= 12030
 /// The edges of a graph, from nodes to nodes.
 struct Edges {
   std::vector<cudaGraphNode_t> from, to;
@@ -37,10 +45,11 @@ struct Edges {
 
 Edges edges_of(cudaGraph_t graph) {
   std::size_t count = 0;
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "CUDA graph: its edges");
+  check(TESSERA_WITH_EDGE_DATA(cudaGraphGetEdges)(graph, nullptr, nullptr, nullptr, &count), "CUDA graph: its edges");
   Edges edges{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphNode_t>(count)};
   std::vector<cudaGraphEdgeData> data(count);
-  check(cudaGraphGetEdges(graph, edges.from.data(), edges.to.data(), data.data(), &count), "CUDA graph: its edges");
+  check(TESSERA_WITH_EDGE_DATA(cudaGraphGetEdges)(graph, edges.from.data(), edges.to.data(), data.data(), &count),
+        "CUDA graph: its edges");
   const auto is_ordinary = [](const cudaGraphEdgeData& edge) {
     return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
   };
@@ -78,11 +87,19 @@ void chain(cudaGraph_t graph) {
   programmatic.from_port = cudaGraphKernelNodePortProgrammatic;
   programmatic.type = cudaGraphDependencyTypeProgrammatic;
   const std::vector<cudaGraphEdgeData> data(edges.from.size(), programmatic);
-  check(cudaGraphRemoveDependencies(graph, edges.from.data(), edges.to.data(), nullptr, edges.from.size()),
+  check(TESSERA_WITH_EDGE_DATA(cudaGraphRemoveDependencies)(graph, edges.from.data(), edges.to.data(), nullptr,
+                                                            edges.from.size()),
         "CUDA graph: removing edges");
-  check(cudaGraphAddDependencies(graph, edges.from.data(), edges.to.data(), data.data(), edges.from.size()),
+  check(TESSERA_WITH_EDGE_DATA(cudaGraphAddDependencies)(graph, edges.from.data(), edges.to.data(), data.data(),
+                                                         edges.from.size()),
         "CUDA graph: adding programmatic edges");
 }
+
+  #else
+
+void chain(cudaGraph_t) { throw std::runtime_error("the build's CUDA is older than 12.3"); }
+
+  #endif
 
 /// Kernels keep the priority of the stream they were recorded on: communication goes first, as without a graph.
 cudaGraphExec_t instantiated(cudaGraph_t graph) {
