@@ -6,6 +6,7 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 
 namespace tessera::kernels {
 
@@ -27,6 +28,8 @@ void EmbeddingForward<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void EmbeddingForward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
+  let_successor_start();
+  wait_for_predecessor();
   const int n = team.league_rank(), token = tokens(n);
   KOKKOS_ASSERT(0 <= token && token < weight.extent_int(0));
   const Scalar* from = &weight(token, 0);

@@ -3,12 +3,14 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/random.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -62,40 +64,67 @@ struct SampleTokens<Exec, Scalar>::Row {
   int V;
   double* pad;  // [kSegments]
 
+  /// body(packet, index) for packets p, p + stride, ... of the `count` ones from index `begin` on, in this order; on GPUs
+  /// several of them are in flight.
+  template <class Body>
+  KOKKOS_FUNCTION void each_packet(int begin, int count, int p, int stride, const Body& body) const {
+    constexpr int kTogether = kIsHost<Exec> ? 1 : 4;
+    const auto index = [&](int i) { return begin + (p + i * stride) * kWidth; };
+    for (; p < count; p += kTogether * stride) {
+      Packet<Scalar, kWidth> read[kTogether];
+      TESSERA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        if (p + i * stride < count) read[i] = load<kWidth>(logits + index(i));
+      }
+      TESSERA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        if (p + i * stride < count) body(read[i], index(i));
+      }
+    }
+  }
+
   struct Range {
     Rank<Scalar> low, high;
   };
   /// The largest rank, and the smallest of the maxima of the row's strips (0 if some strips are empty).
   KOKKOS_FUNCTION Range range() const {
-    const int packets = V / kWidth, strips = kStrips;
     Kokkos::MinMaxScalar<Rank<Scalar>> maxima;
     Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, strips),
+        Kokkos::TeamVectorRange(team, int{kStrips}),
         [&](int strip, Kokkos::MinMaxScalar<Rank<Scalar>>& found) {
           Rank<Scalar> top = 0;
-          for (int p = strip; p < packets; p += strips) {
-            const auto logits_p = load<kWidth>(logits + std::int64_t{p} * kWidth);
+          each_packet(0, V / kWidth, strip, kStrips, [&](const auto& logits_p, int) {
             for (int i = 0; i < kWidth; ++i) {
               const Rank<Scalar> rank = rank_of(stored(logits_p, i));
               top = rank > top ? rank : top;
             }
-          }
+          });
           if (top < found.min_val) found.min_val = top;
           if (top > found.max_val) found.max_val = top;
         },
         Kokkos::MinMax<Rank<Scalar>>(maxima));
-    return {packets < strips ? Rank<Scalar>(0) : maxima.min_val, maxima.max_val};
+    return {V / kWidth < kStrips ? Rank<Scalar>(0) : maxima.min_val, maxima.max_val};
   }
 
   KOKKOS_FUNCTION int count_from(Rank<Scalar> bound) const {
+    const auto reach = [&](const auto& logits_p) {
+      int reached = 0;
+      for (int i = 0; i < kWidth; ++i) reached += rank_of(stored(logits_p, i)) >= bound ? 1 : 0;
+      return reached;
+    };
     int count = 0;
-    Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, V / kWidth),
-        [&](int p, int& sum) {
-          const auto logits_p = load<kWidth>(logits + std::int64_t{p} * kWidth);
-          for (int i = 0; i < kWidth; ++i) sum += rank_of(stored(logits_p, i)) >= bound ? 1 : 0;
-        },
-        count);
+    if constexpr (kIsHost<Exec>) {  // a loop over neighbours vectorises
+      Kokkos::parallel_reduce(
+          Kokkos::TeamVectorRange(team, V / kWidth),
+          [&](int p, int& sum) { sum += reach(load<kWidth>(logits + std::int64_t{p} * kWidth)); }, count);
+    } else {
+      Kokkos::parallel_reduce(
+          Kokkos::TeamVectorRange(team, int{kStrips}),
+          [&](int strip, int& sum) {
+            each_packet(0, V / kWidth, strip, kStrips, [&](const auto& logits_p, int) { sum += reach(logits_p); });
+          },
+          count);
+    }
     return count;
   }
 
@@ -136,12 +165,13 @@ struct SampleTokens<Exec, Scalar>::Row {
         const int end = begin + size < last ? begin + size : last;
         double sum = 0;
         if (has_packets) {
+          const int count = (end - begin) / kWidth, lanes = kIsHost<Exec> ? count : kVectorLanes;
           Kokkos::parallel_reduce(
-              Kokkos::ThreadVectorRange(team, (end - begin) / kWidth),
-              [&](int p, double& part) {
-                const int at = begin + p * kWidth;
-                const auto logits_p = load<kWidth>(logits + at);
-                for (int i = 0; i < kWidth; ++i) part += weight(stored(logits_p, i), at + i);
+              Kokkos::ThreadVectorRange(team, lanes),
+              [&](int lane, double& part) {
+                each_packet(begin, count, lane, lanes, [&](const auto& logits_p, int at) {
+                  for (int i = 0; i < kWidth; ++i) part += weight(stored(logits_p, i), at + i);
+                });
               },
               sum);
         } else {
@@ -180,6 +210,8 @@ struct SampleTokens<Exec, Scalar>::Row {
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void SampleTokens<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
+  let_successor_start();
+  wait_for_predecessor();
   const int b = team.league_rank(), V = logits.extent_int(1);
   double* pad = static_cast<double*>(team.team_scratch(0).get_shmem(sizeof(double) * kSegments));
   const Row<kWidth> row{team, &logits(b, 0), V, pad};

@@ -453,6 +453,9 @@ std::vector<Key> make_table() {
       {"generate.graph", at<&S::generate, &Generate::graph>(), any(), "-",
        "Whether the generate and bench.generate jobs capture the step of a token once and replay it as a CUDA graph. "
        "Needs a CUDA build."},
+      {"generate.chained", at<&S::generate, &Generate::chained>(), any(), "-",
+       "Whether the launches of that graph are chained: each starts, and reads weights, while the one before it still "
+       "runs. For up to 8 sequences, on GPUs from sm_90 on; elsewhere, or without generate.graph, it changes nothing."},
       {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
        "Maximum number of tokens to generate; end-of-text ends generation earlier."},
       {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",

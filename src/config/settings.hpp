@@ -227,6 +227,7 @@ struct Generate {
   double temperature = 0.8;  // 0: greedy
   std::int64_t top_k = 40;   // 0: all
   bool graph = false;
+  bool chained = true;  // of a graph: a launch starts while the one before it ends
 
   bool operator==(const Generate&) const = default;
 };

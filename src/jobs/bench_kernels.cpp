@@ -1,7 +1,9 @@
 /// The bench.kernels job: the memory-bound kernels over [rows, width] tensors, against a copy of the same tensor.
 ///
 /// GB/s count every tensor that must be read or written once, each in its own number format; `of_copy` is the fraction
-/// of the copy rate (bytes read plus bytes written) measured in the same run. Runs on rank 0.
+/// of the copy rate (bytes read plus bytes written) measured in the same run. The rows `gemv` are products of 1 or 8
+/// vectors with a matrix [rows, width], of which only the matrix counts: let it be larger than the cache that the
+/// repeats share. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -16,6 +18,7 @@
 #include "kernels/adamw.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/gemm/gemv.hpp"
 #include "kernels/norm2.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
@@ -296,6 +299,29 @@ void measure_all(const Context& context, BenchTable& table) {
     measure("cross_entropy", 2 * tensor, [&] {  // in place: the gradient of one run is the logits of the next
       kernels::CrossEntropy<Exec, Scalar>{c.matrix(N, C), targets, rows.vector(), grad_scale, true}.launch(exec);
     });
+  }
+
+  {
+    constexpr std::int64_t kMost = kernels::Gemv<Exec, Scalar>::kMaxRows;
+    const Numbers<Scalar> x(exec, kMost * C), delta(exec, kMost * C), residual(exec, kMost * C), y(exec, kMost * N);
+    const auto product = [&](const char* kernel, std::int64_t M, bool is_normed, bool is_gated) {
+      const std::int64_t outputs = is_gated ? N / 2 : N;
+      kernels::Gemv<Exec, Scalar> gemv{
+          .x = x.in(M, C), .w = a.in(is_gated ? 2 * outputs : N, C), .y = y.matrix(M, outputs), .is_gated = is_gated};
+      if (is_normed) {
+        gemv.gain = gain.in();
+        gemv.delta = delta.in(M, C);
+        gemv.residual = residual.matrix(M, C);
+        gemv.eps = Real(1e-5);
+      }
+      measure(kernel, tensor, [&] { gemv.launch(exec); });
+    };
+    product("gemv", 1, false, false);
+    product("gemv_normed", 1, true, false);
+    product("gemv_gated", 1, true, true);
+    product("gemv_8", kMost, false, false);
+    product("gemv_8_normed", kMost, true, false);
+    product("gemv_8_gated", kMost, true, true);
   }
 
   using Grad = std::conditional_t<std::is_same_v<Scalar, bfloat16>, bfloat16, Real>;

@@ -7,6 +7,7 @@
 #include "kernels/attention/decode/append.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/core/instantiate.hpp"
+#include "kernels/cuda/chain.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm/gemv.hpp"
 #include "kernels/rmsnorm.hpp"
@@ -38,6 +39,8 @@ struct Advance {
   Vector<int, Exec> positions, keys;
 
   KOKKOS_FUNCTION void operator()(const int b) const {
+    let_successor_start();
+    wait_for_predecessor();
     ++positions(b);
     ++keys(b);
   }
@@ -110,6 +113,11 @@ Decoder<Exec, Scalar>::Decoder(const Shape& shape, const ParamTable& table, cons
     gemm_workspace_ = Vector<float, Exec>(arena.template data<float>(tensors.gemm_workspace),
                                           arena.layout()[tensors.gemm_workspace].count);
   }
+}
+
+template <class Exec, class Scalar>
+bool Decoder<Exec, Scalar>::kernels_wait() const {
+  return kKernelsWait && B_ <= kFewSequences;
 }
 
 template <class Exec, class Scalar>

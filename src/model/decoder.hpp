@@ -8,7 +8,12 @@
 ///   embedding   L x { norm + qkv;  rotate and append;  attention over S parts;  out;  norm + gate_up + SwiGLU;  down }
 ///   norm + head   draw   advance
 ///
-/// More sequences take the kernels of training.
+/// More sequences take the kernels of training. Sums have one order for 1 and 2 sequences, with 16 bits on GPUs another
+/// one for 3 to Gemv::kMaxRows, and a third one beyond.
+///
+/// On GPUs from sm_90 on, the kernels of a step with up to Gemv::kMaxRows sequences wait for their predecessors by
+/// themselves (kernels/cuda/chain.hpp), and read weights before they wait: a graph may chain them. Weights must then be
+/// written before the graph is launched, not in it.
 ///
 /// Async  enqueued on the caller's instance; a step neither fences nor allocates.
 #pragma once
@@ -76,6 +81,8 @@ class Decoder {
   Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors, const DecoderOptions& options,
           const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
 
+  /// Whether every kernel that a step launches waits for its predecessor. Those of hooks are not meant.
+  bool kernels_wait() const;
   KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
   kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }
   kernels::Vector<int, Exec> positions() const { return ints(tensors_.positions); }

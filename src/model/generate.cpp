@@ -142,7 +142,7 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
     if (options.begins_pass) options.begins_pass();
     const auto enqueue = [&] { decoder.step(exec, {options.temperature, options.top_k, options.seed}, hooks); };
     if (options.run_step) {
-      options.run_step(enqueue);
+      options.run_step(enqueue, decoder.kernels_wait());
     } else {
       enqueue();
     }

@@ -31,8 +31,9 @@ struct GenerateOptions {
   std::int64_t end_of_text = -1;           // stop after this token; -1: never
   std::function<bool()> is_cut = {};       // called before each token; true ends the texts; empty: never
   std::function<void()> begins_pass = {};  // called before each pass through the model; may be empty
-  /// Runs the launches of a step, the same ones in every call: from a graph, say. Empty: as they are.
-  std::function<void(const std::function<void()>& enqueue)> run_step = {};
+  /// Runs the launches of a step, the same ones in every call: from a graph, say. Empty: as they are. `kernels_wait`
+  /// is the decoder's: such a graph may be chained, unless hooks launch something.
+  std::function<void(const std::function<void()>& enqueue, bool kernels_wait)> run_step = {};
 };
 
 /// How the model computes.

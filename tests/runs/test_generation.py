@@ -51,7 +51,9 @@ class Generation(BenchTest):
         first, second = drawn.split("--- 2 of 2 ---\n")
         self.assertNotEqual(first.split("\n", 1)[1], second, "sequences draw numbers of their own")
         if gpus() is not None:
-            self.assertEqual(text("generate.prompt=the ", "generate.temperature=0", "generate.graph=true"), alone[0])
+            for chained in ("true", "false"):
+                graph = ("generate.graph=true", f"generate.chained={chained}")
+                self.assertEqual(text("generate.prompt=the ", "generate.temperature=0", *graph), alone[0], f"chained: {chained}")
 
     def test_keys_that_would_be_ignored_or_that_the_build_lacks_are_refused(self):
         deck = self.deck(TINY.read_text().replace('"train"', '"generate"'))

@@ -4,6 +4,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 
 namespace tessera::kernels {
 
@@ -30,6 +31,8 @@ void CacheAppend<Exec, Scalar>::launch(const Exec& exec) const {
 
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void CacheAppend<Exec, Scalar>::operator()(const Member& team) const {
+  let_successor_start();
+  wait_for_predecessor();
   const int b = team.league_rank() / q.extent_int(1), h = team.league_rank() % q.extent_int(1);
   const int position = positions(b);
   const Real* angles = &table(position, 0, 0);

@@ -9,6 +9,7 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/chain.hpp"
 #include "kernels/cuda/lanes.hpp"
 
 namespace tessera::kernels {
@@ -225,6 +226,8 @@ KOKKOS_FUNCTION void DecodeAttention<Exec, Scalar>::operator()(Groups<kWidth, kG
                                                                const Member& team) const {
   constexpr int kGroups = kLanes / kGroup;
   constexpr int kAtOnce = kSlots == 1 ? 4 : (kSlots == 2 ? 2 : 1);  // keys that a group has in flight
+  let_successor_start();
+  wait_for_predecessor();
   const int D = q.extent_int(3), group = team.team_rank();
   const Place place = place_of(team.league_rank());
   Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * std::size_t{kGroups} * (D + 2)));

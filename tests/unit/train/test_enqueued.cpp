@@ -8,7 +8,6 @@
 #include "kernels/core/events.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/scalars.hpp"
-#include "train/graph.hpp"
 #include "unit/train/training.hpp"
 
 namespace tessera::test {
@@ -240,13 +239,6 @@ TEST_F(StepAsGraph, goes_on_after_validation_a_checkpoint_and_a_restore) {
       expect_equal(undisturbed.step(), training.step());
     }
   }
-}
-
-TEST(StepGraph, is_refused_by_name_where_there_are_none) {
-  if (!kIsOnHost) GTEST_SKIP() << "this build computes on GPUs";
-  train::StepGraph graph;
-  EXPECT_FALSE(graph.is_recorded());
-  EXPECT_THROW(graph.record(kernels::Device(), [] {}), std::logic_error);
 }
 
 // --- tensor cores in training --------------------------------------------------------------------------------------

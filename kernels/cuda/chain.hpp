@@ -1,0 +1,67 @@
+/// Chained launches: a kernel starts while the one before it still runs, and waits before it touches what that one does.
+///
+///   let_successor_start();      // the next kernel's teams may take the places that this one's leave free
+///   ... loads of what no kernel of the chain writes: weights ...
+///   wait_for_predecessor();     // the kernels before have ended, and what they wrote is visible
+///   ... everything else ...
+///
+/// Launches are chained only by a graph whose edges say so (train/graph.hpp). In any other launch the kernel before has
+/// ended when this one starts, and both calls do nothing; so they do on GPUs before sm_90, and on hosts.
+///
+/// A wait covers the predecessor alone. That it covers all kernels before holds where each of them waits, too: all
+/// lanes of all teams, before their first access to memory that another kernel of the chain writes or reads afterwards.
+///
+/// Source  PTX ISA: griddepcontrol.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/cuda/device.hpp"
+#endif
+
+namespace tessera::kernels {
+
+#ifdef KOKKOS_ENABLE_CUDA
+namespace cuda {
+
+TESSERA_DEVICE void launch_dependents() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  #endif
+}
+TESSERA_DEVICE void wait_for_grids() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  #endif
+}
+
+}  // namespace cuda
+#endif
+
+/// Whether this build's kernels wait: all its targets have the instruction.
+inline constexpr bool kKernelsWait =
+#if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDA_ARCH_LIST__)
+    [] {
+      for (const int target : {__CUDA_ARCH_LIST__}) {
+        if (target < 900) return false;
+      }
+      return true;
+    }();
+#else
+    false;
+#endif
+
+KOKKOS_FORCEINLINE_FUNCTION void let_successor_start() {
+#ifdef KOKKOS_ENABLE_CUDA
+  KOKKOS_IF_ON_DEVICE((cuda::launch_dependents();))
+#endif
+}
+
+KOKKOS_FORCEINLINE_FUNCTION void wait_for_predecessor() {
+#ifdef KOKKOS_ENABLE_CUDA
+  KOKKOS_IF_ON_DEVICE((cuda::wait_for_grids();))
+#endif
+}
+
+}  // namespace tessera::kernels
