@@ -103,10 +103,12 @@ template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
   const int n = team.league_rank(), F = d_out.extent_int(1);
+  const Scalar *gate_row = &gate_up(n, 0), *d_row = &d_out(n, 0);
+  Scalar *d_gate_row = &d_gate_up(n, 0), *out_row = out.data() ? &out(n, 0) : nullptr;
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, F / kWidth), [&](int p) {
     const int f = p * kWidth;
-    const auto gate = load<kWidth>(&gate_up(n, f)), up = load<kWidth>(&gate_up(n, F + f));
-    const auto d = load<kWidth>(&d_out(n, f));
+    const auto gate = load<kWidth>(gate_row + f), up = load<kWidth>(gate_row + F + f);
+    const auto d = load<kWidth>(d_row + f);
     Packet<Scalar, kWidth> d_gate, d_up, act;
     for (int i = 0; i < kWidth; ++i) {
       const auto silu = silu_gradient(gate[i]);
@@ -114,9 +116,9 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(InPackets<kWidth>,
       d_up.set(i, d[i] * silu.value);
       act.set(i, silu.value * up[i]);
     }
-    store(&d_gate_up(n, f), d_gate);
-    store(&d_gate_up(n, F + f), d_up);
-    if (out.data()) store(&out(n, f), act);
+    store(d_gate_row + f, d_gate);
+    store(d_gate_row + F + f, d_up);
+    if (out_row) store(out_row + f, act);
   });
 }
 
