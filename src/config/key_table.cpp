@@ -293,6 +293,10 @@ std::vector<Key> make_table() {
        "and the master weights, which stream through the GPU under the next forward pass. parameters: the weights, "
        "too, "
        "which are copied to the GPU unit by unit before they are read; with parallel.shard = parameters only."},
+      {"parallel.offload_slots", at<&S::parallel, &Parallel::offload_slots>(), between(3, 1 << 16), "chunks",
+       "How many chunks of offloaded state lie on the device at a time; --plan shows their size. As many as that are "
+       "copied under the backward pass, so the next forward pass waits for the others only. 3 serve every model, more "
+       "must not exceed its chunks. Used with parallel.offload and train.graph = false only."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered, or copied from the host. Used with parallel.shard = "
        "parameters only."},

@@ -244,6 +244,12 @@ void check_sharding(const Settings& settings, Rules& rules) {
                 "\"parameters\" streams the units that parallel.shard = \"parameters\" gathers, on one rank, too",
                 sweeps ? "bench.strategies = [\"parameters\"], or parallel.offload = \"optimizer\""
                        : "parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\"");
+  const bool has_more_slots = parallel.offload_slots != Parallel{}.offload_slots;
+  rules.require(!has_more_slots || parallel.offload != Offload::none, {"parallel.offload_slots", "parallel.offload"},
+                "would be ignored: parallel.offload is \"none\"", "parallel.offload = \"optimizer\" or \"parameters\"");
+  rules.require(!has_more_slots || !settings.train.graph, {"parallel.offload_slots", "train.graph"},
+                "would be of no use: in a graph the copies of an update end with it",
+                fmt::format("parallel.offload_slots = {}, or train.graph = false", Parallel{}.offload_slots));
   rules.require(sweeps || parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",

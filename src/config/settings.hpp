@@ -138,7 +138,8 @@ struct Parallel {
   double bucket_mbyte = 25;
   Shard shard = Shard::none;
   Offload offload = Offload::none;
-  std::int64_t shard_ranks = 0;  // ranks that share one copy; 0: all
+  std::int64_t offload_slots = 3;  // for chunks of offloaded state on the device
+  std::int64_t shard_ranks = 0;    // ranks that share one copy; 0: all
   std::int64_t prefetch_blocks = 1;
   bool reshard_after_forward = true;
   bool allow_uneven = false;

@@ -1,9 +1,13 @@
 #include "train/offload.hpp"  // the contract is there; here is how
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
+#include "config/settings.hpp"
+#include "errors.hpp"
 #include "kernels/core/dtype.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/round_up.hpp"
@@ -14,18 +18,22 @@ namespace {
 constexpr std::int64_t kMinChunk = 1024, kMaxChunk = std::int64_t{1} << 22;  // elements
 constexpr std::int64_t kMinChunks = 16;                                      // if kMinChunk allows
 
-// Points of order: per slot, when it has been filled, updated and emptied; the beginning; the latest release; per unit,
-// when its weights are up to date.
-int filled(int slot) { return slot; }
-int updated(int slot) { return kChunkSlots + slot; }
-int emptied(int slot) { return 2 * kChunkSlots + slot; }
-constexpr int kBegin = 3 * kChunkSlots;
-constexpr int kReleased = kBegin + 1;
+// Points of order, besides those of the slots: the beginning; the latest release; per unit, when its weights are up to
+// date.
+constexpr int kBegin = 0, kReleased = 1;
 int is_done(int unit) { return kReleased + 1 + unit; }
 
-// Units whose chunks are enqueued ahead of the one that is waited for. All at once would fill the device's queues, and
-// the host would wait there before it had enqueued the work that the streams run beside.
-constexpr int kUnitsAhead = kernels::kIsHost<kernels::Device> ? 0 : 2;
+constexpr bool kIsOnHost = kernels::kIsHost<kernels::Device>;
+
+// The device's queues hold about a thousand operations of a stream; to enqueue more, the host waits there, and the work
+// that the streams run beside is not enqueued. Hence:
+
+// units whose chunks are enqueued ahead of the one that is waited for;
+constexpr int kUnitsAhead = kIsOnHost ? 0 : 2;
+
+// chunks that are enqueued to be copied out beyond those whose slots the next update waits for. In a larger ring, the
+// others follow unit by unit under backward, and with them the copies into their slots.
+constexpr std::size_t kChunksOut = kIsOnHost ? 1 : 32;
 
 }  // namespace
 
@@ -43,13 +51,30 @@ std::vector<Chunk> chunks_of(std::int64_t owned_count) {
   return chunks;
 }
 
+int chunk_slots(std::int64_t asked, std::int64_t owned_count) {
+  const auto chunks = static_cast<std::int64_t>(chunks_of(owned_count).size());
+  if (asked > chunks && asked > config::Parallel{}.offload_slots) {
+    throw Failure(
+        Exit::usage,
+        fmt::format("parallel.offload_slots = {} is more than the {} chunks of {} elements in which a rank's "
+                    "state is streamed here; set at most {}",
+                    asked, chunks, chunk_elements(owned_count), std::max(chunks, config::Parallel{}.offload_slots)));
+  }
+  return static_cast<int>(std::min(asked, chunks));
+}
+
 Offload::Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward)
     : arena_(arena),
       arrays_(plan.state.staged),
-      has_weights_(plan.state.slots_of(plan.state.params) != nullptr),
+      slots_(static_cast<std::size_t>(plan.state.chunk_slots)),
+      has_weights_(plan.state.is_staged(plan.state.params)),
       chunks_(chunks_of(plan.sharing.ownership.owned_count())),
       middle_(has_backward ? (chunks_.size() + 1) / 2 : chunks_.size()),
-      order_(is_done(plan.sharing.ownership.units())) {
+      most_held_(has_weights_ ? 0 : slots_ - std::min(slots_, kChunksOut)),
+      order_(is_done(plan.sharing.ownership.units())),
+      filled_(plan.state.chunk_slots),
+      updated_(plan.state.chunk_slots),
+      emptied_(plan.state.chunk_slots) {
   const parallel::Ownership& o = plan.sharing.ownership;
   std::size_t end = 0;
   for (int unit = 0; unit < o.units(); ++unit) {
@@ -60,67 +85,112 @@ Offload::Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_ba
   }
 }
 
-void Offload::start(const Exec& exec, Part part, UpdateChunk update) {
+Offload::~Offload() {
+  for (const kernels::SideStream<Exec>* stream : {&in_, &update_stream_, &out_}) stream->instance().fence();
+}
+
+void Offload::start(const Exec& exec, Part part, Copies copies, UpdateChunk update) {
   if (is_under_way_) throw std::logic_error("offload: started before the previous update was joined");
+  const std::size_t first = part == Part::forward ? 0 : middle_;
+  const std::size_t count = part == Part::forward ? middle_ : chunks_.size() - middle_;
+  const bool follows = end_ > 0;  // a part whose copies run on
+  if (follows && count > 0 && number_of(end_) != first)
+    throw std::logic_error("offload: started a part out of its turn");
+  if (!follows) origin_ = first;
   update_ = std::move(update);
   part_ = part;
-  next_ = 0;
-  count_ = part == Part::forward ? middle_ : chunks_.size() - middle_;
+  copies_ = copies;
+  begin_ = end_;
+  end_ += count;
   is_under_way_ = true;
+  if (count == 0) return;
   order_.record(exec, kBegin);
-  order_.wait(in_.instance(), kBegin);
+  if (!follows) order_.wait(in_.instance(), kBegin);
   order_.wait(update_stream_.instance(), kBegin);
 }
 
 void Offload::await(const Exec& exec, int unit) {
   if (!is_under_way_ || part_ != Part::forward) return;
   const std::size_t ahead = std::min(static_cast<std::size_t>(unit + kUnitsAhead), ends_.size() - 1);
-  advance(std::min(ends_[ahead], count_));
+  advance(begin_ + std::min(ends_[ahead], middle_));
   order_.wait(exec, is_done(unit));
 }
 
 void Offload::release(const Exec& exec, int unit) {
-  if (!is_under_way_ || part_ != Part::backward) return;
+  if (!is_under_way_) {
+    const std::size_t held = most_held_ * static_cast<std::size_t>(unit) / begins_.size();
+    return copy_out(updated_end_ - std::min(updated_end_, held));
+  }
+  const std::size_t end = begin_ + chunks_.size() - std::max(middle_, begins_[unit]);
+  if (part_ != Part::backward || end <= updated_end_) return;
   order_.record(exec, kReleased);
   order_.wait(update_stream_.instance(), kReleased);
-  advance(chunks_.size() - std::max(middle_, begins_[unit]));
+  advance(end);
 }
 
 void Offload::join(const Exec& exec) {
   if (!is_under_way_) return;
   if (part_ == Part::backward) release(exec, 0);
-  advance(count_);
-  for (std::size_t i = count_ - std::min<std::size_t>(count_, kChunkSlots); i < count_; ++i) {
-    order_.wait(exec, emptied(static_cast<int>(i % kChunkSlots)));
-  }
+  advance(end_);
   is_under_way_ = false;
+  if (end_ == 0) return;
+  if (copies_ == Copies::run_on) return (has_weights_ ? emptied_ : updated_).wait(exec, slot_of(end_ - 1));
+  copy_out(end_);
+  emptied_.wait(exec, slot_of(end_ - 1));
+  filled_.wait(exec, slot_of(in_end_ - 1));  // what was copied in for parts to come is given up
+  in_end_ = updated_end_ = out_end_ = begin_ = end_ = 0;
 }
 
-/// The chunk that is number `place` of the part under way.
+/// The number of a place in the round that Part::forward and Part::backward make.
+std::size_t Offload::number_of(std::size_t place) const { return (origin_ + place) % chunks_.size(); }
+
 std::size_t Offload::chunk_at(std::size_t place) const {
-  return part_ == Part::forward ? place : chunks_.size() - 1 - place;
+  const std::size_t number = number_of(place);
+  return number < middle_ ? number : chunks_.size() - 1 - (number - middle_);
 }
 
-/// Enqueues the first `end` chunks of the part under way, as far as they have not been.
+/// Enqueues the updates of places before `end`, as far as they have not been, and the copies that they need.
 void Offload::advance(std::size_t end) {
-  const Exec &in = in_.instance(), &update = update_stream_.instance(), &out = out_.instance();
-  for (; next_ < end; ++next_) {
-    const std::size_t number = chunk_at(next_);
-    const Chunk& chunk = chunks_[number];
-    const int slot = static_cast<int>(next_ % kChunkSlots);
-    if (next_ >= kChunkSlots) order_.wait(in, emptied(slot));
-    for (const StagedArray& array : arrays_) copy(in, array, chunk, slot, true);
-    order_.record(in, filled(slot));
-    order_.wait(update, filled(slot));
-    update_(update, number, slot);
-    order_.record(update, updated(slot));
-    order_.wait(out, updated(slot));
-    for (const StagedArray& array : arrays_) copy(out, array, chunk, slot, false);
-    order_.record(out, emptied(slot));
-    for (std::size_t unit = 0; unit < ends_.size() && part_ == Part::forward; ++unit) {
-      if (std::min(ends_[unit], count_) == next_ + 1)
-        order_.record(has_weights_ ? out : update, is_done(static_cast<int>(unit)));
-    }
+  const Exec& exec = update_stream_.instance();
+  while (updated_end_ < end) {
+    copy_in(end);
+    const std::size_t place = updated_end_++;
+    filled_.wait(exec, slot_of(place));
+    update_(exec, chunk_at(place), slot_of(place));
+    updated_.record(exec, slot_of(place));
+    if (!has_weights_) mark_done(exec, place);
+    copy_out(updated_end_ - std::min(updated_end_, most_held_));
+  }
+}
+
+/// Enqueues the copies into the slots of places before `end`, as far as copies out of these slots have been enqueued.
+void Offload::copy_in(std::size_t end) {
+  const Exec& exec = in_.instance();
+  for (const std::size_t last = std::min(end, out_end_ + slots_); in_end_ < last; ++in_end_) {
+    if (in_end_ >= slots_) emptied_.wait(exec, slot_of(in_end_));
+    for (const StagedArray& array : arrays_) copy(exec, array, in_end_, true);
+    filled_.record(exec, slot_of(in_end_));
+  }
+}
+
+/// Enqueues the copies out of the slots of updated places before `end`, and copies into them.
+void Offload::copy_out(std::size_t end) {
+  const Exec& exec = out_.instance();
+  while (out_end_ < end) {
+    updated_.wait(exec, slot_of(out_end_));
+    for (const StagedArray& array : arrays_) copy(exec, array, out_end_, false);
+    emptied_.record(exec, slot_of(out_end_));
+    if (has_weights_) mark_done(exec, out_end_);
+    ++out_end_;
+    copy_in(copies_ == Copies::run_on ? out_end_ + slots_ : end_);
+  }
+}
+
+/// Records that the units are up to date whose last chunk of Part::forward is at this place.
+void Offload::mark_done(const Exec& exec, std::size_t place) {
+  const std::size_t number = number_of(place);
+  for (std::size_t unit = 0; unit < ends_.size() && number < middle_; ++unit) {
+    if (std::min(ends_[unit], middle_) == number + 1) order_.record(exec, is_done(static_cast<int>(unit)));
   }
 }
 
@@ -128,7 +198,7 @@ LinkRate Offload::measure(const Exec& exec) {
   exec.fence();
   const double begin_s = events::now_s();
   for (const Part part : {Part::forward, Part::backward}) {
-    start(exec, part, [](const Exec&, std::size_t, int) {});
+    start(exec, part, Copies::joined, [](const Exec&, std::size_t, int) {});
     join(exec);
   }
   exec.fence();
@@ -137,17 +207,19 @@ LinkRate Offload::measure(const Exec& exec) {
   return rate;
 }
 
-/// Copies a chunk of one array in or out. The host's memory is pinned, so the copy runs on the stream.
-void Offload::copy(const Exec& exec, const StagedArray& array, const Chunk& chunk, int slot, bool is_in) const {
+/// Copies a place's chunk of one array in or out. The host's memory is pinned, so the copy runs on the stream.
+void Offload::copy(const Exec& exec, const StagedArray& array, std::size_t place, bool is_in) const {
   using Pinned = Kokkos::View<unsigned char*, kernels::PinnedSpace, kernels::Unmanaged>;
+  const Chunk& chunk = chunks_[chunk_at(place)];
   const std::int64_t size = bytes_of(arena_.layout()[array.home].dtype);
   const auto bytes = static_cast<std::size_t>(chunk.count * size);
   const Pinned home(static_cast<unsigned char*>(arena_.raw(array.home)) + chunk.first * size, bytes);
-  const kernels::Vector<unsigned char, Exec> place(static_cast<unsigned char*>(arena_.raw(array.slots[slot])), bytes);
+  const std::int64_t slot = slot_of(place) * chunks_.front().count * size;
+  const kernels::Vector<unsigned char, Exec> there(static_cast<unsigned char*>(arena_.raw(array.slots)) + slot, bytes);
   if (is_in) {
-    Kokkos::deep_copy(exec, place, home);
+    Kokkos::deep_copy(exec, there, home);
   } else {
-    Kokkos::deep_copy(exec, home, place);
+    Kokkos::deep_copy(exec, home, there);
   }
 }
 

@@ -1,16 +1,22 @@
-/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, the next is copied in and the
-/// previous one is copied out, on two copy streams; the update itself runs on a third.
+/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, others are copied in and out,
+/// on two copy streams; the update itself runs on a third. Chunks take turns in a ring of slots on the device.
 ///
-///   start(exec, part, update)   follows what is enqueued on exec
-///     await(exec, unit)         what is enqueued on exec after this reads the unit's updated weights
-///     release(exec, unit)       what is enqueued on exec so far was the last to write gradients of units from this on
-///   join(exec)                  the same as await(), of everything; gradients may be overwritten from here on
+///   start(exec, part, ...)    follows what is enqueued on exec
+///     await(exec, unit)       what is enqueued on exec after this reads the unit's updated weights
+///     release(exec, unit)     what is enqueued on exec so far was the last to write gradients of units from this on
+///   join(exec)                the same as await(), of everything; gradients may be overwritten from here on
 ///
 /// Part::forward goes in the order of the units, which is that of a forward pass, so a forward pass can run behind the
 /// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite order
 /// behind a backward pass, as far as that releases units.
 ///
-/// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload.
+/// With Copies::run_on, join() waits for the updates alone: the last chunks are copied out after it, and the first chunks
+/// of the next part are copied in as their slots empty, beside whatever runs then. Until a part with Copies::joined has
+/// been joined the arrays on the host are in use: nothing else may read or write them.
+///
+/// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload. A chunk is copied in
+///        once its slot is empty, and then the host has its latest state: copies out are made in order, and there are no
+///        more slots than chunks, so it was copied out no later than the slot's previous occupant.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +36,14 @@ struct Chunk {
   std::int64_t first, count;
 };
 
-/// Chunks on the device at a time: one copied in, one updated, one copied out.
-inline constexpr int kChunkSlots = 3;
-
 /// Elements of a chunk: enough for the link's full rate, and several chunks even in small models.
 std::int64_t chunk_elements(std::int64_t owned_count);
 std::vector<Chunk> chunks_of(std::int64_t owned_count);
+
+/// Slots on the device for chunks of a rank's state: parallel.offload_slots, or as many as there are chunks, if its
+/// default is more.
+/// Throws  Failure: Exit::usage if more are asked for than there are chunks.
+int chunk_slots(std::int64_t asked, std::int64_t owned_count);
 
 /// What the link moved in both directions at once.
 struct LinkRate {
@@ -48,52 +56,73 @@ class Offload {
  public:
   using Exec = kernels::Device;
 
-  /// Enqueues on an instance the update of chunk number `chunk` in place: in tensor plan.state.staged[array].slots[slot]
-  /// for each of its arrays.
+  /// Enqueues on an instance the update of chunk number `chunk` in place: in slot number `slot` of each of its arrays.
   using UpdateChunk = std::function<void(const Exec&, std::size_t chunk, int slot)>;
 
   enum class Part { forward, backward };  // together each chunk once
+  enum class Copies { joined, run_on };   // joined: all of them lie between start() and join()
 
   /// For the state of `plan`, which must have some of it on the host. `has_backward`: Part::backward is the last half of
   /// the chunks; else it is empty. Keeps references to both.
   Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward);
+  ~Offload();  // waits for the copies in progress
+  Offload(const Offload&) = delete;
+  Offload& operator=(const Offload&) = delete;
 
-  /// Begins to stream a part. The previous one must have been joined.
-  /// Async  returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture.
-  void start(const Exec& exec, Part part, UpdateChunk update);
+  /// Begins to stream a part. The previous one must have been joined; if its copies run on, this must be the other part,
+  /// unless that is empty.
+  /// Async   returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture, and
+  ///         this part and the one before it are streamed with Copies::joined.
+  /// Throws  std::logic_error if parts follow each other in any other way.
+  void start(const Exec& exec, Part part, Copies copies, UpdateChunk update);
 
   /// What is enqueued on `exec` after this sees a unit's weights as updated by Part::forward, if that is under way.
   void await(const Exec& exec, int unit);
 
-  /// Lets Part::backward, if that is under way, update the units from this one on.
+  /// Lets Part::backward, if that is under way, update the units from this one on. Else it enqueues some of the copies
+  /// that run on: call it after each unit of a backward pass.
   void release(const Exec& exec, int unit);
 
   /// The same for all units and the whole state.
   void join(const Exec& exec);
 
-  /// Streams the whole state to the device and back, unchanged.
+  /// Streams the whole state to the device and back, unchanged. No part may be under way, nor its copies.
   /// Async  waits for the end.
   LinkRate measure(const Exec& exec);
 
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
  private:
+  std::size_t number_of(std::size_t place) const;
   std::size_t chunk_at(std::size_t place) const;
+  int slot_of(std::size_t place) const { return static_cast<int>(place % slots_); }
   void advance(std::size_t end);
-  void copy(const Exec& exec, const StagedArray& array, const Chunk& chunk, int slot, bool is_in) const;
+  void copy_in(std::size_t end);
+  void copy_out(std::size_t end);
+  void mark_done(const Exec& exec, std::size_t place);
+  void copy(const Exec& exec, const StagedArray& array, std::size_t place, bool is_in) const;
 
   const memory::Arena<Exec>& arena_;
   const std::vector<StagedArray>& arrays_;
+  const std::size_t slots_;
   const bool has_weights_;  // among the arrays: a unit is up to date once it has been copied out
   std::vector<Chunk> chunks_;
   std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
   std::size_t middle_;                      // chunks of Part::forward: those before it
+  std::size_t most_held_;                   // chunks that are updated and whose copies out are not enqueued
   kernels::SideStream<Exec> in_, update_stream_, out_;
   kernels::StreamOrder<Exec> order_;
+  kernels::StreamOrder<Exec> filled_, updated_, emptied_;  // [slots]
   UpdateChunk update_;
   Part part_ = Part::forward;
-  std::size_t next_ = 0, count_ = 0;  // chunks of part_ that are enqueued, and all
+  Copies copies_ = Copies::joined;
   bool is_under_way_ = false;
+
+  // Places: the chunks in the order in which they are streamed, counted from the latest part that followed
+  // Copies::joined. Those before in_end_ have been enqueued to be copied in, and so on; updated_end_ >= out_end_.
+  std::size_t in_end_ = 0, updated_end_ = 0, out_end_ = 0;
+  std::size_t begin_ = 0, end_ = 0;  // of the part under way, or of the latest
+  std::size_t origin_ = 0;           // number of place 0 in the round of both parts
 };
 
 }  // namespace tessera::train

@@ -42,11 +42,12 @@ struct Storage {
   Dtype weights, gradients, moments;
   bool has_master, has_wire;
   config::Offload offload;
+  std::int64_t offload_slots;
 };
 
 StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
                            const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
-  const auto [dtype, gradients, moments, has_master, has_wire, offload] = storage;
+  const auto [dtype, gradients, moments, has_master, has_wire, offload, offload_slots] = storage;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
   const parallel::Ownership& o = sharing.ownership;
@@ -95,14 +96,12 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   }
   t.m = array("optimizer.m", o.owned_count(), moments, Category::optimizer);
   t.v = array("optimizer.v", o.owned_count(), moments, Category::optimizer);
+  if (offloads_optimizer) t.chunk_slots = chunk_slots(offload_slots, o.owned_count());
   for (const memory::TensorId home : {t.m, t.v, t.master, t.params}) {
     if (home == kAbsent || layout[home].space != memory::Space::host) continue;
     const memory::Tensor kept = layout[home];
-    StagedArray& array = t.staged.emplace_back(StagedArray{home, {}});
-    for (int slot = 0; slot < kChunkSlots; ++slot) {  // used in the next step's forward pass, too
-      array.slots.push_back(layout.add(fmt::format("{}.chunk.{}", kept.label, slot), {chunk_elements(o.owned_count())},
-                                       kept.dtype, kept.category, whole));
-    }
+    t.staged.push_back({home, layout.add(kept.label + ".chunks", {t.chunk_slots, chunk_elements(o.owned_count())},
+                                         kept.dtype, kept.category, whole)});
   }
 
   const auto cleared = static_cast<std::int64_t>(clear_lists(table, sharing).spans.size());
@@ -205,7 +204,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .moments = has_narrow_moments ? Dtype::bf16 : real,
                         .has_master = settings.precision.master == config::MasterPrecision::fp32,
                         .has_wire = has_wire,
-                        .offload = settings.parallel.offload};
+                        .offload = settings.parallel.offload,
+                        .offload_slots = settings.parallel.offload_slots};
   plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
@@ -250,9 +250,15 @@ std::int64_t offloaded_bytes(const Plan& plan) {
   return bytes;
 }
 
+std::int64_t slots_bytes(const Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const StagedArray& array : plan.state.staged) bytes += plan.layout[array.slots].bytes;
+  return bytes;
+}
+
 UploadedBytes uploaded_bytes(const Plan& plan) {
   UploadedBytes bytes;
-  if (!plan.state.slots_of(plan.state.params)) return bytes;
+  if (!plan.state.is_staged(plan.state.params)) return bytes;
   const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
   const std::vector<int> units = gathers_of(plan.table, plan.sharing, segments, plan.batch.micro_steps);
   for (const int unit : units) {
@@ -369,6 +375,10 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
         memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
         updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
                                                 : "under the next forward");
+    text += fmt::format("           in {} of {} at most, of which {} lie in the device at a time ({})\n",
+                        counted(std::ssize(chunks_of(plan.sharing.ownership.owned_count())), "chunk"),
+                        memory::readable_bytes(slots_bytes(plan) / plan.state.chunk_slots), plan.state.chunk_slots,
+                        memory::readable_bytes(slots_bytes(plan)));
     if (weights > 0)
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }

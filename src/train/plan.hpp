@@ -20,10 +20,10 @@ struct HostTensors {
   memory::TensorId scalars;          // optim::StepState after the step, as fp64
 };
 
-/// An array that is kept on the host, and its chunks' places on the device (train/offload.hpp).
+/// An array that is kept on the host, and where its chunks lie on the device (train/offload.hpp).
 struct StagedArray {
   memory::TensorId home;
-  std::vector<memory::TensorId> slots;  // [kChunkSlots]
+  memory::TensorId slots;  // [chunk_slots, chunk_elements()]
 };
 
 /// The arrays and scalars of a training step, besides the activations. W counts the elements of all units, each padded
@@ -39,6 +39,7 @@ struct StateTensors {
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
   std::vector<StagedArray> staged;           // of params, master, m and v those that are kept on the host
+  int chunk_slots = 0;                       // for chunks of each of them on the device
   memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
   memory::TensorId adamw_blocks;             // AdamwBlock, as int32
   memory::TensorId norm_partial;             // [blocks] fp64
@@ -48,13 +49,14 @@ struct StateTensors {
   std::vector<HostTensors> slots;            // of steps in progress (pipeline.hpp)
   HostTensors validation;                    // without scalars
 
-  /// The chunks' places of an array; null if it is not kept on the host.
-  const std::vector<memory::TensorId>* slots_of(memory::TensorId home) const {
+  /// Where an array's chunks lie on the device; kAbsent if it is not kept on the host.
+  memory::TensorId slots_of(memory::TensorId home) const {
     for (const StagedArray& array : staged) {
-      if (array.home == home) return &array.slots;
+      if (array.home == home) return array.slots;
     }
-    return nullptr;
+    return memory::kAbsent;
   }
+  bool is_staged(memory::TensorId home) const { return slots_of(home) != memory::kAbsent; }
 };
 
 struct Plan {
@@ -78,6 +80,9 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
+
+/// Bytes of the slots through which it does.
+std::int64_t slots_bytes(const Plan& plan);
 
 /// Bytes of weights that a step copies from the host to the device, to be read there: forward and backward.
 struct UploadedBytes {

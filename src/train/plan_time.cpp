@@ -195,13 +195,19 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
   const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
   const UploadedBytes uploaded = uploaded_bytes(plan);
   const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
-  const double forward_s = update_s - early_s + uploaded.forward / bytes_per_s;
-  const double backward_s = early_s + uploaded.backward / bytes_per_s;
+  double forward_s = update_s - early_s + uploaded.forward / bytes_per_s;
+  double backward_s = early_s + uploaded.backward / bytes_per_s;
   OffloadTime time{.streams_s = forward_s + backward_s, .step_s = NAN};
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);
   if (!missing_rates(plan, rates, spread).empty()) return time;
   const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
+  if (!settings.train.graph && !plan.state.is_staged(plan.state.params)) {
+    const double free_s = std::max(0.0, computed.backward_s - backward_s);
+    const double moved_s = std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, forward_s});
+    forward_s -= moved_s;
+    backward_s += moved_s;
+  }
   time.step_s =
       std::max(computed.forward_s, forward_s) + std::max(computed.backward_s, backward_s) + computed.exposed_s;
   return time;

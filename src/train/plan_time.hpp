@@ -57,7 +57,9 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
 
 /// The time of a step whose state is offloaded to a link that moves `bytes_per_s` in each direction at once: the update
 /// runs under the next step's forward pass, or one half of it there and the other under backward (updates_early());
-/// copies of weights share the link with it. NaN where a rate is missing.
+/// copies of weights share the link with it. What the slots on the device hold is copied under backward instead, as far
+/// as that leaves the link free: not in a graph, whose forward pass waits for all copies, and not with offloaded
+/// parameters, which are read from the host once they are there. NaN where a rate is missing.
 struct OffloadTime {
   double streams_s = 0;  // the link alone: no step is shorter
   double step_s = 0;

@@ -58,7 +58,7 @@ std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::
     if (sharing.shards_weights()) {
       m.weights = span_of(arena, t.gathered[m.weights_place], 0, padded, weights);
       m.own_weights = span_of(arena, t.params, owned, part, weights);
-      if (t.slots_of(t.params)) {
+      if (t.is_staged(t.params)) {
         m.host_weights = m.own_weights;
         m.own_weights = m.weights.part(shard * part, part);
       }

@@ -85,8 +85,7 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
 
 void Trainer::settle() {
   if (!is_update_due_) return;
-  update_->begin(exec_);
-  update_->join(exec_);
+  update_->settle(exec_);
   update_->drop(exec_);
   exec_.fence();
   is_update_due_ = false;

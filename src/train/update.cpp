@@ -57,8 +57,8 @@ class UpdateOf final : public Update {
     if (!plan.state.staged.empty()) {
       is_early_ = updates_early(plan, settings.optimizer);
       offload_.emplace(plan, arena, is_early_);
-      for (int slot = 0; slot < kChunkSlots; ++slot) slots_.push_back(staged_arrays(plan, arena, slot));
-      stages_weights_ = plan.state.slots_of(plan.state.params) != nullptr;
+      for (int slot = 0; slot < plan.state.chunk_slots; ++slot) slots_.push_back(staged_arrays(plan, arena, slot));
+      stages_weights_ = plan.state.is_staged(plan.state.params);
     }
     const std::vector<Chunk> chunks =
         offload_ ? offload_->chunks() : std::vector<Chunk>{{0, plan.sharing.ownership.owned_count()}};
@@ -105,20 +105,25 @@ class UpdateOf final : public Update {
   void begin_early(const Exec& exec) override {
     if (!is_early_) return;
     prepare(exec);
-    stream(exec, Offload::Part::backward);
+    stream(exec, Offload::Part::backward, copies_of_steps());
   }
   void early(const Exec& exec, int unit) override {
-    if (is_early_) offload_->release(exec, unit);
+    if (offload_) offload_->release(exec, unit);
   }
 
   void begin(const Exec& exec) override {
-    if (offload_) stream(exec, Offload::Part::forward);
+    if (offload_) stream(exec, Offload::Part::forward, copies_of_steps());
   }
   void await(const Exec& exec, int unit) override {
     if (offload_) offload_->await(exec, unit);
   }
   void join(const Exec& exec) override {
     if (offload_) offload_->join(exec);
+  }
+  void settle(const Exec& exec) override {
+    if (!offload_) return;
+    stream(exec, Offload::Part::forward, Offload::Copies::joined);
+    offload_->join(exec);
   }
   void drop(const Exec& exec) override {
     Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->adamw.skip), 1);
@@ -145,8 +150,13 @@ class UpdateOf final : public Update {
         .launch(exec);
   }
 
-  void stream(const Exec& exec, Offload::Part part) {
-    offload_->start(exec, part, [this](const Exec& instance, std::size_t chunk, int slot) {
+  /// A graph contains all of the copies that its updates need.
+  Offload::Copies copies_of_steps() const {
+    return settings_.train.graph ? Offload::Copies::joined : Offload::Copies::run_on;
+  }
+
+  void stream(const Exec& exec, Offload::Part part, Offload::Copies copies) {
+    offload_->start(exec, part, copies, [this](const Exec& instance, std::size_t chunk, int slot) {
       adamw(instance, blocks_of_chunks_[chunk], slots_[slot]);
     });
   }
@@ -160,14 +170,16 @@ class UpdateOf final : public Update {
   /// The chunk in a slot; of arrays that stay on the device, all.
   Arrays staged_arrays(const Plan& plan, const memory::Arena<Exec>& arena, int slot) const {
     const StateTensors& t = plan.state;
-    const auto place_of = [&](memory::TensorId home) {
-      const std::vector<memory::TensorId>* slots = home == memory::kAbsent ? nullptr : t.slots_of(home);
-      return slots ? (*slots)[slot] : home;
+    const auto place_of = [&]<class Number>(memory::TensorId home) {
+      if (home == memory::kAbsent || !t.is_staged(home)) return array_of<Number>(arena, home);
+      const kernels::Vector<Number, Exec> slots = array_of<Number>(arena, t.slots_of(home));
+      const std::size_t count = slots.size() / t.chunk_slots;
+      return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
     };
     const memory::TensorId master = Weights::kIsOneArray ? t.params : t.master;
-    return {array_of<Moment>(arena, place_of(t.m)), array_of<Moment>(arena, place_of(t.v)),
-            array_of<kernels::MasterWord<Scalar>>(arena, place_of(master)),
-            array_of<Scalar>(arena, place_of(t.params))};
+    return {place_of.template operator()<Moment>(t.m), place_of.template operator()<Moment>(t.v),
+            place_of.template operator()<kernels::MasterWord<Scalar>>(master),
+            place_of.template operator()<Scalar>(t.params)};
   }
 
   /// The part of a tensor's span that lies in a chunk, as blocks of one tensor.

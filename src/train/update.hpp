@@ -10,6 +10,9 @@
 ///     await(unit)          before the unit's weights are read
 ///   join                   before the first gradient is overwritten
 ///
+/// Copies to the host and from it run on under backward, as far as the slots on the device allow, until settle(); with
+/// train.graph, they end with join().
+///
 /// Where nothing but a unit's gradients decides its update (one rank, no clipping, no loss scale), the last half of the
 /// state is updated under the last backward pass: early(). If the norm then turns out not to be finite, that half has been
 /// updated all the same, and the step counts as skipped.
@@ -46,7 +49,8 @@ class Update {
 
   /// Enqueues what begins early, if anything may.
   virtual void begin_early(const kernels::Device& exec) = 0;
-  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights.
+  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights. Call it
+  /// after each unit of every backward pass.
   virtual void early(const kernels::Device& exec, int unit) = 0;
   /// Enqueues AdamW by the latest apply(), but for what it was early for, on streams of its own.
   virtual void begin(const kernels::Device& exec) = 0;
@@ -54,6 +58,9 @@ class Update {
   virtual void await(const kernels::Device& exec, int unit) = 0;
   /// What is enqueued on `exec` after this sees all of them, and may overwrite gradients.
   virtual void join(const kernels::Device& exec) = 0;
+  /// begin() and join(), after which what is enqueued on `exec` may read and write the state on the host, until the next
+  /// begin() or begin_early().
+  virtual void settle(const kernels::Device& exec) = 0;
   /// Enqueues that the next begin() changes nothing: its update is done.
   virtual void drop(const kernels::Device& exec) = 0;
 

@@ -108,6 +108,13 @@ class Decks(RunTest):
         self.refuse(TINY, "parallel.offload=parameters", says='parallel.shard = "parameters" beside it')
         self.run_deck(TINY, "parallel.offload=parameters", "parallel.shard=parameters", "--check")
 
+    def test_more_slots_than_chunks_name_how_many_there_are(self):
+        self.refuse(TINY, "parallel.offload=optimizer", "parallel.offload_slots=1000", "--plan",
+                    says="parallel.offload_slots = 1000 is more than the")
+        self.refuse(TINY, "parallel.offload_slots=7", says="parallel.offload is \"none\"")
+        plan = self.run_deck(TINY, "parallel.offload=optimizer", "parallel.offload_slots=7", "--plan").out
+        self.assertRegex(plan, r"in \d+ chunks of .* at most, of which 7 lie in the device at a time")
+
     def test_questions_are_answered_without_training(self):
         self.run_deck(TINY, "--check")
         for flag in ("--version", "--show-config"):

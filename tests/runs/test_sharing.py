@@ -221,7 +221,8 @@ class Checkpoints(SharedSteps):
 
     def test_a_run_goes_on_with_its_state_in_another_place(self):
         """Weights and optimizer state on the device or on the host: the same bits, resumed from each to each."""
-        places = {"none": (), "optimizer": ("parallel.offload=optimizer",), "parameters": ("parallel.offload=parameters",)}
+        places = {"none": (), "optimizer": ("parallel.offload=optimizer",), "parameters": ("parallel.offload=parameters",),
+                  "seven slots": ("parallel.offload=optimizer", "parallel.offload_slots=7")}
         for ranks, clip_norm in ((1, 0), (1, 1), (2, 0)):
             long = (*SHORT, "train.steps=8", "checkpoint.every=4", f"optimizer.clip_norm={clip_norm}", *STAGES["parameters"])
             runs = {}
@@ -229,7 +230,8 @@ class Checkpoints(SharedSteps):
                 with self.subTest(ranks=ranks, clip_norm=clip_norm, offload=name):
                     runs[name] = self.train(f"{name} {ranks} {clip_norm}", *long, *keys, ranks=ranks)
                     self.assert_same_bits(runs[name], runs["none"], name)
-            for source, target in (("none", "parameters"), ("parameters", "optimizer"), ("optimizer", "none")):
+            for source, target in (("none", "parameters"), ("parameters", "seven slots"), ("optimizer", "none"),
+                                   ("seven slots", "optimizer")):
                 with self.subTest(ranks=ranks, clip_norm=clip_norm, source=source, to=target):
                     resumed = self.folder / f"{source} to {target} {ranks} {clip_norm}"
                     self.run_deck(TINY, f"job.directory={resumed}", *long, *places[target], "--resume",

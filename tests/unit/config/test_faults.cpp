@@ -200,6 +200,13 @@ const Case kCases[] = {
      "deck.toml:2:20  parallel.offload  \"parameters\" streams the units that parallel.shard = \"parameters\" gathers"},
     {"missing_engine_fp32", "attention.tuned = true\nattention.engine = 'mma'\n",
      "deck.toml:2:20  attention.engine  by name with a 32-bit precision.compute is not in this version"},
+    {"slots_of_what_is_not_offloaded", "parallel.offload_slots = 5\n",
+     "deck.toml:1:26  parallel.offload_slots  would be ignored: parallel.offload is \"none\""},
+    {"slots_of_a_graph", "train.graph = true\nparallel = {offload = 'optimizer', offload_slots = 5}\n",
+     "deck.toml:2:52  parallel.offload_slots  would be of no use: in a graph the copies of an update end with it  "
+     "legal: parallel.offload_slots = 3, or train.graph = false"},
+    {"missing_tuned_fp32", "attention.tuned = true\n",
+     "deck.toml:1:19  attention.tuned  true with a 32-bit precision.compute is not in this version"},
     {"missing_tuned_standard", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'standard'}\n",
      "deck.toml:2:22  attention.tuned  true with attention.implementation = \"standard\" is not in this version"},
     {"missing_tuned_tiled", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'tiled'}\n",

@@ -109,6 +109,7 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "parallel.shard_ranks",
                                       "parallel.reshard_after_forward",
                                       "parallel.offload",
+                                      "parallel.offload_slots",
                                       "parallel.prefetch_blocks",
                                       "parallel.allow_uneven",
                                       "parallel.allow_shared_device",
@@ -187,6 +188,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
+    if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (key.name == "attention.flash1_steps") overrides.push_back("attention.implementation=flash1");

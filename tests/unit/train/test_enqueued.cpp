@@ -63,6 +63,9 @@ std::vector<Case> cases() {
     offloaded.settings.parallel.shard = shard;
     offloaded.settings.parallel.offload = config::Offload::optimizer;
     list.push_back(offloaded);
+    offloaded.name = "offloaded through six slots";
+    offloaded.settings.parallel.offload_slots = 6;
+    list.push_back(offloaded);
     if (shard == config::Shard::none) continue;
     offloaded.name = "with weights on the host";
     offloaded.settings.parallel.offload = config::Offload::parameters;

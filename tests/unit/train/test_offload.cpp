@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
+#include "errors.hpp"
 #include "unit/train/ways.hpp"
 
 namespace tessera::test {
@@ -16,7 +20,7 @@ using config::Shard;
 /// Where each of the arrays that are kept from step to step lies.
 void expect_on_host(const train::Plan& plan, bool with_weights) {
   for (const memory::Tensor& tensor : plan.layout.tensors()) {
-    if (tensor.label.find(".chunk.") != std::string::npos || tensor.label.find(".gathered.") != std::string::npos)
+    if (tensor.label.find(".chunks") != std::string::npos || tensor.label.find(".gathered.") != std::string::npos)
       continue;
     const bool is_offloaded = tensor.category == memory::Category::optimizer ||
                               (with_weights && tensor.category == memory::Category::parameters);
@@ -151,6 +155,170 @@ TEST(Offload, settles_before_anything_else_reads_the_state) {
     });
     both("the step after it", [](Training& t) { return t.trainer->weights_fingerprint(); });
   }
+}
+
+/// Copies that run on from step to step, disturbed by whatever reads the state on the host or writes it: what has been
+/// copied in ahead must not outlive a change there.
+TEST(Offload, gives_the_same_bits_with_any_number_of_slots) {
+  struct Place {
+    Shard shard;
+    config::Offload offload;
+  };
+  using enum config::Offload;
+  const auto disturb = [](Training& t, int step) {
+    train::Trainer& trainer = *t.trainer;
+    if (step == 2) trainer.validate(t.sampler, 5);
+    if (step == 4) trainer.measure_link();
+    if (step == 5) trainer.initialize(17);
+    if (step != 3 && step != 7) return;
+    const State state = joined_state(trainer, t.world);
+    const train::StateScalars scalars = trainer.scalars();
+    trainer.load_state([&](const train::StateTensor& tensor) {
+      const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+      for (std::size_t i = 0; i < tensor.data.size(); ++i) tensor.data[i] = 0.5f * values[tensor.first + i];
+    });
+    trainer.set_scalars(scalars);
+  };
+  for (const auto& [shard, offload] :
+       {Place{Shard::none, optimizer}, {Shard::gradients, optimizer}, {Shard::parameters, parameters}}) {
+    for (const double clip_norm : {1.0, 0.0}) {
+      config::Settings deck = settings_of({.shard = shard});
+      deck.optimizer.clip_norm = clip_norm;
+      deck.train.micro_batch_size = 2;
+      std::vector<Training::Step> expected;
+      Training here(deck, Dtype::bf16);
+      for (int step = 0; step < 10; ++step) {
+        expected.push_back(here.step());
+        disturb(here, step);
+      }
+      deck.parallel.offload = offload;
+      const std::int64_t owned = here.plan.sharing.ownership.owned_count();
+      const std::int64_t chunks = std::ssize(train::chunks_of(owned));
+      ASSERT_GT(chunks, 5);
+      struct Slots {
+        std::int64_t slots;
+        bool joins = false;  // the copies of each step, as a graph does
+      };
+      for (const auto& [slots, joins] : {Slots{3}, {5}, {chunks}, {5, true}}) {
+        SCOPED_TRACE("shard " + std::to_string(static_cast<int>(shard)) + ", clip_norm " + std::to_string(clip_norm) +
+                     ", slots " + std::to_string(slots) + " of " + std::to_string(chunks) + (joins ? ", joined" : ""));
+        deck.parallel.offload_slots = slots;
+        deck.train.graph = joins;
+        Training offloaded(deck, Dtype::bf16);
+        for (int step = 0; step < 10; ++step) {
+          offloaded.start(joins);  // then launch by launch
+          const Training::Step numbers = offloaded.collect();
+          EXPECT_EQ(numbers.loss_sum, expected[step].loss_sum) << "step " << step;
+          EXPECT_EQ(numbers.grad_norm, expected[step].grad_norm) << "step " << step;
+          disturb(offloaded, step);
+        }
+        EXPECT_TRUE(joined_state(*here.trainer, here.world) == joined_state(*offloaded.trainer, offloaded.world));
+      }
+    }
+  }
+}
+
+/// A plan of one rank and its arrays, streamed by hand.
+struct Ring {
+  explicit Ring(std::int64_t slots, bool has_backward)
+      : plan([&] {
+          config::Settings deck = settings_of({.offload = config::Offload::optimizer});
+          deck.parallel.offload_slots = slots;
+          return train::plan_training(deck, Dtype::fp32, 1);
+        }()),
+        arena(plan.layout),
+        offload(plan, arena, has_backward) {}
+
+  /// Streams a part: the update sets moments m to `value`.
+  void stream(train::Offload::Part part, train::Offload::Copies copies, float value) {
+    offload.start(exec, part, copies, [this, value](const kernels::Device& instance, std::size_t chunk, int slot) {
+      order.emplace_back(chunk, slot);
+      const std::int64_t each = offload.chunks()[0].count, count = offload.chunks()[chunk].count;
+      float* const place = static_cast<float*>(arena.raw(plan.state.slots_of(plan.state.m))) + slot * each;
+      Kokkos::deep_copy(instance, kernels::Vector<float, kernels::Device>(place, count), value);
+    });
+    offload.join(exec);
+  }
+  /// Elements of m on the host that have a value.
+  std::int64_t count(float value) const {
+    exec.fence();
+    const float* const m = static_cast<const float*>(arena.raw(plan.state.m));
+    return std::count(m, m + plan.layout[plan.state.m].count, value);
+  }
+  void clear() {
+    float* const m = static_cast<float*>(arena.raw(plan.state.m));
+    std::fill(m, m + plan.layout[plan.state.m].count, 0.0f);
+  }
+
+  const kernels::Device exec{};
+  train::Plan plan;
+  memory::Arena<kernels::Device> arena;
+  train::Offload offload;
+  std::vector<std::pair<std::size_t, int>> order;  // chunk and slot of each update
+};
+
+TEST(Offload, chunks_take_the_slots_in_turn_over_parts_that_run_on) {
+  using enum train::Offload::Part;
+  using enum train::Offload::Copies;
+  Ring ring(5, true);
+  const std::size_t chunks = ring.offload.chunks().size(), middle = (chunks + 1) / 2;
+  for (int round = 0; round < 3; ++round) {
+    ring.order.clear();
+    ring.stream(forward, run_on, 1);
+    EXPECT_THROW(ring.stream(forward, run_on, 1), std::logic_error) << "the other part is due";
+    ring.stream(backward, run_on, 2);
+    ring.stream(forward, run_on, 3);
+    ring.stream(backward, joined, 4);
+    ASSERT_EQ(ring.order.size(), 2 * chunks);
+    for (std::size_t i = 0; i < 2 * chunks; ++i) {
+      const std::size_t number = i % chunks;
+      EXPECT_EQ(ring.order[i].first, number < middle ? number : chunks - 1 - (number - middle)) << "update " << i;
+      EXPECT_EQ(ring.order[i].second, static_cast<int>(i % 5)) << "update " << i;
+    }
+  }
+  ring.order.clear();
+  ring.stream(backward, joined, 5);  // after copies that were joined, either part
+  EXPECT_EQ(ring.order.front(), std::pair(chunks - 1, 0));
+}
+
+TEST(Offload, the_host_has_all_of_the_state_after_copies_that_are_joined) {
+  using enum train::Offload::Copies;
+  constexpr auto forward = train::Offload::Part::forward;
+  for (const std::int64_t slots : {3, 10}) {
+    Ring ring(slots, false);
+    ring.clear();
+    const std::int64_t all = ring.plan.layout[ring.plan.state.m].count;
+    ring.stream(forward, run_on, 1);
+    if (kernels::kIsHost<kernels::Device>) {  // where a copy ends before another is enqueued
+      EXPECT_GT(ring.count(0), 0) << "copies out do not run on";
+    }
+    for (int unit = ring.plan.sharing.ownership.units() - 1; unit >= 0; --unit) ring.offload.release(ring.exec, unit);
+    if (kernels::kIsHost<kernels::Device>) {
+      EXPECT_EQ(ring.count(1), all) << "a backward pass has let all of them run";
+    }
+    ring.stream(forward, joined, 2);
+    EXPECT_EQ(ring.count(2), all);
+    ring.clear();
+    ring.offload.measure(ring.exec);
+    EXPECT_EQ(ring.count(0), all) << "chunks that were copied in before the host's arrays were written";
+  }
+}
+
+TEST(Offload, has_the_slots_that_are_asked_for) {
+  EXPECT_EQ(train::chunk_slots(3, 800), 1) << "the default is for every model";
+  EXPECT_EQ(train::chunk_slots(3, 2500), 3);
+  EXPECT_EQ(train::chunk_slots(16, 16384), 16);
+  try {
+    train::chunk_slots(17, 16384);
+    ADD_FAILURE() << "more slots than chunks";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::usage);
+    EXPECT_NE(std::string(failure.what()).find("set at most 16"), std::string::npos) << failure.what();
+  }
+  const Ring few(3, false), many(10, false);
+  const std::int64_t chunk = 2 * 4 * few.offload.chunks()[0].count;  // moments; the weights stay on the device
+  EXPECT_EQ(train::slots_bytes(many.plan), 10 * chunk);
+  EXPECT_EQ(many.plan.layout.arena_bytes() - few.plan.layout.arena_bytes(), 7 * chunk);
 }
 
 TEST(Offload, chunks_cover_the_state_once) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "config/rules.hpp"
+#include "train/offload.hpp"
 #include "unit/train/decks.hpp"
 
 namespace tessera::train {
@@ -113,12 +114,27 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     const double update_s = static_cast<double>(offloaded_bytes(clipped)) / bytes_per_s;
     OffloadTime time = predict_offloaded(clipped, s, kCpus, bytes_per_s);
     EXPECT_DOUBLE_EQ(time.streams_s, update_s);
+    const double slots_s = static_cast<double>(slots_bytes(clipped)) / bytes_per_s;
+    EXPECT_DOUBLE_EQ(slots_s,
+                     3 * 2 * 4 * static_cast<double>(chunk_elements(offloaded_bytes(clipped) / 8)) / bytes_per_s);
+    const double moved_s = std::min(slots_s, computed.backward_s);
+    EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - moved_s) + computed.backward_s);
+    s.train.graph = true;
+    time = predict_offloaded(clipped, s, kCpus, bytes_per_s);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s) + computed.backward_s);
+    s.train.graph = false;
+
+    config::Settings wide = s;  // every chunk has its slot: what backward leaves time for
+    wide.parallel.offload_slots = std::ssize(chunks_of(clipped.sharing.ownership.owned_count()));
+    time = predict_offloaded(plan_of(wide, 1), wide, kCpus, bytes_per_s);
+    EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - std::min(update_s, computed.backward_s)) +
+                                      computed.backward_s);
 
     s.optimizer.clip_norm = 0;
     time = predict_offloaded(plan_of(s, 1), s, kCpus, bytes_per_s);
-    EXPECT_DOUBLE_EQ(time.step_s,
-                     std::max(computed.forward_s, update_s / 2) + std::max(computed.backward_s, update_s / 2));
+    const double half_s = update_s / 2, beside_s = std::max(computed.backward_s, half_s);
+    const double more_s = std::min({slots_s, half_s, beside_s - half_s});
+    EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, half_s - more_s) + beside_s);
 
     s.parallel.offload = config::Offload::parameters;
     s.parallel.shard = config::Shard::parameters;
@@ -132,6 +148,7 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     time = predict_offloaded(streamed, s, kCpus, bytes_per_s);
     EXPECT_DOUBLE_EQ(time.streams_s,
                      (3.0 * static_cast<double>(weights) + uploaded.forward + uploaded.backward) / bytes_per_s);
+    EXPECT_GE(time.step_s, time.streams_s);
   }
   config::Settings unknown = settings();
   unknown.parallel.offload = config::Offload::optimizer;
