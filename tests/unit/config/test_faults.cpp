@@ -205,8 +205,6 @@ const Case kCases[] = {
     {"slots_of_a_graph", "train.graph = true\nparallel = {offload = 'optimizer', offload_slots = 5}\n",
      "deck.toml:2:52  parallel.offload_slots  would be of no use: in a graph the copies of an update end with it  "
      "legal: parallel.offload_slots = 3, or train.graph = false"},
-    {"missing_tuned_fp32", "attention.tuned = true\n",
-     "deck.toml:1:19  attention.tuned  true with a 32-bit precision.compute is not in this version"},
     {"missing_tuned_standard", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'standard'}\n",
      "deck.toml:2:22  attention.tuned  true with attention.implementation = \"standard\" is not in this version"},
     {"missing_tuned_tiled", "precision.compute = 'bf16'\nattention = {tuned = true, implementation = 'tiled'}\n",
