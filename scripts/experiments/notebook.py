@@ -29,8 +29,10 @@ def tables(results):
 
 
 def sample_of(row):
-    """(tokens of the prompt, generated ones) that the run ended with."""
+    """(tokens of the prompt, generated ones) that the run ended with; none in files from before /sample."""
     with row.file() as file:
+        if "sample" not in file:
+            return (), ()
         tokens, is_prompt = (file[f"sample/{name}"][...] for name in ("token", "is_prompt"))
     return tokens[is_prompt == 1], tokens[is_prompt == 0]
 

@@ -13,6 +13,7 @@
 namespace tessera::test {
 namespace {
 
+using Host = Kokkos::DefaultHostExecutionSpace;  // whose elements the host may address
 using kernels::contiguous_heads;
 using kernels::HeadRows;
 using kernels::HeadTensor;
@@ -29,7 +30,7 @@ std::int64_t offset_of(const bfloat16& element) {
 }
 
 TEST(Tensor, int_indices_reach_every_element_of_a_matrix) {
-  const Matrix<const bfloat16, Device> logits(nowhere(), 70'000, 128'256);
+  const Matrix<const bfloat16, Host> logits(nowhere(), 70'000, 128'256);
   for (const int row : {0, 16'743, 16'744, 33'488, 69'999}) {  // 2^31 and 2^32 elements lie in rows 16743 and 33487
     for (const int column : {0, 1, 128'255}) {
       EXPECT_EQ(offset_of(logits(row, column)), std::int64_t{row} * 128'256 + column) << row << ' ' << column;
@@ -38,7 +39,7 @@ TEST(Tensor, int_indices_reach_every_element_of_a_matrix) {
 }
 
 TEST(Tensor, int_indices_reach_every_element_of_rows_per_head) {
-  const HeadRows<const bfloat16, Device> rows(nowhere(), 64, 128, 1 << 20);
+  const HeadRows<const bfloat16, Host> rows(nowhere(), 64, 128, 1 << 20);
   EXPECT_EQ(offset_of(rows(15, 127, (1 << 20) - 1)), (std::int64_t{1} << 31) - 1);
   EXPECT_EQ(offset_of(rows(16, 0, 0)), std::int64_t{1} << 31);
   EXPECT_EQ(offset_of(rows(63, 127, (1 << 20) - 1)), (std::int64_t{1} << 33) - 1);
@@ -46,7 +47,7 @@ TEST(Tensor, int_indices_reach_every_element_of_rows_per_head) {
 
 TEST(Tensor, int_indices_reach_every_element_of_a_head_tensor) {
   const int T = 8192;  // scores [1,64,T,T]: 2^32
-  const auto scores = contiguous_heads<Device>(nowhere(), 1, 64, T, T);
+  const auto scores = contiguous_heads<Host>(nowhere(), 1, 64, T, T);
   EXPECT_EQ(offset_of(scores(0, 31, T - 1, T - 1)), (std::int64_t{1} << 31) - 1);
   EXPECT_EQ(offset_of(scores(0, 32, 0, 0)), std::int64_t{1} << 31);
   EXPECT_EQ(offset_of(scores(0, 63, T - 1, T - 1)), (std::int64_t{1} << 32) - 1);
@@ -54,19 +55,19 @@ TEST(Tensor, int_indices_reach_every_element_of_a_head_tensor) {
 
 TEST(Tensor, int_indices_reach_every_element_of_the_heads_of_a_fused_buffer) {
   const int B = 64, H = 32, T = 4096, D = 128, C = H * D;
-  const auto v = kernels::heads_of_qkv<Device>(nowhere(), 2, B, H, T, D);
+  const auto v = kernels::heads_of_qkv<Host>(nowhere(), 2, B, H, T, D);
   const std::int64_t last_row = std::int64_t{B} * T - 1;
   EXPECT_EQ(offset_of(v(B - 1, H - 1, T - 1, D - 1)), last_row * 3 * C + 3 * C - 1);
-  const auto q_and_k = kernels::heads_of_q_and_k<Device>(nowhere(), B, H, T, D);
+  const auto q_and_k = kernels::heads_of_q_and_k<Host>(nowhere(), B, H, T, D);
   EXPECT_EQ(offset_of(q_and_k(B - 1, 2 * H - 1, T - 1, D - 1)), last_row * 3 * C + 2 * C - 1);
 }
 
 TEST(Tensor, subviews_and_read_only_copies_keep_the_wide_addresses) {
   const int T = 16'384;
-  const auto scores = contiguous_heads<Device>(nowhere(), 1, 32, T, T);
-  const HeadTensor<const bfloat16, Device> read_only = scores;
+  const auto scores = contiguous_heads<Host>(nowhere(), 1, 32, T, T);
+  const HeadTensor<const bfloat16, Host> read_only = scores;
   EXPECT_EQ(offset_of(read_only(0, 31, T - 1, 0)), (std::int64_t{32} * T - 1) * T);
-  const HeadTensor<bfloat16, Device> end =
+  const HeadTensor<bfloat16, Host> end =
       Kokkos::subview(scores, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(T - 2, T), Kokkos::ALL);
   EXPECT_EQ(offset_of(end(0, 31, 1, 0)), (std::int64_t{32} * T - 1) * T);
 }
