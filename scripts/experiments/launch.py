@@ -169,7 +169,9 @@ class Results:
         return list(dict.fromkeys(row[key] for row in self.rows))
 
     def heading(self):
-        return [str(self.info["devices"]).splitlines()[0] if self.info["devices"] else str(self.info["hosts"]).splitlines()[0],
+        names = re.findall(r"rank \d+ on [^:]*: (.+?) at ", str(self.info["devices"]))
+        gpus = ", ".join(f"{names.count(name)} x {name}" if len(names) > 1 else name for name in dict.fromkeys(names))
+        return [gpus or str(self.info["devices"] or self.info["hosts"]).splitlines()[0],
                 f"tessera {self.info['version']}", str(self.info["git_hash"])[:12], "quick" if self.is_quick else ""]
 
 
