@@ -6,6 +6,7 @@
 #include "kernels/attention/flash2/ampere/engine.hpp"
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/attention/flash2/backward_by_tile.hpp"
 #include "kernels/attention/flash2/dq_order.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/flash2/hopper/engine.hpp"
@@ -134,14 +135,13 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int
   return 0;
 }
 
-std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
-                                     const Target& target) {
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int Tk, int D, const Target& target) {
   if (choice.kind == AttentionKind::standard) return 0;
   const std::int64_t forward = target.is_host ? attention_pad_bytes(choice, dtype, D, target) : 0;
   switch (choice.backward) {
     case Engine::portable:
-      return std::max(forward, dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, B, H, Tk, D)
-                                                    : flash2_backward_scratch_bytes<float>(target, B, H, Tk, D));
+      return std::max(forward, dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, Tk, D)
+                                                    : flash2_backward_scratch_bytes<float>(target, Tk, D));
     case Engine::mma:
     case Engine::wgmma: break;
   }
@@ -234,7 +234,9 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
     return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores}.launch(exec);
   [[maybe_unused]] const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
   switch (choice.backward) {
-    case Engine::portable: return Flash2Backward<Exec, Scalar>{task}.launch(exec);
+    case Engine::portable:
+      if constexpr (kIsHost<Exec>) return Flash2Backward<Exec, Scalar>{task}.launch(exec);
+      return Flash2BackwardByTile<Exec, Scalar>{task}.launch(exec);
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;
       if constexpr (Mma::kHasKernels) return typename Mma::Backward{task, order, g.workspace}.launch(exec);

@@ -69,7 +69,7 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int
 
 /// Bytes of scratch in memory that Kokkos allocates for tensors of `dtype`, beside the workspaces: for backward, or on
 /// hosts, where pads are memory, for the forward pass if its pads are larger.
-std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tk, int D,
+std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int Tk, int D,
                                      const Target& target = kHere);
 
 template <class Exec, class Scalar>

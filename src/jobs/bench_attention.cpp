@@ -81,7 +81,7 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
-  const std::int64_t scratch_bytes = kernels::attention_scratch_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D);
+  const std::int64_t scratch_bytes = kernels::attention_scratch_bytes(c.choice, c.dtype, c.T, c.D);
   if (scratch_bytes > 0) layout.add_outside("pads", scratch_bytes);
   layout.place();
   Measured m;

@@ -117,8 +117,7 @@ void verify(const Context& context) {
                kernels::attention_workspace_bytes(choice, b, h, tq, d));  // one after the other
   const std::int64_t needed =
       static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
-      kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(B), static_cast<int>(H),
-                                       static_cast<int>(Tk), static_cast<int>(D));
+      kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(Tk), static_cast<int>(D));
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,

@@ -220,7 +220,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   }
   // The largest scratch of all kernels.
   if (const std::int64_t scratch =
-          train ? kernels::attention_scratch_bytes(options.attention, options.dtype, B, H, T, D, options.target) : 0;
+          train ? kernels::attention_scratch_bytes(options.attention, options.dtype, T, D, options.target) : 0;
       scratch > 0) {
     layout.add_outside("attention pads", scratch);
   }

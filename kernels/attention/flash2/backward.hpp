@@ -19,8 +19,8 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     B*H teams: enough for CPUs; a GPU needs a team per tile, as in the tuned kernels, and holds fp64 pads
-///            only up to D of about 240. Level-1 scratch below 2 GiB: Tk*D < 2^28 for fp32.
+/// Limits     hosts: B*H teams are too few for a GPU, which runs backward_by_tile.hpp. Level-1 scratch below 2 GiB:
+///            Tk*D < 2^28 for fp32.
 #pragma once
 
 #include "kernels/attention/task.hpp"
@@ -31,28 +31,22 @@
 
 namespace tessera::kernels {
 
+/// Reals of its level-0 pad, for tiles of `tile` queries and keys and heads of width D stored with row stride `width`.
+constexpr std::size_t flash2_backward_pad_reals(int tile, int width, int D) {
+  return static_cast<std::size_t>(5 * tile * width + 2 * D * tile + 2 * tile * tile + 2 * tile);
+}
+
 /// Queries, and keys, of a tile of Flash2Backward.
-template <class Real>
-constexpr int flash2_backward_tile(const Target& target) {
-  return target.is_host ? 64 : sizeof(Real) == 8 ? 8 : 16;
-}
+inline constexpr int kFlash2BackwardTile = 64;
 
-/// Reals of its level-0 pad, for heads of width D stored with row stride `width`.
-template <int kTile>
-KOKKOS_FUNCTION constexpr std::size_t flash2_backward_pad_reals(int width, int D) {
-  return (3 * kTile + 2 * kTile) * width + 2 * D * kTile + 2 * kTile * kTile + 2 * kTile;
-}
-
-/// Bytes that Kokkos allocates for its scratch. A host runs one team at a time, with both levels in memory; a GPU has
-/// level 0 on chip, and level 1 for every team that may be resident: for all, unless B*H is in the thousands.
+/// Bytes that Kokkos allocates for its scratch: a host runs one team at a time, with both levels in memory. A GPU has
+/// the pads of backward_by_tile.hpp on chip.
 template <class Real>
-constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t B, std::int64_t H,
-                                                     std::int64_t Tk, int D) {
+constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t Tk, int D) {
+  if (!target.is_host) return 0;
   const int width = round_up(D, lane_block(target, sizeof(Real)));
-  const std::int64_t head = 2 * Tk * width;
-  constexpr int kHostTile = flash2_backward_tile<Real>(kHostTarget);
-  const auto host_pad = static_cast<std::int64_t>(flash2_backward_pad_reals<kHostTile>(width, D));
-  return static_cast<std::int64_t>(sizeof(Real)) * (target.is_host ? host_pad + head : B * H * head);
+  const auto pad = static_cast<std::int64_t>(flash2_backward_pad_reals(kFlash2BackwardTile, width, D));
+  return static_cast<std::int64_t>(sizeof(Real)) * (pad + 2 * Tk * width);
 }
 
 template <class Exec, class Scalar>
@@ -61,7 +55,7 @@ struct Flash2Backward {
 
   BackwardTask<Exec, Scalar> task;
 
-  static constexpr int kQueryTile = flash2_backward_tile<Real>({.is_host = kIsHost<Exec>});
+  static constexpr int kQueryTile = kFlash2BackwardTile;
   static constexpr int kKeyTile = kQueryTile;
   static constexpr int kMaxHead = 256;
 
@@ -75,7 +69,7 @@ struct Flash2Backward {
   using Product = TileProduct<Exec, Real>;
   KOKKOS_FUNCTION static int width(int D) { return round_up(D, Product::kLaneBlock); }
   KOKKOS_FUNCTION static std::size_t tile_pad_reals(int D) {
-    return flash2_backward_pad_reals<kQueryTile>(width(D), D);
+    return flash2_backward_pad_reals(kQueryTile, width(D), D);
   }
 };
 

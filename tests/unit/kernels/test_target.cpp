@@ -104,11 +104,14 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
 TEST(Target, scratch_of_attention_is_that_of_the_portable_flash2_alone) {
   const kernels::Target gpu = gpu_target("90a");
   const auto scratch = [&](const kernels::AttentionChoice& choice, Dtype dtype) {
-    return kernels::attention_scratch_bytes(choice, dtype, 2, 3, 5, 13, gpu);
+    return kernels::attention_scratch_bytes(choice, dtype, 5, 13, gpu);
   };
   kernels::AttentionChoice choice;
-  EXPECT_EQ(scratch(choice, Dtype::bf16), kernels::flash2_backward_scratch_bytes<float>(gpu, 2, 3, 5, 13));
-  EXPECT_EQ(scratch(choice, Dtype::fp64), kernels::flash2_backward_scratch_bytes<double>(gpu, 2, 3, 5, 13));
+  EXPECT_EQ(scratch(choice, Dtype::bf16), 0) << "a GPU's pads are on chip";
+  EXPECT_EQ(kernels::attention_scratch_bytes(choice, Dtype::bf16, 5, 13, kHostTarget),
+            kernels::flash2_backward_scratch_bytes<float>(kHostTarget, 5, 13));
+  EXPECT_EQ(kernels::attention_scratch_bytes(choice, Dtype::fp64, 5, 13, kHostTarget),
+            kernels::flash2_backward_scratch_bytes<double>(kHostTarget, 5, 13));
   choice.backward = Engine::mma;
   EXPECT_EQ(scratch(choice, Dtype::bf16), 0);
   const kernels::AttentionChoice standard = kernels::AttentionKind::standard;
@@ -167,12 +170,10 @@ TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
   EXPECT_EQ((kernels::gemm_workspace<float, float>(gpu, 2, 3, 5, kernels::GemmMath::tf32)), (32 << 20) / 4 + 64);
   EXPECT_EQ(kernels::gemm_timing_bytes(kHostTarget, 1000), 0);
   EXPECT_EQ(kernels::gemm_timing_bytes(gpu, 1000), 1000 + (128 << 20));
-  // d_k and d_v of every head, D rounded up to four
-  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(gpu, 2, 3, 5, 13), 2 * 3 * 2 * 5 * 16 * 4);
-  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<double>(gpu, 2, 3, 5, 13), 2 * 3 * 2 * 5 * 16 * 8);
+  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(gpu, 5, 13), 0);
   // the pads of one team; a lane block is two vector registers
   const std::int64_t width = kernels::round_up(13, 2 * kernels::kVectorBytes / 4);
-  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(kHostTarget, 2, 3, 5, 13),
+  EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(kHostTarget, 5, 13),
             4 * (5 * 64 * width + 2 * 13 * 64 + 2 * 64 * 64 + 2 * 64 + 2 * 5 * width));
 }
 
