@@ -17,20 +17,16 @@ def tables(results):
 
 
 def draw(results):
-    figure, (mean, deviation) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
+    figure, mean = plt.subplots(figsize=(7, 4), constrained_layout=True)
     names = [f"{row['bench.warmup']:.0f}" for row in results.rows]
     places = np.arange(len(names))
     for number, (part, (label, colour)) in enumerate(PARTS.items()):
-        where = places + 0.27 * (number - 1)
-        mean.bar(where, [row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour, label=label)
-        deviation.bar(where, [100 * row[f"{part}_std_ms"] / row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour)
+        mean.bar(places + 0.27 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour, label=label)
     mean.plot(places + 0.27, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
     mean.set_title("Mean of 10, ms")
     log_bars(mean.yaxis, [row[name] for row in results.rows for name in ("step_first_ms", *(f"{part}_mean_ms" for part in PARTS))])
     mean.legend()
-    deviation.set_title("Standard deviation, % of the mean")
-    for axes in (mean, deviation):
-        axes.set_xticks(places, names)
-        axes.set_xlabel("steps of warm-up")
-        axes.grid(axis="x", visible=False)
+    mean.set_xticks(places, names)
+    mean.set_xlabel("steps of warm-up")
+    mean.grid(axis="x", visible=False)
     return figure
