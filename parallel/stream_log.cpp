@@ -100,11 +100,9 @@ StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream)
 }
 
 StreamLog::~StreamLog() {
-  if (mapped_) {
-    cudaStreamSynchronize(own_);
-    cudaHostUnregister(lane_);
-  }
-  if (counts_) Kokkos::kokkos_free<Memory>(counts_);
+  if (mapped_) cudaStreamSynchronize(own_);
+  if (counts_) Kokkos::kokkos_free<Memory>(counts_);  // waits for the device, on which a graph may write still
+  if (mapped_) cudaHostUnregister(lane_);
   recorder_.give_back(lane_);
 }
 

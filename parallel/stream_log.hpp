@@ -13,8 +13,8 @@
 /// for them.
 ///
 /// Order   a transfer's start is written when the transfer may start, even if it never ends; then its end; then the next
-///         one's start. Only the end of one launched by itself may still be on its way when a graph behind it writes.
-///         The numbers are right in any case.
+///         one's start. Where a graph is launched right behind a transfer that was launched by itself, what that one still
+///         has to write may come after the graph's first lines, and their numbers be exchanged.
 /// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
 ///         and two launches, none in a replay.
 /// Async   start() and end() enqueue, and may be captured. The end is written soon after the transfer, and before the

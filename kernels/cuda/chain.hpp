@@ -8,8 +8,9 @@
 /// Launches are chained only by a graph whose edges say so (train/graph.hpp). In any other launch the kernel before has
 /// ended when this one starts, and both calls do nothing; so they do on GPUs before sm_90, and on hosts.
 ///
-/// A wait covers the predecessor alone. That it covers all kernels before holds where each of them waits, too: all
-/// lanes of all teams, before their first access to memory that another kernel of the chain writes or reads afterwards.
+/// A wait covers the predecessor alone. That it covers all kernels before holds where each of them waits, too: every lane
+/// that touches memory that another kernel of the chain writes or reads afterwards, before it does, and in every kernel
+/// at least one lane, so that none can end before its predecessor.
 ///
 /// Source  PTX ISA: griddepcontrol.
 #pragma once

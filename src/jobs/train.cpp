@@ -435,10 +435,6 @@ class TrainingRun {
     if (plan_->sharing.is_sharded()) options.begins_pass = [&] { agree(begins_pass); };
     const std::vector<int> sample = trainer_->generate(tokens, options);
     if (!was_cut) agree(is_whole);
-    if (trace_) {
-      trace_->set_sample(tokens, sample);
-      trace_->flush();
-    }
     for (const int token : sample) {
       if (!is_text)
         text += fmt::format(" {}", token);
@@ -448,6 +444,10 @@ class TrainingRun {
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
                      was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "", text));
+    if (trace_) {
+      trace_->set_sample(tokens, sample);
+      trace_->flush();
+    }
   }
 
   void note(const std::string& text) {

@@ -70,7 +70,7 @@ Offload::Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_ba
       has_weights_(plan.state.is_staged(plan.state.params)),
       chunks_(chunks_of(plan.sharing.ownership.owned_count())),
       middle_(has_backward ? (chunks_.size() + 1) / 2 : chunks_.size()),
-      most_held_(has_weights_ ? 0 : slots_ - std::min(slots_, kChunksOut)),
+      most_held_(has_weights_ || has_backward ? 0 : slots_ - std::min(slots_, kChunksOut)),
       order_(is_done(plan.sharing.ownership.units())),
       filled_(plan.state.chunk_slots),
       updated_(plan.state.chunk_slots),

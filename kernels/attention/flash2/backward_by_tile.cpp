@@ -6,44 +6,39 @@
 #include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/cuda/scratch.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 
 template <class Exec, class Scalar>
 void Flash2BackwardByTile<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_backward_tensors("flash2 backward", task, kMaxHead);
-  launch_pass<Keys>(exec, task.k.extent_int(2));
-  launch_pass<Queries>(exec, task.q.extent_int(2));
+  Flash2BackwardByTile kernel = *this;
+  if (tile == 0) kernel.tile = flash2_backward_by_tile(kTargetOf<Exec>, sizeof(Real), task.q.extent_int(3));
+  kernel.template launch_pass<Keys>(exec, task.k.extent_int(2));
+  kernel.template launch_pass<Queries>(exec, task.q.extent_int(2));
 }
 
 /// A team for each tile of the `rows` keys, or queries, of a head.
 template <class Exec, class Scalar>
 template <class Pass>
 void Flash2BackwardByTile<Exec, Scalar>::launch_pass(const Exec& exec, int rows) const {
-  const int D = task.q.extent_int(3);
-  const std::int64_t teams = std::int64_t{task.q.extent_int(0)} * task.q.extent_int(1) * ceil_div(rows, tile_of(D));
+  const std::int64_t teams = std::int64_t{task.q.extent_int(0)} * task.q.extent_int(1) * ceil_div(rows, tile);
   if (teams == 0) return;
   constexpr bool kOfKeys = std::is_same_v<Pass, Keys>;
   allow_large_scratch<Flash2BackwardByTile, Policy<Pass>>();
   Kokkos::parallel_for(
       kOfKeys ? "tessera::attention::flash2::backward::keys" : "tessera::attention::flash2::backward::queries",
       team_policy<Policy<Pass>>(exec, teams, kLanes)
-          .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(pad_reals<Pass>(D)))),
+          .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(pad_reals<Pass>()))),
       *this);
 }
 
 template <class Exec, class Scalar>
 template <class Pass>
-KOKKOS_FUNCTION std::size_t Flash2BackwardByTile<Exec, Scalar>::pad_reals(int D) {
-  const int tile = tile_of(D), row_pads = std::is_same_v<Pass, Keys> ? 6 : 3;
-  return static_cast<std::size_t>(2 * D * tile + row_pads * tile * width(D) + 2 * tile * tile + 2 * tile);
-}
-
-template <class Exec, class Scalar>
-template <class Pass>
 KOKKOS_FUNCTION auto Flash2BackwardByTile<Exec, Scalar>::pads_of(const Member& team) const -> Pads {
-  const int D = task.q.extent_int(3), tile = tile_of(D), W = width(D);
-  Real* next = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * pad_reals<Pass>(D)));
+  const int D = task.q.extent_int(3), W = width(D);
+  Real* next = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * pad_reals<Pass>()));
   const auto take = [&](int reals) {
     Real* mine = next;
     next += reals;
@@ -68,7 +63,7 @@ KOKKOS_FUNCTION auto Flash2BackwardByTile<Exec, Scalar>::pads_of(const Member& t
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION auto Flash2BackwardByTile<Exec, Scalar>::place_of(int rank, int rows, int tile) const -> Place {
+KOKKOS_FUNCTION auto Flash2BackwardByTile<Exec, Scalar>::place_of(int rank, int rows) const -> Place {
   const int tiles = ceil_div(rows, tile), head = rank / tiles;
   return {head / task.q.extent_int(1), head % task.q.extent_int(1), rank % tiles * tile};
 }
@@ -138,9 +133,9 @@ KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::recompute(const Member&
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::operator()(Keys, const Member& team) const {
   const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-  const int tile = tile_of(D), W = width(D);
+  const int W = width(D);
   const Pads pads = pads_of<Keys>(team);
-  const Place place = place_of(team.league_rank(), Tk, tile);
+  const Place place = place_of(team.league_rank(), Tk);
   const int keys = Tk - place.first < tile ? Tk - place.first : tile;
   stage_keys(team, pads, place, place.first, keys);
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, keys * W), [&](int i) { pads.first[i] = pads.second[i] = 0; });
@@ -167,9 +162,9 @@ KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::operator()(Keys, const 
 template <class Exec, class Scalar>
 KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::operator()(Queries, const Member& team) const {
   const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-  const int tile = tile_of(D), W = width(D);
+  const int W = width(D);
   const Pads pads = pads_of<Queries>(team);
-  const Place place = place_of(team.league_rank(), Tq, tile);
+  const Place place = place_of(team.league_rank(), Tq);
   const int queries = Tq - place.first < tile ? Tq - place.first : tile, lanes = round_up(queries, kLaneBlock);
   const int end = place.first + queries + Tk - Tq;  // causal: one behind the last key that one of these queries sees
   const int keys_seen = !task.causal || end > Tk ? Tk : (end < 0 ? 0 : end);

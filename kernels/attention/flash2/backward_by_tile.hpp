@@ -20,25 +20,36 @@
 
 #include "kernels/attention/task.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
 
 namespace tessera::kernels {
+
+/// Reals in the pads of a team of keys, which has more of them than one of queries: `rows` are W reals each.
+constexpr std::int64_t flash2_backward_by_tile_reals(int tile, int D, int W, int row_pads = 6) {
+  return std::int64_t{2} * D * tile + std::int64_t{row_pads} * tile * W + std::int64_t{2} * tile * tile + 2 * tile;
+}
+
+/// Queries, and keys, of a tile: as many as leave the pads below 160 KiB, or below what every GPU grants on which code
+/// for compute capability 8 runs.
+constexpr int flash2_backward_by_tile(const Target& target, int real_bytes, int D) {
+  const int block = lane_block(target, real_bytes), W = round_up(D, block);
+  const std::int64_t budget = 1024 * (target.is_host || target.team_scratch_kib > 200 ? 160 : 96);
+  int tile = 64;
+  while (tile > block && real_bytes * flash2_backward_by_tile_reals(tile, D, W) > budget) tile /= 2;
+  return tile;
+}
 
 template <class Exec, class Scalar>
 struct Flash2BackwardByTile {
   using Real = Accum<Scalar>;
 
   BackwardTask<Exec, Scalar> task;
+  int tile = 0;  // queries, and keys; 0: launch() chooses
 
   static constexpr int kMaxHead = 256;
   static constexpr int kLanes = 128;  // of a team, on GPUs
-
-  /// Queries, and keys, of a tile: as many as leave the pads below 160 KiB.
-  static constexpr int tile_of(int D) {
-    const int bytes = D * static_cast<int>(sizeof(Real));
-    return bytes <= 128 ? 64 : bytes <= 512 ? 32 : bytes <= 1024 ? 16 : 8;
-  }
 
   void launch(const Exec& exec) const;
 
@@ -69,12 +80,15 @@ struct Flash2BackwardByTile {
 
   template <class Pass>
   void launch_pass(const Exec& exec, int rows) const;
-  KOKKOS_FUNCTION static int width(int D) { return round_up(D, kLaneBlock); }
+  KOKKOS_FUNCTION static constexpr int width(int D) { return round_up(D, kLaneBlock); }
   template <class Pass>
-  KOKKOS_FUNCTION static std::size_t pad_reals(int D);
+  KOKKOS_FUNCTION std::size_t pad_reals() const {
+    const int D = task.q.extent_int(3), row_pads = std::is_same_v<Pass, Keys> ? 6 : 3;
+    return static_cast<std::size_t>(flash2_backward_by_tile_reals(tile, D, width(D), row_pads));
+  }
   template <class Pass>
   KOKKOS_FUNCTION Pads pads_of(const Member& team) const;
-  KOKKOS_FUNCTION Place place_of(int rank, int rows, int tile) const;
+  KOKKOS_FUNCTION Place place_of(int rank, int rows) const;
   KOKKOS_FUNCTION void stage_queries(const Member& team, const Pads& pads, const Place& place, int first, int count,
                                      int lanes) const;
   KOKKOS_FUNCTION void stage_keys(const Member& team, const Pads& pads, const Place& place, int first, int count) const;

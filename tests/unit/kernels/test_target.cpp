@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/flash2/backward_by_tile.hpp"
 #include "kernels/attention/flash2/backward.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
@@ -99,6 +100,20 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
   EXPECT_EQ(workspace(Engine::wgmma, 64), 6 * 256 * (64 + 2) * 4 + 128 + 128);
   EXPECT_EQ(workspace(Engine::wgmma, 128), 6 * 256 * (128 + 2) * 4 + 2 * 128 + 128);
   EXPECT_THROW(workspace(Engine::wgmma, 160), std::invalid_argument);
+}
+
+TEST(Target, pads_of_the_backward_pass_by_tile_fit_every_gpu_that_runs_the_code) {
+  for (const auto& [arch, kib] : {std::pair{"80", 99}, {"86", 99}, {"90a", 227}}) {  // code for 80 runs on 86, too
+    const kernels::Target gpu = gpu_target(arch);
+    for (const int bytes : {4, 8}) {
+      for (int D = 1; D <= 256; ++D) {
+        const int tile = kernels::flash2_backward_by_tile(gpu, bytes, D), block = kernels::lane_block(gpu, bytes);
+        const std::int64_t reals = kernels::flash2_backward_by_tile_reals(tile, D, kernels::round_up(D, block));
+        EXPECT_LE(bytes * reals, kib * 1024) << arch << " D " << D;
+        EXPECT_GE(tile, block) << arch << " D " << D;
+      }
+    }
+  }
 }
 
 TEST(Target, scratch_of_attention_is_that_of_the_portable_flash2_alone) {
