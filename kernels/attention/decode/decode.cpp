@@ -27,12 +27,22 @@ KOKKOS_INLINE_FUNCTION Real finite_top(Real top) {
 
 int decode_parts(const Target& target, std::int64_t heads, std::int64_t capacity) {
   if (target.is_host || heads == 0) return 1;
-  // As many teams as run at once. Where that makes only a few parts of each head, so that all wait for the slowest, four
-  // times as many, with enough keys each that its beginning and end do not count.
-  constexpr std::int64_t kAtOnce = 4 * kProcessors, kFewKeys = 64, kManyKeys = 512, kEvenParts = 8;
-  std::int64_t parts = std::min(kAtOnce / heads, capacity / kFewKeys);
-  if (kAtOnce / heads < kEvenParts) parts = std::max(parts, std::min(4 * kAtOnce / heads, capacity / kManyKeys));
-  return static_cast<int>(std::clamp<std::int64_t>(parts, 1, kMaxDecodeParts));
+  // As many teams as run at once. Where that leaves many places empty, more waves of shorter parts, if each part has
+  // enough keys that its beginning and end do not count.
+  constexpr std::int64_t kAtOnce = 4 * kProcessors, kWaves = 4, kFewKeys = 64, kManyKeys = 512;
+  const auto is_full = [&](std::int64_t parts) {  // nine places of ten, in the last wave too
+    return 10 * parts * heads >= 9 * kAtOnce * ceil_div(parts * heads, kAtOnce);
+  };
+  const auto is_fuller = [&](std::int64_t parts, std::int64_t than) {
+    return parts * ceil_div(than * heads, kAtOnce) > than * ceil_div(parts * heads, kAtOnce);
+  };
+  const std::int64_t one_wave = std::min(kAtOnce / heads, capacity / kFewKeys),
+                     most = std::min({kWaves * kAtOnce / heads, capacity / kManyKeys, std::int64_t{kMaxDecodeParts}});
+  std::int64_t parts = std::clamp<std::int64_t>(one_wave, 1, kMaxDecodeParts);
+  for (std::int64_t more = parts + 1; more <= most && !is_full(parts); ++more) {
+    if (is_fuller(more, parts)) parts = more;
+  }
+  return static_cast<int>(parts);
 }
 
 template <class Exec, class Scalar>

@@ -188,8 +188,11 @@ TEST(DecodeParts, fill_a_gpu_and_are_one_on_a_host) {
     }
   }
   EXPECT_EQ(kernels::decode_parts(gpu, 32, 131072), 16) << "one wave";
-  EXPECT_EQ(kernels::decode_parts(gpu, 256, 131072), 8) << "four waves";
-  EXPECT_EQ(kernels::decode_parts(gpu, 256, 1024), 2) << "one wave: too few keys for more";
+  EXPECT_EQ(kernels::decode_parts(gpu, 256, 131072), 2) << "512 of 528 places";
+  EXPECT_EQ(kernels::decode_parts(gpu, 192, 131072), 5)
+      << "two waves: 960 of 1,056 places, where 2 parts have 384 of 528";
+  EXPECT_EQ(kernels::decode_parts(gpu, 192, 1024), 2) << "one wave: too few keys for more";
+  EXPECT_EQ(kernels::decode_parts(gpu, 600, 131072), 3) << "four waves at most";
   EXPECT_LE(kernels::decode_parts(gpu, 1, 1 << 24), kernels::kMaxDecodeParts);
 }
 
