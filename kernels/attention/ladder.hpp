@@ -43,11 +43,6 @@ KOKKOS_FORCEINLINE_FUNCTION void store_packet(Scalar* to, const WidePacket<Scala
   __builtin_memcpy(static_cast<void*>(to), &packet, kPacketBytes);
 }
 
-/// Of `keys` keys those that a query sees whose last one is number `last`, if it is causal; all otherwise.
-KOKKOS_FORCEINLINE_FUNCTION int keys_seen(bool causal, int last, int keys) {
-  return !causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
-}
-
 template <class Scalar, int kSteps>
 struct Steps {
   using Real = Accum<Scalar>;

@@ -1,6 +1,9 @@
 /// Moving rows of a head tensor between global memory and the pads; shared by the portable attention kernels.
 #pragma once
 
+#include <cmath>
+
+#include "kernels/attention/task.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/tiles.hpp"
 
@@ -26,6 +29,30 @@ KOKKOS_INLINE_FUNCTION void stage_transposed(const Member& team, const Scalar* r
     Real* to = pad + d * lanes;
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lanes), [&](int n) {
       to[n] = n < count ? factor * static_cast<Real>(rows[n * row_stride + d]) : Real(0);
+    });
+  });
+}
+
+/// Of queries first .. first + count - 1, what backward needs: top, their lse, +inf where one sees no key, so that every
+/// exponential is 0; delta_i = d_out_i . out_i. Lanes count .. lanes-1 see no key. Ends without a barrier.
+template <class Member, class Exec, class Scalar>
+KOKKOS_INLINE_FUNCTION void stage_row_sums(const Member& team, const BackwardTask<Exec, Scalar>& task, int b, int h,
+                                           int first, int count, int lanes, Accum<Scalar>* top, Accum<Scalar>* delta) {
+  using Real = Accum<Scalar>;
+  const int D = task.q.extent_int(3);
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, lanes), [&](int i) {
+    Real dot = 0;
+    if (i < count) {
+      const Scalar* out = &task.out(b, h, first + i, 0);
+      const Scalar* d_out = &task.d_out(b, h, first + i, 0);
+      Kokkos::parallel_reduce(
+          Kokkos::ThreadVectorRange(team, D),
+          [&](int d, Real& sum) { sum += static_cast<Real>(out[d]) * static_cast<Real>(d_out[d]); }, dot);
+    }
+    Kokkos::single(Kokkos::PerThread(team), [&] {
+      const Real lse = i < count ? task.lse(b, h, first + i) : Real(-HUGE_VAL);
+      delta[i] = dot;
+      top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse;
     });
   });
 }

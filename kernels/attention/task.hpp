@@ -33,4 +33,9 @@ struct BackwardTask {
   bool causal;                              // as in the forward pass
 };
 
+/// Of `keys` keys those that a query sees whose last one is number `last`, if it is causal; all otherwise.
+KOKKOS_FORCEINLINE_FUNCTION int keys_seen(bool causal, int last, int keys) {
+  return !causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
+}
+
 }  // namespace tessera::kernels

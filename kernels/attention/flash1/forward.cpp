@@ -94,8 +94,8 @@ KOKKOS_FUNCTION void Flash1Forward<Exec, Scalar, kSteps>::operator()(const Membe
       team.team_barrier();  // scores are complete
 
       // 5. m', P' = exp(S - m'), l'; then m_new, l_new and the factors of out       (lines 10, 11)
-      const auto keys_seen = [&](int i) {  // of this tile's
-        return ladder::keys_seen(task.causal, first + i + diagonal - first_key, keys);
+      const auto seen = [&](int i) {  // of this tile's
+        return keys_seen(task.causal, first + i + diagonal - first_key, keys);
       };
       const auto update = [&](int i, Real tile_top, Real tile_sum) {
         const Real top = task.lse(b, h, first + i), sum = running_sum(b, h, first + i);
@@ -109,7 +109,7 @@ KOKKOS_FUNCTION void Flash1Forward<Exec, Scalar, kSteps>::operator()(const Membe
         running_sum(b, h, first + i) = new_sum;
       };
       Steps::exponentiate(
-          team, at, scores, queries, keys, keys_seen, [](int) { return Real(-HUGE_VAL); }, update);
+          team, at, scores, queries, keys, seen, [](int) { return Real(-HUGE_VAL); }, update);
       team.team_barrier();  // exponentials and factors are complete
 
       // 6. out = (l exp(m - m_new) out + exp(m' - m_new) P' v) / l_new, written back    (lines 12, 13)

@@ -5,7 +5,6 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/cuda/scratch.hpp"
 
 namespace tessera::kernels {
 
@@ -19,7 +18,6 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
   const std::size_t head_reals = 2 * task.k.extent(2) * width(D);
   TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
                   "flash2 backward: keys of one head need 2 GiB of scratch or more", task.k.extent(2), D);
-  allow_large_scratch<Flash2Backward, Policy>();
   Kokkos::parallel_for("tessera::attention::flash2::backward",
                        Policy(exec, teams, Kokkos::AUTO)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))
@@ -57,7 +55,7 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     const int queries = Tq - first_query < kQueryTile ? Tq - first_query : kQueryTile;
     const int lanes = round_up(queries, kLanes);
     const int last_key = first_query + queries - 1 + diagonal;
-    const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+    const int all_keys = keys_seen(task.causal, last_key, Tk);
 
     // 2. stage this tile of queries, plain and transposed, and delta_i = d_out_i . out_i
     team.team_barrier();  // the previous tile has been written
@@ -67,25 +65,11 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     detail::stage_transposed(team, &task.q(b, h, first_query, 0), task.q.stride(2), queries, D, lanes, task.scale, q_t);
     detail::stage_transposed(team, &task.d_out(b, h, first_query, 0), task.d_out.stride(2), queries, D, lanes, Real(1),
                              d_out_t);
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, lanes), [&](int i) {
-      Real dot = 0;
-      if (i < queries) {
-        const Scalar* out_row = &task.out(b, h, first_query + i, 0);
-        const Scalar* d_out_row = &task.d_out(b, h, first_query + i, 0);
-        Kokkos::parallel_reduce(
-            Kokkos::ThreadVectorRange(team, D),
-            [&](int d, Real& sum) { sum += static_cast<Real>(out_row[d]) * static_cast<Real>(d_out_row[d]); }, dot);
-      }
-      Kokkos::single(Kokkos::PerThread(team), [&] {
-        delta[i] = dot;
-        const Real row_lse = i < queries ? task.lse(b, h, first_query + i) : Real(-HUGE_VAL);
-        top[i] = row_lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : row_lse;
-      });
-    });
+    detail::stage_row_sums(team, task, b, h, first_query, queries, lanes, top, delta);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, queries * W), [&](int i) { d_q_pad[i] = 0; });
 
-    for (int first_key = 0; first_key < keys_seen; first_key += kKeyTile) {
-      const int keys = keys_seen - first_key < kKeyTile ? keys_seen - first_key : kKeyTile;
+    for (int first_key = 0; first_key < all_keys; first_key += kKeyTile) {
+      const int keys = all_keys - first_key < kKeyTile ? all_keys - first_key : kKeyTile;
 
       // 3. stage keys and values
       team.team_barrier();  // the previous tile has been read

@@ -76,30 +76,14 @@ KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::stage_queries(const Mem
   const int D = task.q.extent_int(3), W = width(D);
   const Scalar* q = &task.q(place.b, place.h, first, 0);
   const Scalar* d_out = &task.d_out(place.b, place.h, first, 0);
-  const Scalar* out = &task.out(place.b, place.h, first, 0);
-  const long q_stride = task.q.stride(2), d_out_stride = task.d_out.stride(2), out_stride = task.out.stride(2);
+  const long q_stride = task.q.stride(2), d_out_stride = task.d_out.stride(2);
   detail::stage_transposed(team, q, q_stride, count, D, lanes, task.scale, pads.q_t);
   detail::stage_transposed(team, d_out, d_out_stride, count, D, lanes, Real(1), pads.d_out_t);
   if (pads.q) {
     detail::stage_rows(team, q, q_stride, count, D, W, task.scale, pads.q);
     detail::stage_rows(team, d_out, d_out_stride, count, D, W, Real(1), pads.d_out);
   }
-  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, lanes), [&](int i) {
-    Real dot = 0;
-    if (i < count) {
-      Kokkos::parallel_reduce(
-          Kokkos::ThreadVectorRange(team, D),
-          [&](int d, Real& sum) {
-            sum += static_cast<Real>(out[i * out_stride + d]) * static_cast<Real>(d_out[i * d_out_stride + d]);
-          },
-          dot);
-    }
-    Kokkos::single(Kokkos::PerThread(team), [&] {
-      const Real lse = i < count ? task.lse(place.b, place.h, first + i) : Real(-HUGE_VAL);
-      pads.delta[i] = dot;
-      pads.top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse;
-    });
-  });
+  detail::stage_row_sums(team, task, place.b, place.h, first, count, lanes, pads.top, pads.delta);
 }
 
 template <class Exec, class Scalar>
@@ -166,13 +150,12 @@ KOKKOS_FUNCTION void Flash2BackwardByTile<Exec, Scalar>::operator()(Queries, con
   const Pads pads = pads_of<Queries>(team);
   const Place place = place_of(team.league_rank(), Tq);
   const int queries = Tq - place.first < tile ? Tq - place.first : tile, lanes = round_up(queries, kLaneBlock);
-  const int end = place.first + queries + Tk - Tq;  // causal: one behind the last key that one of these queries sees
-  const int keys_seen = !task.causal || end > Tk ? Tk : (end < 0 ? 0 : end);
+  const int all_keys = keys_seen(task.causal, place.first + queries - 1 + Tk - Tq, Tk);
   stage_queries(team, pads, place, place.first, queries, lanes);
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, queries * W), [&](int i) { pads.first[i] = 0; });
 
-  for (int first = 0; first < keys_seen; first += tile) {
-    const int keys = keys_seen - first < tile ? keys_seen - first : tile;
+  for (int first = 0; first < all_keys; first += tile) {
+    const int keys = all_keys - first < tile ? all_keys - first : tile;
     team.team_barrier();  // the previous tile has been read
     stage_keys(team, pads, place, first, keys);
     team.team_barrier();  // tiles are complete

@@ -48,7 +48,7 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member
   const int lanes = round_up(queries, kLanes);
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
   const int last_key = first_query + queries - 1 + diagonal;
-  const int keys_seen = !task.causal ? Tk : (last_key < 0 ? 0 : (last_key + 1 < Tk ? last_key + 1 : Tk));
+  const int all_keys = keys_seen(task.causal, last_key, Tk);
 
   Real* pad = static_cast<Real*>(
       team.team_scratch(0).get_shmem(sizeof(Real) * flash2_forward_pad_reals(most_lanes, key_tile, D)));
@@ -69,8 +69,8 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member
     sum[i] = 0;
   });
 
-  for (int first_key = 0; first_key < keys_seen; first_key += key_tile) {
-    const int keys = keys_seen - first_key < key_tile ? keys_seen - first_key : key_tile;
+  for (int first_key = 0; first_key < all_keys; first_key += key_tile) {
+    const int keys = all_keys - first_key < key_tile ? all_keys - first_key : key_tile;
 
     // 2. stage keys and values
     team.team_barrier();  // the previous tile has been read

@@ -42,7 +42,7 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
   const int b = team.league_rank() / tiles / task.q.extent_int(1);
   const int queries = Tq - first < query_tile ? Tq - first : query_tile;
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
-  const int all_keys = ladder::keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
+  const int all_keys = keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
 
   const ladder::Pads at = Steps::pads(query_tile, key_tile, D);
   Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), ladder::kPacketBytes));
@@ -76,8 +76,8 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
     team.team_barrier();  // scores are complete
 
     // 4. m_new, P = exp(S - m_new), l_new
-    const auto keys_seen = [&](int i) {  // of this tile's
-      return ladder::keys_seen(task.causal, first + i + diagonal - first_key, keys);
+    const auto seen = [&](int i) {  // of this tile's
+      return keys_seen(task.causal, first + i + diagonal - first_key, keys);
     };
     const auto update = [&](int i, Real new_top, Real tile_sum) {
       keep[i] = fast_exp(top[i] - (new_top == Real(-HUGE_VAL) ? Real(0) : new_top));
@@ -85,7 +85,7 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
       top[i] = new_top;
     };
     Steps::exponentiate(
-        team, at, scores, queries, keys, keys_seen, [&](int i) { return top[i]; }, update);
+        team, at, scores, queries, keys, seen, [&](int i) { return top[i]; }, update);
     team.team_barrier();  // exponentials and factors are complete
 
     // 5. out = exp(m - m_new) out + P v
