@@ -9,6 +9,7 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
+#include "kernels/core/launch_callbacks.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -21,7 +22,7 @@ struct KernelTimerSession {
     SteadyClock::time_point start;
   };
 
-  Kokkos::Tools::Experimental::EventSet before;  // the tool that was there, or empty slots
+  LaunchCallbacks before;  // the tool that was there, or empty slots
   std::map<std::string, KernelTimer::Row, std::less<>> rows;
   std::vector<Running> running;  // a stack: a kernel's launch may launch another
   StepCounts counts;
@@ -71,18 +72,11 @@ void end_kernel() {
   events::report(events::Region{row->label, "compute", end_s - seconds, end_s});
 }
 
-// One callback per slot. The other tool is called first at the beginning and last at the end, so that its time is not
-// counted. `slot` names the member of EventSet that the call is passed on to.
-template <auto slot>
-void begin(const char* name, const std::uint32_t device, std::uint64_t* id) {
-  if (active->before.*slot) (active->before.*slot)(name, device, id);
-  begin_kernel(name);
-}
-template <auto slot>
-void end(const std::uint64_t id) {
-  end_kernel();
-  if (active->before.*slot) (active->before.*slot)(id);
-}
+struct Timed {
+  static const LaunchCallbacks& before() { return active->before; }
+  static void begin(const char* name) { begin_kernel(name); }
+  static void end() { end_kernel(); }
+};
 
 void count_allocation(const Kokkos::Tools::SpaceHandle space, const char* label, const void* data,
                       const std::uint64_t bytes) {
@@ -106,18 +100,12 @@ bool KernelTimer::is_running() const { return session_ && active == session_.get
 
 void KernelTimer::start() {
   if (active) throw std::logic_error("kernel timer: another one is running; stop it first");
-  using Kokkos::Tools::Experimental::EventSet;
   session_ = std::make_unique<KernelTimerSession>();
   session_->before = Kokkos::Tools::Experimental::get_callbacks();
   active = session_.get();
 
-  EventSet ours = session_->before;
-  ours.begin_parallel_for = begin<&EventSet::begin_parallel_for>;
-  ours.end_parallel_for = end<&EventSet::end_parallel_for>;
-  ours.begin_parallel_reduce = begin<&EventSet::begin_parallel_reduce>;
-  ours.end_parallel_reduce = end<&EventSet::end_parallel_reduce>;
-  ours.begin_parallel_scan = begin<&EventSet::begin_parallel_scan>;
-  ours.end_parallel_scan = end<&EventSet::end_parallel_scan>;
+  LaunchCallbacks ours = session_->before;
+  LaunchesOf<Timed>::observe(ours);
   ours.allocate_data = count_allocation;
   ours.begin_fence = count_fence;
   Kokkos::Tools::Experimental::set_callbacks(ours);
