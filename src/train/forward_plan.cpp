@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 
@@ -36,19 +34,13 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
   plan.params = layout.add_flat("params", model::parts_of(plan.table, "params."), dtype, Category::parameters, whole,
                                 memory::Space::device);
   plan.loss = layout.add("loss", {1}, Dtype::fp64, Category::workspace, whole);
-  const auto tokens = [&](const char* label) {
-    return layout.add(label, {batch.micro_sequences, shape.T}, Dtype::int32, Category::data, whole,
-                      memory::Space::host);
-  };
-  plan.tokens = {tokens("tokens.inputs"), tokens("tokens.targets"), memory::kAbsent};
+  plan.tokens = declare_host_tensors("tokens", batch.micro_sequences, shape.T, false, layout);
   plan.activations = model::declare_activations(shape, plan.options, layout);
   // Ranks have their collectives' receive buffer from the beginning; NCCL's own come with a first sum, and there is none.
   const std::int64_t receive = collectives_bytes(settings.parallel, ranks, machine).receive;
   if (receive > 0) layout.add_outside("the copy engines' receive buffer", receive);
   if (settings.train.tune_gemm) {
-    const std::int64_t rows = batch.micro_sequences * shape.T;
-    const std::int64_t largest =
-        std::max(rows * std::max(3 * shape.C, 2 * shape.F), plan.activations.chunk_rows * shape.V);
+    const std::int64_t largest = largest_product(shape, batch, plan.activations);
     const std::int64_t bytes = kernels::gemm_timing_bytes(machine.target, largest * bytes_of(dtype));
     if (bytes > 0) layout.add_outside("timing of products, at first", bytes);
   }

@@ -24,19 +24,6 @@ using memory::Lifetime;
 
 namespace {
 
-HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
-                                 memory::Layout& layout) {
-  const auto add = [&](const char* name, std::vector<std::int64_t> shape, Dtype dtype) {
-    return layout.add(label + name, std::move(shape), dtype, Category::data, Lifetime::whole_run(),
-                      memory::Space::host);
-  };
-  HostTensors t;
-  t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
-  t.targets = add(".targets", {sequences, T}, Dtype::int32);
-  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : kAbsent;
-  return t;
-}
-
 /// How the arrays are stored.
 struct Storage {
   Dtype weights, gradients, moments;
@@ -149,12 +136,29 @@ MpiBytes mpi_bytes(const Plan& plan, Dtype sent) {
 /// Bytes of the largest result of a matrix product: an activation, or a weight's gradient in fp32.
 std::int64_t largest_product_bytes(const Plan& plan) {
   const model::Shape& s = plan.shape;
-  const std::int64_t widest = std::max(3 * s.C, 2 * s.F), rows = plan.batch.micro_sequences * s.T;
-  const std::int64_t activation = std::max(rows * widest, plan.activations.chunk_rows * s.V);
-  return std::max(activation * bytes_of(plan.options.dtype), std::max(widest, s.V) * s.C * bytes_of(Dtype::fp32));
+  const std::int64_t activation = largest_product(s, plan.batch, plan.activations);
+  const std::int64_t weight = std::max({3 * s.C, 2 * s.F, s.V}) * s.C;
+  return std::max(activation * bytes_of(plan.options.dtype), weight * bytes_of(Dtype::fp32));
 }
 
 }  // namespace
+
+HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
+                                 memory::Layout& layout) {
+  const auto add = [&](const char* name, std::vector<std::int64_t> shape, Dtype dtype) {
+    return layout.add(label + name, std::move(shape), dtype, Category::data, Lifetime::whole_run(),
+                      memory::Space::host);
+  };
+  HostTensors t;
+  t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
+  t.targets = add(".targets", {sequences, T}, Dtype::int32);
+  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : kAbsent;
+  return t;
+}
+
+std::int64_t largest_product(const model::Shape& s, const BatchPlan& batch, const model::ActivationTensors& tensors) {
+  return std::max(batch.micro_sequences * s.T * std::max(3 * s.C, 2 * s.F), tensors.chunk_rows * s.V);
+}
 
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine) {
   if (!machine.has_nccl || ranks == 1 || choice.collectives == config::Collectives::mpi) return {};

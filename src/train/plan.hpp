@@ -71,6 +71,14 @@ struct Plan {
   bool poisons_closed_units = false;  // for tests: weights that are not gathered are NaN
 };
 
+/// Adds <label>.inputs, <label>.targets and, where asked for, <label>.scalars to the host space, for the whole run.
+HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
+                                 memory::Layout& layout);
+
+/// Elements of the largest activation that a product writes for a micro-batch.
+std::int64_t largest_product(const model::Shape& shape, const BatchPlan& batch,
+                             const model::ActivationTensors& tensors);
+
 /// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.
 struct CollectivesBytes {
   std::int64_t receive = 0;  // the copy engines' receive buffer, from the beginning
