@@ -20,6 +20,9 @@ import h5py
 import numpy as np
 
 SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
+sys.path.insert(0, str(SOURCE / "scripts"))
+import places  # noqa: E402
+
 PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
 TINY = SOURCE / "input/tiny.toml"
 EPS32 = 2.0**-24  # unit roundoff of float
@@ -99,11 +102,7 @@ def gpus():
     """Number of GPUs that the program can use; None if it computes on the host."""
     if not re.search(r"^Kokkos .*\bCUDA\b", configuration(), re.M | re.I):
         return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([device for device in visible.split(",") if device.strip()])
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace").stdout
-    return len(re.findall(r"^GPU \d+", listed, re.M))
+    return places.gpus()
 
 
 def has_nccl():
