@@ -94,9 +94,13 @@ class Collectives {
   /// `span` becomes its sum over the ranks, the same bits on each.
   virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) = 0;
 
-  /// `span` consists of size() parts of equal length; this rank's, the rank()-th, becomes its sum over the ranks. The
-  /// other parts, and all of `wire`, are left undefined.
-  virtual std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) = 0;
+  /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to
+  /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are left
+  /// undefined.
+  virtual std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) = 0;
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) {
+    return make_reduce_scatter(span, wire, {});
+  }
 
   /// `whole` becomes the concatenation of all ranks' parts, in rank order; `part` is this rank's, size() times shorter,
   /// either outside `whole` or at its own place in it. Any dtype.

@@ -117,7 +117,7 @@ CopyEngines::~CopyEngines() {
   if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
 }
 
-std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, const void* part) {
+std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part) {
   std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
@@ -128,13 +128,12 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
   return transfer;
 }
 
-CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span,
-                                       const void* part)
+CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part)
     : engines_(engines),
       operation_(operation),
       span_(span),
       part_bytes_(ceil_div(span.bytes(), engines.ranks_)),
-      part_(static_cast<const char*>(part)),
+      part_(static_cast<char*>(part)),
       arrays_(engines.world_, span.data) {
   if (operation == Operation::all_reduce) part_bytes_ = round_up(part_bytes_, kAlignment);
 }
@@ -164,7 +163,7 @@ void CopyEngineTransfer::sum(const Device& exec) const {
       copy(slot(e.rank_, peer, arrays_.of(peer) + begin_of(peer)), mine + begin_of(peer), bytes_of_piece(peer), stream);
     });
     e.barrier_->enqueue(0, stream);
-    add(exec, own, bytes_of_piece(e.rank_));
+    add(exec, own, part_ == nullptr ? own : part_ + done, bytes_of_piece(e.rank_));
     if (operation_ == Operation::all_reduce) {
       for_each_peer(e.rank_, e.ranks_, [&](int peer) {
         copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
@@ -192,13 +191,13 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// Sums this rank's part: its own values and, from the receive buffer, those of the others, in rank order.
-void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t bytes) const {
+/// Sums a piece of this rank's part: its own values and, from the receive buffer, those of the others, in rank order.
+void CopyEngineTransfer::add(const Device& exec, const char* own, char* to, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;
   std::array<const void*, kMaxRanks> parts{};
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
-  sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, own, bytes / bytes_of(span_.dtype), span_.dtype});
+  sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype});
 }
 
 }  // namespace tessera::parallel

@@ -5,7 +5,8 @@
 /// that the last ones may be shorter.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
-///   add        the owner adds the R contributions, in rank order, in fp32 (fp64 in fp64), and rounds once
+///   add        the owner adds the R contributions, in rank order, in fp32 (fp64 in fp64), and rounds once; a
+///              reduce-scatter may leave the sum outside the span
 ///   gather     the owner copies its part to its place in every rank's span
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces as large as the receive buffer holds: the
@@ -95,12 +96,13 @@ class CopyEngines {
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
   /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
-  /// whole, where `part` is this rank's, either outside it or at its own place in it. Collective.
+  /// whole. `part` is this rank's: what an all-gather takes, outside the whole or at its own place in it; where a
+  /// reduce-scatter leaves its sum, outside the span or, if null, at its own place in it. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError.
   /// Limits  R divides the count, except for an all-reduce.
-  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, const void* part = nullptr);
+  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr);
 
   /// Unmaps the other ranks' receive buffers; no transfer may follow. Before the first CopyEngines is destroyed, every
   /// rank must have closed its own and destroyed its transfers.
@@ -130,17 +132,17 @@ class CopyEngineTransfer {
 
  private:
   friend class CopyEngines;
-  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, const void* part);
+  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part);
   void sum(const kernels::Device& exec) const;
   void gather(cudaStream_t stream) const;
   char* slot(int sender, int receiver, const char* own) const;
-  void add(const kernels::Device& exec, char* own, std::int64_t bytes) const;
+  void add(const kernels::Device& exec, const char* own, char* to, std::int64_t bytes) const;
 
   const CopyEngines& engines_;
   Operation operation_;
   Span span_;
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
-  const char* part_;         // of an all-gather
+  char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
   PeerArray arrays_;
 };
 

@@ -253,21 +253,23 @@ class MpiAllReduce final : public MpiTransfer {
 /// A piece is a range of every part. It is packed, so that the sums have their place apart from what MPI reads.
 class MpiReduceScatter final : public MpiTransfer {
  public:
-  MpiReduceScatter(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
+  MpiReduceScatter(const Span& span, const Span& wire, const Span& part, const std::pair<MPI_Datatype, MPI_Op>& sum,
+                   const Group& group)
       : MpiTransfer("reduce-scatter", span.label, message_bytes(span, wire), group),
         wire_("mpi reduce-scatter", span, wire),
         message_(wire_.message()),
+        part_(sum_place("mpi " + what_, part, span, rank_, size_)),
+        sums_(wire_.is_narrow() ? sum_place("mpi " + what_, {}, wire, rank_, size_) : part_),
         size_of_one_(bytes_of(wire_.message().dtype)),
-        sum_(sum),
-        part_(part_count("mpi " + what_, span, size_)) {
+        sum_(sum) {
     // Where MPI cannot reach the part, the sums lie behind what was packed.
-    const std::int64_t staged = size_of_one_ * (size_ + (message_.is_reachable() ? 0 : 1));
+    const std::int64_t staged = size_of_one_ * (size_ + (sums_.is_reachable() ? 0 : 1));
     const std::int64_t most = std::max<std::int64_t>(1, kPieceBytes / staged);
-    cut(part_, most, std::min(most, part_) * staged);
+    cut(part_.count, most, std::min(most, part_.count) * staged);
   }
 
  private:
-  std::int64_t place_of(int rank, std::int64_t first) const { return (rank * part_ + first) * size_of_one_; }
+  std::int64_t place_of(int rank, std::int64_t first) const { return (rank * part_.count + first) * size_of_one_; }
 
   void prepare(const Device& exec) override { wire_.narrow(exec); }
   void send(std::int64_t first, int count, char* staging, MPI_Request* request) override {
@@ -276,21 +278,22 @@ class MpiReduceScatter final : public MpiTransfer {
       message_.fetch(exec_, place_of(rank, first), bytes, staging + rank * bytes);
     }
     finish_copies(exec_);
-    char* const sums = message_.is_reachable() ? message_.at(place_of(rank_, first)) : staging + size_ * bytes;
+    char* const sums = sums_.is_reachable() ? sums_.at(first * size_of_one_) : staging + size_ * bytes;
     MPI_CHECK(MPI_Ireduce_scatter_block(staging, sums, count, sum_.first, sum_.second, comm_, request));
   }
   void receive(std::int64_t first, int count, char* staging) override {
-    if (message_.is_reachable()) return;
+    if (sums_.is_reachable()) return;
     const std::int64_t bytes = count * size_of_one_;
-    message_.put_back(exec_, place_of(rank_, first), bytes, staging + size_ * bytes);
+    sums_.put_back(exec_, first * size_of_one_, bytes, staging + size_ * bytes);
   }
-  void complete(const Device& exec) override { wire_.widen(exec, rank_ * part_, part_); }
+  void complete(const Device& exec) override { wire_.widen(exec, rank_ * part_.count, part_); }
 
   Wire wire_;
   Bytes message_;
+  Span part_;   // where the sum ends
+  Bytes sums_;  // where MPI leaves it: the part, or its place in the wire
   std::int64_t size_of_one_;
   std::pair<MPI_Datatype, MPI_Op> sum_;
-  std::int64_t part_;  // elements
 };
 
 /// Received in place, at once, where MPI can reach both spans and count the whole; else a piece is a range of every
@@ -386,9 +389,9 @@ class MpiCollectives final : public Collectives {
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
     return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), group_);
   }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) override {
-    return std::make_unique<MpiReduceScatter>(span, wire, sum_.of("reduce-scatter", wire.count != 0 ? wire : span),
-                                              group_);
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
+    return std::make_unique<MpiReduceScatter>(span, wire, part,
+                                              sum_.of("reduce-scatter", wire.count != 0 ? wire : span), group_);
   }
   std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
     return std::make_unique<MpiAllGather>(part, whole, group_);

@@ -10,7 +10,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -96,12 +95,13 @@ class Family {
 /// Ranks that NCCL has joined, and their stream.
 class Communicator {
  public:
-  /// Of all ranks.
-  explicit Communicator(const World& world)
-      : Communicator(connect(world), std::make_shared<Family>(), world.recorder()) {}
+  /// Of all ranks. `priority`: of the stream.
+  Communicator(const World& world, int priority)
+      : Communicator(connect(world), std::make_shared<Family>(), world.recorder(), priority) {}
 
   /// Of those ranks of `all` that give the same `group`. Collective in `all`.
-  Communicator(Communicator& all, int group) : Communicator(all.split(group), all.family_, all.log_.recorder()) {}
+  Communicator(Communicator& all, int group, int priority)
+      : Communicator(all.split(group), all.family_, all.log_.recorder(), priority) {}
 
   ~Communicator() {
     const bool is_orderly = !is_leaving();
@@ -167,8 +167,8 @@ class Communicator {
   }
 
  private:
-  Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder)
-      : stream_(kernels::cuda::highest_priority()),
+  Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder, int priority)
+      : stream_(priority),
         clock_stream_(0),
         compute_(stream_),
         log_(recorder, stream_),
@@ -267,7 +267,7 @@ struct Message {
   Operation operation;
   Span span;       // an all-gather's whole
   Span wire = {};  // of a sum
-  Span part = {};  // this rank's, of an all-gather
+  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
 };
 
 class NcclTransfer final : public Transfer {
@@ -279,14 +279,15 @@ class NcclTransfer final : public Transfer {
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
         name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
-        part_(operation_ == Operation::all_gather ? message.part : own_part()),
+        part_(own_part(message)),
+        moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow() ? place_in(wire_.message()) : part_),
         type_(sums() ? summed_type_of(what_, wire_.message()) : ncclUint8) {
     if (operation_ == Operation::all_gather) require_part_of(message.span);
     for (const Span& span : {message.span, message.wire, part_}) require_device_memory(what_, span);
   }
 
   void connect() override {
-    if (engines_) copies_ = engines_->make(operation_, wire_.message(), part_.data);
+    if (engines_) copies_ = engines_->make(operation_, wire_.message(), moved_part_.data);
   }
 
   void start(const Device& exec) override {
@@ -302,7 +303,7 @@ class NcclTransfer final : public Transfer {
       enqueue_ring();
     }
     if (operation_ == Operation::reduce_scatter) {
-      wire_.widen(comm_.instance(), comm_.rank() * part_.count, part_.count);
+      wire_.widen(comm_.instance(), comm_.rank() * part_.count, part_);
     } else {
       wire_.widen(comm_.instance());
     }
@@ -331,17 +332,19 @@ class NcclTransfer final : public Transfer {
  private:
   bool sums() const { return operation_ == Operation::all_reduce || operation_ == Operation::reduce_scatter; }
 
-  /// What this rank owns of a sum or a broadcast.
-  Span own_part() const {
-    const Span& message = wire_.message();
-    return operation_ == Operation::reduce_scatter ? place_in(message) : message;
+  /// What this rank gives to an all-gather, or where its part of a reduce-scatter ends; of others, all.
+  Span own_part(const Message& message) const {
+    switch (operation_) {
+      case Operation::all_gather: return message.part;
+      case Operation::reduce_scatter: return sum_place(what_, message.part, message.span, comm_.rank(), comm_.size());
+      case Operation::all_reduce:
+      case Operation::broadcast: break;
+    }
+    return wire_.message();
   }
 
   /// This rank's place among the parts of `whole`.
-  Span place_in(const Span& whole) const {
-    const std::int64_t count = part_count(what_, whole, comm_.size());
-    return whole.part(comm_.rank() * count, count);
-  }
+  Span place_in(const Span& whole) const { return sum_place(what_, {}, whole, comm_.rank(), comm_.size()); }
 
   void require_part_of(const Span& whole) const {
     require_part(what_, part_, whole, comm_.size());
@@ -362,9 +365,9 @@ class NcclTransfer final : public Transfer {
             ncclAllReduce(whole.data, whole.data, count(whole.count), type_, ncclSum, comm_.get(), comm_.stream()),
             "ncclAllReduce");
       case Operation::reduce_scatter:
-        return comm_.check(
-            ncclReduceScatter(whole.data, part_.data, count(part_.count), type_, ncclSum, comm_.get(), comm_.stream()),
-            "ncclReduceScatter");
+        return comm_.check(ncclReduceScatter(whole.data, moved_part_.data, count(moved_part_.count), type_, ncclSum,
+                                             comm_.get(), comm_.stream()),
+                           "ncclReduceScatter");
       case Operation::all_gather:
         return comm_.check(
             ncclAllGather(part_.data, whole.data, count(part_.bytes()), type_, comm_.get(), comm_.stream()),
@@ -382,7 +385,8 @@ class NcclTransfer final : public Transfer {
   std::string what_;    // "nccl all-reduce of grad.bucket.2"
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
-  Span part_;           // what this rank gives to an all-gather, or owns of a sum or a broadcast
+  Span part_;           // own_part()
+  Span moved_part_;     // the same as it crosses the network: of a reduce-scatter in narrower numbers, in the wire
   ncclDataType_t type_;
   std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
@@ -393,26 +397,17 @@ class NcclTransfer final : public Transfer {
 class NcclCollectives final : public Collectives {
  public:
   NcclCollectives(const World& world, TransferMethod method, bool has_pinned_ring)
-      : world_(world), comm_(world), has_pinned_ring_(has_pinned_ring) {
-    if (method == TransferMethod::ring) return;
-    engines_.emplace(world);
-    why_ring_ = engines_->fault();
-    if (why_ring_.empty()) {
-      comm_.family().use(&*engines_);
-      return;
-    }
-    engines_->close();
-    world.barrier();
-    engines_.reset();
-    if (method == TransferMethod::automatic) return;
-    throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring_ +
-                           "; set parallel.all_reduce = \"ring\"");
+      : world_(world),
+        engines_(method == TransferMethod::ring ? nullptr : make_engines(method)),
+        comm_(world, engines_ ? kernels::cuda::lowest_priority() : kernels::cuda::highest_priority()),
+        has_pinned_ring_(has_pinned_ring) {
+    if (engines_) comm_.family().use(engines_.get());
   }
 
   NcclCollectives(NcclCollectives& all, int group)
       : world_(all.world_),
-        comm_(all.comm_, group),
         why_ring_(all.engines_ ? "they serve all ranks together" : all.why_ring_),
+        comm_(all.comm_, group, kernels::cuda::highest_priority()),
         has_pinned_ring_(all.has_pinned_ring_) {}
 
   ~NcclCollectives() override {
@@ -452,8 +447,8 @@ class NcclCollectives final : public Collectives {
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
     return make({.operation = Operation::all_reduce, .span = span, .wire = wire});
   }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) override {
-    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire});
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
+    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});
   }
   std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
     return make({.operation = Operation::all_gather, .span = whole, .part = part});
@@ -479,14 +474,26 @@ class NcclCollectives final : public Collectives {
   void abandon() override { comm_.family().abandon(); }
 
  private:
+  /// Null, with the reason in why_ring_, if the ranks cannot use them. Collective.
+  std::unique_ptr<CopyEngines> make_engines(TransferMethod method) {
+    auto engines = std::make_unique<CopyEngines>(world_);
+    why_ring_ = engines->fault();
+    if (why_ring_.empty()) return engines;
+    engines->close();
+    world_.barrier();
+    if (method == TransferMethod::automatic) return nullptr;
+    throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring_ +
+                           "; set parallel.all_reduce = \"ring\"");
+  }
+
   std::unique_ptr<Transfer> make(const Message& message) {
-    return std::make_unique<NcclTransfer>(comm_, engines_ ? &*engines_ : nullptr, message);
+    return std::make_unique<NcclTransfer>(comm_, engines_.get(), message);
   }
 
   const World& world_;
-  Communicator comm_;
-  std::optional<CopyEngines> engines_;  // none: NCCL's ring
   std::string why_ring_;
+  std::unique_ptr<CopyEngines> engines_;  // null: NCCL's ring
+  Communicator comm_;
   bool has_pinned_ring_;
 };
 

@@ -29,7 +29,8 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
       memory_(std::move(memory)),
       options_(std::move(options)),
       is_alone_(ownership_.shards() == 1 && options_.shards_weights && !options_.shards_gradients),
-      gather_order_(ownership.units() + 1) {
+      gather_order_(ownership.units() + 1),
+      summed_(std::move(options_.on_summed)) {
   const auto units = static_cast<std::size_t>(ownership_.units());
   if (memory_.size() != units) throw std::invalid_argument("sharded: each unit needs a place");
   if (all.size() % ownership_.shards() != 0) {
@@ -82,7 +83,7 @@ void Sharded::connect() {
   // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own. Over MPI
   // a transfer has memory of its own, so each unit has only one.
   const int times = options_.shards_gradients && all_.is_asynchronous() ? options_.micro_steps : 1;
-  for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units));
+  for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units, scatters_into_part(i / units)));
   for (int unit = 0; replicas_ && unit < units; ++unit) {
     const UnitMemory& memory = memory_[unit];
     const Span wire = memory.wire.count == 0 ? Span{} : own_slice(memory.wire);
@@ -118,11 +119,21 @@ Sharded::Move Sharded::make_gather(int unit) {
           &weight_labels_[unit], memory.weights.bytes()};
 }
 
-Sharded::Move Sharded::make_scatter(int unit) {
+Sharded::Move Sharded::make_scatter(int unit, bool into_part) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
-  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire), &scatter_,
+  const Span part = into_part && !keeps_part_in_place(unit) ? memory.own_gradient : Span{};
+  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire, part), &scatter_,
           &gradient_labels_[unit], message.bytes()};
+}
+
+bool Sharded::keeps_part_in_place(int unit) const {
+  return memory_[unit].own_gradient.data == own_slice(memory_[unit].gradient).data;
+}
+
+/// Of the first micro-step, unless its transfers are also those of later ones, which add to the part.
+bool Sharded::scatters_into_part(int micro) const {
+  return micro == 0 && (all_.is_asynchronous() || options_.micro_steps == 1);
 }
 
 /// The openings, `times` times over.
@@ -247,17 +258,25 @@ void Sharded::gradient_ready(int param) {
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
   const std::size_t number = static_cast<std::size_t>(micro_ * ownership_.units() + unit) % scatters_.size();
   if (is_alone_) {  // each unit's gradient and wire have their own memory
-    return complete({unit, &scatters_[number], false, completes_});
+    return complete({unit, &scatters_[number], false, completes_, false});
   }
   free_wire(unit);
   start(scatters_[number]);
-  pending_.push_back({unit, &scatters_[number], micro_ == 0, completes_});
+  pending_.push_back(
+      {unit, &scatters_[number], micro_ == 0, completes_, keeps_part_in_place(unit) || scatters_into_part(micro_)});
+  if (hands_over_at_start(pending_.back())) summed_.start(shards_->instance(), memory_[unit].own_gradient);
+}
+
+/// Whether the end of its transfer, without the host's help, makes the sum over all ranks.
+bool Sharded::hands_over_at_start(const Pending& pending) const {
+  return all_.is_asynchronous() && pending.completes && pending.is_in_part && !replicas_;
 }
 
 void Sharded::finish() {
   for (const Pending& pending : pending_) complete(pending);
   pending_.clear();
   for (int unit = 0; unit < ownership_.units(); ++unit) join_replica_sum(unit);
+  summed_.join(exec_);
 }
 
 /// Sums over the replicas also cross the network in the wire of their unit's place.
@@ -269,16 +288,24 @@ void Sharded::free_wire(int unit) {
 }
 
 void Sharded::join_replica_sum(int unit) {
-  if (std::exchange(is_summing_replicas_[unit], 0)) join(replica_sums_[unit]);
+  if (!std::exchange(is_summing_replicas_[unit], 0)) return;
+  join(replica_sums_[unit]);
+  if (!all_.is_asynchronous()) summed_.start(exec_, memory_[unit].own_gradient);
 }
 
-/// Adds the sums of a unit's gradient to the part that is kept.
+/// The sums of a unit's gradient become or join the part that is kept.
 void Sharded::complete(const Pending& pending) {
+  const Span& part = memory_[pending.unit].own_gradient;
   join(*pending.move);
-  add_to_part(pending.unit, pending.is_first);
-  if (!replicas_ || !pending.completes) return;
+  if (!pending.is_in_part) add_to_part(pending.unit, pending.is_first);
+  if (!pending.completes) return;
+  if (!replicas_) {
+    if (!hands_over_at_start(pending)) summed_.start(exec_, part);
+    return;
+  }
   start(replica_sums_[pending.unit]);
   is_summing_replicas_[pending.unit] = 1;
+  if (all_.is_asynchronous()) summed_.start(replicas_->instance(), part);
 }
 
 void Sharded::add_to_part(int unit, bool is_first) const {

@@ -31,6 +31,7 @@
 
 #include "kernels/core/side_stream.hpp"
 #include "parallel/strategy.hpp"
+#include "parallel/summed_work.hpp"
 
 namespace tessera::parallel {
 
@@ -58,6 +59,8 @@ struct ShardedOptions {
   /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
   /// what is enqueued on the instance of the gradients.
   std::function<void(const kernels::Device&, int unit)> await_update = {};
+
+  OnSummed on_summed = {};  // gets this rank's part of each unit's gradient
 };
 
 class Sharded final : public Strategy {
@@ -106,11 +109,12 @@ class Sharded final : public Strategy {
     int unit;
     Move* move;
     bool is_first, completes;  // of the micro-steps whose gradients are summed
+    bool is_in_part;           // the transfer leaves the sum in the part that is kept
   };
 
   Schedule make_schedule(const std::vector<int>& openings, int times);
   Move make_gather(int unit);
-  Move make_scatter(int unit);
+  Move make_scatter(int unit, bool into_part);
   void begin_passes(Schedule& schedule);
   bool has_place(const Schedule& schedule, std::size_t visit) const;
   void start_gather(Move& move, int unit);
@@ -118,10 +122,13 @@ class Sharded final : public Strategy {
   void start(Move& move) { start(move, exec_); }
   void start(Move& move, const kernels::Device& after);
   void join(Move& move);
+  bool hands_over_at_start(const Pending& pending) const;
   void complete(const Pending& pending);
   void free_wire(int unit);
   void join_replica_sum(int unit);
   void add_to_part(int unit, bool is_first) const;
+  bool keeps_part_in_place(int unit) const;
+  bool scatters_into_part(int micro) const;
   void poison(const Span& weights) const;
   void poison_other_parts(int unit) const;
   Span own_slice(const Span& whole) const;
@@ -149,6 +156,7 @@ class Sharded final : public Strategy {
   std::vector<Move> replica_sums_;                      // [units]
   std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
   Move scalar_sum_;
+  SummedWork summed_;
 
   std::vector<int> open_;              // [units] passes that have it open
   std::vector<char> stays_;            // [units] as its last visit

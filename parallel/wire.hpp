@@ -32,12 +32,12 @@ class Wire {
         .launch(exec);
   }
 
-  /// Widens the message back into the gradients, or elements first .. first + count - 1 of it, enqueued on `exec`.
-  void widen(const kernels::Device& exec) const { widen(exec, 0, span_.count); }
-  void widen(const kernels::Device& exec, std::int64_t first, std::int64_t count) const {
+  /// Widens the message back into the gradients, or its elements from `first` on into `to`, enqueued on `exec`.
+  void widen(const kernels::Device& exec) const { widen(exec, 0, span_); }
+  void widen(const kernels::Device& exec, std::int64_t first, const Span& to) const {
     if (!is_narrow()) return;
-    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_.part(first, count)),
-                                                        .to = numbers<float>(span_.part(first, count))}
+    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = numbers<const bfloat16>(wire_.part(first, to.count)),
+                                                        .to = numbers<float>(to)}
         .launch(exec);
   }
 

@@ -16,6 +16,13 @@ inline int highest_priority() {
   return highest;
 }
 
+/// That of streams made without one, Kokkos' included.
+inline int lowest_priority() {
+  int lowest = 0, highest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  return lowest;
+}
+
 class Stream {
  public:
   /// On the current device.

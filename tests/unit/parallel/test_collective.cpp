@@ -165,14 +165,22 @@ void expect_reduce_scatter(TestWorld& world, Collectives& group, int first_rank)
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = static_cast<Real>(part_value(static_cast<std::int64_t>(i), world.rank()));
     }
-    const auto transfer = group.make_reduce_scatter(span_of(values), {});
-    transfer->connect();
-    transfer->start({});
-    transfer->join({});
-    for (std::int64_t i = part * group.rank(); i < part * (group.rank() + 1); ++i) {
-      double sum = 0;
-      for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(part_value(i, first_rank + rank));
-      ASSERT_EQ(static_cast<double>(values[static_cast<std::size_t>(i)]), sum) << "element " << i << " of " << part;
+    const std::vector<Real> given = values;
+    std::vector<Real> elsewhere(static_cast<std::size_t>(part));
+    for (const bool in_place : {true, false}) {
+      values = given;
+      const auto transfer = group.make_reduce_scatter(span_of(values), {}, in_place ? Span{} : span_of(elsewhere));
+      transfer->connect();
+      transfer->start({});
+      transfer->join({});
+      const Real* const sums = in_place ? values.data() + part * group.rank() : elsewhere.data();
+      for (std::int64_t i = 0; i < part; ++i) {
+        double sum = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          sum += static_cast<double>(part_value(part * group.rank() + i, first_rank + rank));
+        }
+        ASSERT_EQ(static_cast<double>(sums[i]), sum) << "element " << i << " of " << part << ", in place " << in_place;
+      }
     }
   }
 }
@@ -189,13 +197,20 @@ TEST(Collectives, scatter_what_crosses_the_network_rounded) {
   constexpr std::int64_t part = 1001;
   std::vector<float> values(static_cast<std::size_t>(part * world.size()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i % 31) - 15);
+  const std::vector<float> given = values;
+  std::vector<float> elsewhere(part);
   std::vector<bfloat16> wire(values.size());
-  const auto transfer = world.collectives().make_reduce_scatter(span_of(values), span_of(wire));
-  transfer->connect();
-  transfer->start({});
-  transfer->join({});
-  for (std::int64_t i = part * world.rank(); i < part * (world.rank() + 1); ++i) {
-    ASSERT_EQ(values[static_cast<std::size_t>(i)], static_cast<float>((i % 31 - 15) * world.size()));
+  for (const bool in_place : {true, false}) {
+    values = given;
+    const auto transfer =
+        world.collectives().make_reduce_scatter(span_of(values), span_of(wire), in_place ? Span{} : span_of(elsewhere));
+    transfer->connect();
+    transfer->start({});
+    transfer->join({});
+    const float* const sums = in_place ? values.data() + part * world.rank() : elsewhere.data();
+    for (std::int64_t i = 0; i < part; ++i) {
+      ASSERT_EQ(sums[i], static_cast<float>(((part * world.rank() + i) % 31 - 15) * world.size()));
+    }
   }
 }
 
@@ -309,8 +324,11 @@ TEST(Collectives, refuse_parts_that_are_not_equal) {
   EXPECT_THROW(all.make_all_gather(span_of(mine), span_of(values)), std::invalid_argument);
   values.pop_back();
   EXPECT_NO_THROW(all.make_all_gather(span_of(mine), span_of(values)));
+  EXPECT_NO_THROW(all.make_reduce_scatter(span_of(values), {}, span_of(mine)));
+  EXPECT_THROW(all.make_reduce_scatter(span_of(values), {}, span_of(values).part(5, 10)), std::invalid_argument);
   mine.pop_back();
   EXPECT_THROW(all.make_all_gather(span_of(mine), span_of(values)), std::invalid_argument);
+  EXPECT_THROW(all.make_reduce_scatter(span_of(values), {}, span_of(mine)), std::invalid_argument);
 }
 
 TEST(Collectives, form_groups_that_exchange_among_themselves) {

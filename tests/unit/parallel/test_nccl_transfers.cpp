@@ -93,16 +93,21 @@ void expect_scattered_sums(const TestWorld& world, Collectives& collectives, con
   const int size = collectives.size(), place = collectives.rank();
   for (const std::size_t part : parts) {
     const std::size_t n = part * static_cast<std::size_t>(size);
-    const Buffer<Scalar> buffer = Buffer<Scalar>::zeros(n);
+    const Buffer<Scalar> buffer = Buffer<Scalar>::zeros(n), elsewhere = Buffer<Scalar>::zeros(part);
     const BarrierAtEnd barrier(world);
-    const auto transfer = collectives.make_reduce_scatter(span_of(buffer), {});
-    transfer->connect();
-    for (int r = 0; r < 2; ++r) {
-      buffer.upload(numbers_of_rank<Scalar>(me, n, r));
-      run(*transfer);
-      EXPECT_TRUE(
-          same_bits(part_of(buffer.elements(), place, size), part_of(sums_over<Scalar>(ranks, n, r), place, size)))
-          << "parts of " << part << " elements of " << kScalarName<Scalar> << ", run " << r;
+    const auto in_place = collectives.make_reduce_scatter(span_of(buffer), {});
+    const auto outside = collectives.make_reduce_scatter(span_of(buffer), {}, span_of(elsewhere));
+    for (const auto& transfer : {in_place.get(), outside.get()}) {
+      transfer->connect();
+      for (int r = 0; r < 2; ++r) {
+        buffer.upload(numbers_of_rank<Scalar>(me, n, r));
+        run(*transfer);
+        const std::vector<Scalar> sums =
+            transfer == in_place.get() ? part_of(buffer.elements(), place, size) : elsewhere.elements();
+        EXPECT_TRUE(same_bits(sums, part_of(sums_over<Scalar>(ranks, n, r), place, size)))
+            << "parts of " << part << " elements of " << kScalarName<Scalar> << ", run " << r
+            << (transfer == in_place.get() ? ", in place" : ", outside");
+      }
     }
   }
 }
@@ -122,9 +127,12 @@ TEST_P(Nccl, reduce_scatters_through_a_narrower_wire) {
     const std::size_t n = part * static_cast<std::size_t>(ranks);
     const Buffer<float> buffer = Buffer<float>::zeros(n);
     const Buffer<bfloat16> wire = Buffer<bfloat16>::zeros(n);
+    const Buffer<float> elsewhere = Buffer<float>::zeros(part);
     const BarrierAtEnd barrier(world);
     const auto transfer = nccl().make_reduce_scatter(span_of(buffer), span_of(wire));
+    const auto outside = nccl().make_reduce_scatter(span_of(buffer), span_of(wire), span_of(elsewhere));
     transfer->connect();
+    outside->connect();
     for (int r = 0; r < 2; ++r) {
       buffer.upload(numbers_of_rank<float>(rank, n, r));
       run(*transfer);
@@ -133,6 +141,8 @@ TEST_P(Nccl, reduce_scatters_through_a_narrower_wire) {
           << part << ", run " << r;
     }
     buffer.upload(std::vector<float>(n, 1.0f + 0x1p-10f));  // 1 in bf16
+    run(*outside);
+    EXPECT_EQ(elsewhere.elements(), std::vector<float>(part, static_cast<float>(ranks)));
     run(*transfer);
     EXPECT_EQ(part_of(buffer.elements(), rank, ranks), std::vector<float>(part, static_cast<float>(ranks)));
   }

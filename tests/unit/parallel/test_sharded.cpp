@@ -118,6 +118,16 @@ struct Toy {
                .openings = openings(),
                .scalars = {"norm", norm.data(), 1, Dtype::fp64},
                .poisons = true};
+    handed = Buffer<float>::zeros(o.owned_count());
+    options.on_summed = [this](const kernels::Device& exec, const Span& sums) {
+      for (int u = 0; u < o.units(); ++u) {
+        if (sums.data != places[u].own_gradient.data || sums.count != o.part(u)) continue;
+        ++times_handed[u];
+        using Values = kernels::Vector<float, kernels::Device>;
+        Kokkos::deep_copy(exec, Values(handed.data() + o.owned_first(u), o.part(u)),
+                          Values(static_cast<float*>(sums.data), o.part(u)));
+      }
+    };
     for (int p = 0; p < units * kParamsOfUnit; ++p) options.unit_of_param.push_back(p / kParamsOfUnit);
     strategy = std::make_unique<Sharded>(world.collectives(), kernels::Device(), o, memory, options);
     strategy->connect();
@@ -192,6 +202,7 @@ struct Toy {
 
   void step(int version) {
     const int head = o.units() - 1;
+    times_handed.assign(static_cast<std::size_t>(o.units()), 0);
     strategy->begin_step(nullptr);
     for (int micro = 0; micro < micro_steps; ++micro) {
       strategy->begin(micro + 1 == micro_steps);
@@ -217,9 +228,12 @@ struct Toy {
     strategy->sum();
   }
 
+  /// In the part that is kept, and in what was handed over once.
   void expect_sums() {
     for (int u = 0; u < o.units(); ++u) {
       const std::vector<float> sums = values(places[u].own_gradient);
+      EXPECT_EQ(times_handed[u], 1) << o[u].label;
+      EXPECT_EQ(values({"handed", handed.data() + o.owned_first(u), o.part(u), Dtype::fp32}), sums) << o[u].label;
       for (std::int64_t i = 0; i < o.part(u); ++i) {
         float expected = 0;
         for (int rank = 0; rank < world.size(); ++rank) {
@@ -238,7 +252,9 @@ struct Toy {
   Ownership o;
   int shard;
   Buffer<float> weights = Buffer<float>::zeros(0), gradients = Buffer<float>::zeros(0),
-                own_weights = Buffer<float>::zeros(0), own_gradients = Buffer<float>::zeros(0);
+                own_weights = Buffer<float>::zeros(0), own_gradients = Buffer<float>::zeros(0),
+                handed = Buffer<float>::zeros(0);
+  std::vector<int> times_handed;  // [units] in this step
   Buffer<double> norm = Buffer<double>::zeros(1);
   std::vector<UnitMemory> places;
   ShardedOptions options;

@@ -108,7 +108,7 @@ class Abandoned final : public Collectives {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&) override { return nullptr; }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span&, const Span&) override { return nullptr; }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span&, const Span&, const Span&) override { return nullptr; }
   std::unique_ptr<Transfer> make_all_gather(const Span&, const Span&) override { return nullptr; }
   std::unique_ptr<Transfer> make_broadcast(const Span&) override { return nullptr; }
   std::unique_ptr<Collectives> make_group(int) override { return nullptr; }
