@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <utility>
 
 #include "kernels/core/events.hpp"
 
@@ -12,13 +11,11 @@ namespace tessera::parallel {
 using Grouping = GradientOrder::Grouping;
 
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
-                       const GradientOrder& order, const Span& wire, OnSummed on_summed)
+                       const GradientOrder& order, const Span& wire)
     : collectives_(collectives),
       exec_(exec),
       start_(order.start),
-      is_alone_(collectives.size() == 1),
-      operation_("all_reduce[" + collectives.name() + "]"),
-      summed_(std::move(on_summed)) {
+      operation_("all_reduce[" + collectives.name() + "]") {
   join_neighbours(gradients, order);
   std::int64_t total = 0;
   for (const Span& gradient : gradients) total += gradient.count;
@@ -34,7 +31,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
       narrow = wire.part(end, bucket.span.count);
       narrow.label = bucket.span.label;
     }
-    if (!is_alone_) bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
+    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
     bucket.wire = wire.count != 0 ? narrow : bucket.span;
   }
 }
@@ -78,9 +75,7 @@ void Replicated::join_neighbours(const std::vector<Span>& gradients, const Gradi
 }
 
 void Replicated::connect() {
-  for (Bucket& bucket : buckets_) {
-    if (bucket.sum) bucket.sum->connect();
-  }
+  for (Bucket& bucket : buckets_) bucket.sum->connect();
   is_connected_ = true;
 }
 
@@ -100,12 +95,10 @@ void Replicated::gradient_ready(int param) {
 }
 
 void Replicated::start(Bucket& bucket) {
-  if (is_alone_) return summed_.start(exec_, bucket.span);
   events::report(events::CommunicationStart{operation_, bucket.span.label, bucket.wire.bytes(), events::now_s()});
   bucket.sum->start(exec_);
   bucket.is_under_way = true;
   last_started_ = bucket.sum.get();
-  if (collectives_.is_asynchronous()) summed_.start(collectives_.instance(), bucket.span);
 }
 
 void Replicated::progress() {
@@ -130,11 +123,7 @@ void Replicated::finish() {
     join(*bucket.sum, exec_, waits_);
     complete(bucket);
   }
-  if (is_asynchronous && last_started_) join(*last_started_, exec_, waits_);  // the last to be started ends last
-  if (!is_asynchronous && !is_alone_) {
-    for (const Bucket& bucket : buckets_) summed_.start(exec_, bucket.span);
-  }
-  summed_.join(exec_);
+  if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
 }
 
 double Replicated::collect() {

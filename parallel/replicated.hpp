@@ -1,5 +1,5 @@
 /// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others. A grouping and
-/// a time to start give the four orders of CS336. A rank alone sends nothing: its gradients are the sums.
+/// a time to start give the four orders of CS336.
 ///
 ///                     when ready                          after backward
 ///   each parameter    overlap                             per_parameter
@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "parallel/strategy.hpp"
-#include "parallel/summed_work.hpp"
 
 namespace tessera::parallel {
 
@@ -37,17 +36,17 @@ struct GradientOrder {
 
 class Replicated final : public Strategy {
  public:
-  /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins. `wire`: empty, or as many
-  /// elements of a narrower dtype as all gradients together, in memory of the same kind, in which the gradients cross the
-  /// network. `on_summed` gets buckets, or none if it is empty. Not collective.
+  /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
+  /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
+  /// kind, in which the gradients cross the network. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
-             const GradientOrder& order, const Span& wire = {}, OnSummed on_summed = {});
+             const GradientOrder& order, const Span& wire = {});
   ~Replicated() override;
 
   void connect() override;
   bool is_connected() const override { return is_connected_; }
   void begin_step(WaitTimes* waits) override { waits_ = waits; }
-  int most_waits() const override { return is_alone_ ? 0 : static_cast<int>(buckets_.size()); }
+  int most_waits() const override { return static_cast<int>(buckets_.size()); }
   void begin(bool completes) override;
   void open(int) override {}
   void close(int) override {}
@@ -68,7 +67,7 @@ class Replicated final : public Strategy {
     std::size_t members = 0;  // parameters that belong to it
     std::size_t missing = 0;  // of these, not yet ready
     bool is_under_way = false;
-    std::unique_ptr<Transfer> sum;  // null for a rank alone
+    std::unique_ptr<Transfer> sum;
   };
 
   void join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order);
@@ -79,11 +78,9 @@ class Replicated final : public Strategy {
   Collectives& collectives_;
   kernels::Device exec_;
   GradientOrder::Start start_;
-  const bool is_alone_;
   std::string operation_;  // "all_reduce[nccl]"
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
-  SummedWork summed_;
   Transfer* last_started_ = nullptr;
   WaitTimes* waits_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits

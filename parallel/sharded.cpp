@@ -29,8 +29,7 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
       memory_(std::move(memory)),
       options_(std::move(options)),
       is_alone_(ownership_.shards() == 1 && options_.shards_weights && !options_.shards_gradients),
-      gather_order_(ownership.units() + 1),
-      summed_(std::move(options_.on_summed)) {
+      gather_order_(ownership.units() + 1) {
   const auto units = static_cast<std::size_t>(ownership_.units());
   if (memory_.size() != units) throw std::invalid_argument("sharded: each unit needs a place");
   if (all.size() % ownership_.shards() != 0) {
@@ -264,19 +263,12 @@ void Sharded::gradient_ready(int param) {
   start(scatters_[number]);
   pending_.push_back(
       {unit, &scatters_[number], micro_ == 0, completes_, keeps_part_in_place(unit) || scatters_into_part(micro_)});
-  if (hands_over_at_start(pending_.back())) summed_.start(shards_->instance(), memory_[unit].own_gradient);
-}
-
-/// Whether the end of its transfer, without the host's help, makes the sum over all ranks.
-bool Sharded::hands_over_at_start(const Pending& pending) const {
-  return all_.is_asynchronous() && pending.completes && pending.is_in_part && !replicas_;
 }
 
 void Sharded::finish() {
   for (const Pending& pending : pending_) complete(pending);
   pending_.clear();
   for (int unit = 0; unit < ownership_.units(); ++unit) join_replica_sum(unit);
-  summed_.join(exec_);
 }
 
 /// Sums over the replicas also cross the network in the wire of their unit's place.
@@ -288,24 +280,16 @@ void Sharded::free_wire(int unit) {
 }
 
 void Sharded::join_replica_sum(int unit) {
-  if (!std::exchange(is_summing_replicas_[unit], 0)) return;
-  join(replica_sums_[unit]);
-  if (!all_.is_asynchronous()) summed_.start(exec_, memory_[unit].own_gradient);
+  if (std::exchange(is_summing_replicas_[unit], 0)) join(replica_sums_[unit]);
 }
 
 /// The sums of a unit's gradient become or join the part that is kept.
 void Sharded::complete(const Pending& pending) {
-  const Span& part = memory_[pending.unit].own_gradient;
   join(*pending.move);
   if (!pending.is_in_part) add_to_part(pending.unit, pending.is_first);
-  if (!pending.completes) return;
-  if (!replicas_) {
-    if (!hands_over_at_start(pending)) summed_.start(exec_, part);
-    return;
-  }
+  if (!replicas_ || !pending.completes) return;
   start(replica_sums_[pending.unit]);
   is_summing_replicas_[pending.unit] = 1;
-  if (all_.is_asynchronous()) summed_.start(replicas_->instance(), part);
 }
 
 void Sharded::add_to_part(int unit, bool is_first) const {

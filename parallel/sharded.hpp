@@ -31,7 +31,6 @@
 
 #include "kernels/core/side_stream.hpp"
 #include "parallel/strategy.hpp"
-#include "parallel/summed_work.hpp"
 
 namespace tessera::parallel {
 
@@ -59,8 +58,6 @@ struct ShardedOptions {
   /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
   /// what is enqueued on the instance of the gradients.
   std::function<void(const kernels::Device&, int unit)> await_update = {};
-
-  OnSummed on_summed = {};  // gets this rank's part of each unit's gradient
 };
 
 class Sharded final : public Strategy {
@@ -122,7 +119,6 @@ class Sharded final : public Strategy {
   void start(Move& move) { start(move, exec_); }
   void start(Move& move, const kernels::Device& after);
   void join(Move& move);
-  bool hands_over_at_start(const Pending& pending) const;
   void complete(const Pending& pending);
   void free_wire(int unit);
   void join_replica_sum(int unit);
@@ -156,7 +152,6 @@ class Sharded final : public Strategy {
   std::vector<Move> replica_sums_;                      // [units]
   std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
   Move scalar_sum_;
-  SummedWork summed_;
 
   std::vector<int> open_;              // [units] passes that have it open
   std::vector<char> stays_;            // [units] as its last visit

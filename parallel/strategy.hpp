@@ -11,8 +11,6 @@
 ///
 /// Every rank makes the same calls in the same order. Nothing allocates after connect(); if the collectives are
 /// asynchronous, nothing waits on the host, and begin_step() to sum() may be captured in a graph.
-/// The strategies hand over each part of the gradients as soon as it is a sum (OnSummed, summed_work.hpp): what that
-/// enqueues precedes what follows finish().
 /// Gradients are summed, not averaged: a caller that weights by tokens scales first.
 #pragma once
 

@@ -97,8 +97,8 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   t.adamw_blocks = layout.add("adamw.blocks",
                               {max_adamw_blocks(table, sharing, offloads_optimizer), sizeof(kernels::AdamwBlock) / 4},
                               Dtype::int32, Category::workspace, whole);
-  t.norm_partial =
-      layout.add("norm2.partial", {max_norm_blocks(table, sharing)}, Dtype::fp64, Category::workspace, backward);
+  t.norm_partial = layout.add("norm2.partial", {norm_blocks(sharing)}, Dtype::fp64, Category::workspace,
+                              {time.update(), time.update()});
   t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);
   t.grad_scale = layout.add("step.grad_scale", {1}, real, Category::workspace, whole);
   t.validation_loss = layout.add("step.validation_loss", {1}, Dtype::fp64, Category::workspace, whole);

@@ -28,15 +28,18 @@ parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::st
 
 std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const config::Settings& settings,
                                                     parallel::World& world, const kernels::Device& exec,
-                                                    const Arena& arena, parallel::OnSummed on_summed) {
+                                                    const Arena& arena) {
   std::vector<parallel::Span> gradients;
-  std::int64_t first = 0;
-  for (const memory::Part& part : model::parts_of(plan.table, "grad.")) {
-    gradients.push_back(span_of(arena, plan.state.grads, first, part.count, part.label));
-    first += part.count;
+  if (world.size() > 1) {
+    const std::vector<memory::Part> parts = model::parts_of(plan.table, "grad.");
+    std::int64_t first = 0;
+    for (const memory::Part& part : parts) {
+      gradients.push_back(span_of(arena, plan.state.grads, first, part.count, part.label));
+      first += part.count;
+    }
   }
   return std::make_unique<parallel::Replicated>(world.collectives(), exec, gradients, order_of(settings.parallel),
-                                                whole_span(arena, plan.state.wire, "grads.wire"), std::move(on_summed));
+                                                whole_span(arena, plan.state.wire, "grads.wire"));
 }
 
 std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::World& world, const Arena& arena) {
@@ -93,9 +96,10 @@ parallel::GradientOrder order_of(const config::Parallel& keys) {
 
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const Arena& arena, UpdateCalls update) {
+                                                  const Arena& arena,
+                                                  std::function<void(const kernels::Device&, int)> await_update) {
   const Sharing& sharing = plan.sharing;
-  if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena, std::move(update.add_to_norm));
+  if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
                                    .shards_weights = sharing.shards_weights(),
@@ -105,8 +109,7 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                    .poisons = plan.poisons_closed_units};
   // If each rank has all gradients, it has their norm.
   if (sharing.ownership.shards() > 1) options.scalars = {"norm_squared", &state->norm_squared, 1, Dtype::fp64};
-  if (offloaded_bytes(plan) > 0) options.await_update = std::move(update.await);
-  options.on_summed = std::move(update.add_to_norm);
+  if (offloaded_bytes(plan) > 0) options.await_update = std::move(await_update);
   for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
   return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,
                                              unit_memory(plan, world, arena), std::move(options));

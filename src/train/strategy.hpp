@@ -8,7 +8,6 @@
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "parallel/strategy.hpp"
-#include "parallel/summed_work.hpp"
 #include "parallel/world.hpp"
 #include "train/plan.hpp"
 
@@ -17,16 +16,11 @@ namespace tessera::train {
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// What a strategy asks of the update (update.hpp).
-struct UpdateCalls {
-  /// Makes an instance wait for the deferred update of a unit's own part; called only if there may be one.
-  std::function<void(const kernels::Device&, int unit)> await;
-  parallel::OnSummed add_to_norm;
-};
-
-/// Not collective; the strategy's connect() is.
+/// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there
+/// may be one. Not collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const memory::Arena<kernels::Device>& arena, UpdateCalls update);
+                                                  const memory::Arena<kernels::Device>& arena,
+                                                  std::function<void(const kernels::Device&, int)> await_update);
 
 }  // namespace tessera::train

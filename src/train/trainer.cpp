@@ -36,10 +36,8 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),
       compute_(make_compute(plan, settings, arena_)),
       update_(make_update(plan, settings, plan.sharing.shard_of(world.rank()), arena_)),
-      strategy_(make_strategy(
-          plan, settings, world, exec_, arena_,
-          {.await = [this](const Exec& exec, int unit) { update_->await(exec, unit); },
-           .add_to_norm = [this](const Exec& exec, const parallel::Span& sums) { update_->add_to_norm(exec, sums); }})),
+      strategy_(make_strategy(plan, settings, world, exec_, arena_,
+                              [this](const Exec& exec, int unit) { update_->await(exec, unit); })),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));

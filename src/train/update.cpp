@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -20,8 +18,21 @@ namespace tessera::train {
 namespace {
 
 using Exec = kernels::Device;
-std::size_t norm_blocks_of(std::int64_t count) {
-  return kernels::SquareNorm<Exec, float>::blocks(static_cast<std::size_t>(count));
+using parallel::Range;
+
+/// Where the gradients that a rank owns lie in the array of gradients.
+std::vector<Range> owned_gradients(const Sharing& sharing, int shard) {
+  const parallel::Ownership& o = sharing.ownership;
+  if (o.shards() == 1 || sharing.shards_gradients()) return {{0, sharing.gradients_count()}};
+  std::vector<Range> ranges;
+  for (int unit = 0; unit < o.units(); ++unit) {
+    ranges.push_back({o.whole_first(unit) + shard * o.part(unit), o.part(unit)});
+  }
+  return ranges;
+}
+
+std::size_t norm_blocks_of(const Range& range) {
+  return kernels::SquareNorm<Exec, float>::blocks(static_cast<std::size_t>(range.count));
 }
 
 template <class Scalar, class Grad, class Moment, bool kHasMaster>
@@ -35,7 +46,7 @@ class UpdateOf final : public Update {
         working_(array_of<Scalar>(arena, plan.state.params)),
         master_(master_of<Scalar>(plan, arena)),
         grads_(array_of<const Grad>(arena, plan.state.grads)),
-        owned_gradients_(plan.sharing.ownership.owned_count()),
+        owned_gradients_(owned_gradients(plan.sharing, shard)),
         norm_share_(plan.sharing.ownership.shards() == 1
                         ? 1.0
                         : static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks),
@@ -60,29 +71,21 @@ class UpdateOf final : public Update {
     blocks_ = upload_list(blocks, arena, plan.state.adamw_blocks);
   }
 
-  void add_to_norm(const Exec& exec, const parallel::Span& sums) override {
-    const std::size_t first = norm_blocks_, blocks = norm_blocks_of(sums.count);
-    norm_blocks_ += blocks;
-    normed_ += sums.count;
-    kernels::SquareNorm<Exec, Grad>{.x = kernels::Vector<const Grad, Exec>(static_cast<const Grad*>(sums.data),
-                                                                           static_cast<std::size_t>(sums.count)),
-                                    .partial = Kokkos::subview(norm_partial_, std::make_pair(first, norm_blocks_)),
-                                    .total = {}}
-        .launch_blocks(exec);
-  }
-
   void norm(const Exec& exec) override {
-    if (normed_ != owned_gradients_) {
-      throw std::logic_error("norm: it is that of " + std::to_string(normed_) + " gradients, and this rank owns " +
-                             std::to_string(owned_gradients_));
+    std::size_t done = 0;
+    for (const Range& range : owned_gradients_) {
+      const std::size_t blocks = norm_blocks_of(range);
+      kernels::SquareNorm<Exec, Grad>{
+          .x = Kokkos::subview(grads_, std::make_pair(range.first, range.first + range.count)),
+          .partial = Kokkos::subview(norm_partial_, std::make_pair(done, done + blocks)),
+          .total = {}}
+          .launch_blocks(exec);
+      done += blocks;
     }
-    kernels::SquareNormTotal<Exec>{
-        .partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, norm_blocks_)),
-        .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
-        .scale = norm_share_}
+    kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
+                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
+                                   .scale = norm_share_}
         .launch(exec);
-    norm_blocks_ = 0;
-    normed_ = 0;
   }
 
   void apply(const Exec& exec) override {
@@ -217,12 +220,10 @@ class UpdateOf final : public Update {
   const kernels::Vector<Scalar, Exec> working_;
   const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
   const kernels::Vector<const Grad, Exec> grads_;
-  const std::int64_t owned_gradients_;  // how many
-  const double norm_share_;             // of each of the ranks that hold the same part: all of them are added
+  const std::vector<Range> owned_gradients_;
+  const double norm_share_;  // of each of the ranks that hold the same part: all of them are added
   const kernels::Vector<Moment, Exec> m_, v_;
   const kernels::Vector<double, Exec> norm_partial_;
-  std::size_t norm_blocks_ = 0;  // of this step so far
-  std::int64_t normed_ = 0;      // gradients whose squares they add
   const optim::StateView<Exec> state_;
   kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
   std::vector<BlockRange> blocks_of_tensors_, blocks_of_chunks_;  // in blocks_
@@ -234,14 +235,9 @@ class UpdateOf final : public Update {
 
 }  // namespace
 
-std::int64_t max_norm_blocks(const model::ParamTable& table, const Sharing& sharing) {
-  const parallel::Ownership& o = sharing.ownership;
+std::int64_t norm_blocks(const Sharing& sharing) {
   std::size_t blocks = 0;
-  if (sharing.is_sharded()) {
-    for (int unit = 0; unit < o.units(); ++unit) blocks += norm_blocks_of(o.part(unit));
-  } else {
-    for (const model::Param& param : table.params()) blocks += norm_blocks_of(param.count);
-  }
+  for (const Range& range : owned_gradients(sharing, 0)) blocks += norm_blocks_of(range);
   return static_cast<std::int64_t>(blocks);
 }
 

@@ -5,7 +5,6 @@
 ///
 ///   begin_early            before a step's last backward pass
 ///     early(unit)          after each unit of it
-///     add_to_norm(sums)    as soon as gradients are complete
 ///   norm  apply            the end of the step
 ///   begin                  of the next one: starts what is deferred
 ///     await(unit)          before the unit's weights are read
@@ -28,7 +27,6 @@
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
 #include "train/offload.hpp"
 #include "train/plan.hpp"
 
@@ -38,11 +36,7 @@ class Update {
  public:
   virtual ~Update() = default;
 
-  /// Enqueues the sum of squares of some of the gradients that this rank owns, once they are sums over the ranks: of each
-  /// just once before norm(), in the same pieces in every step.
-  virtual void add_to_norm(const kernels::Device& exec, const parallel::Span& sums) = 0;
-  /// Enqueues the sum over all pieces, which what is enqueued on `exec` so far has completed.
-  /// Throws  std::logic_error unless they are all that this rank owns.
+  /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks.
   virtual void norm(const kernels::Device& exec) = 0;
 
   /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A
@@ -76,9 +70,8 @@ class Update {
   virtual LinkRate measure_link(const kernels::Device& exec) = 0;
 };
 
-/// Upper bounds, equal on every rank, for the arrays of norm() and apply(): partial sums, blocks of AdamW. Pieces of the
-/// norm are whole parameters, or a rank's part of a unit.
-std::int64_t max_norm_blocks(const model::ParamTable& table, const Sharing& sharing);
+/// Upper bounds, equal on every rank, for the arrays of norm() and apply(): partial sums, blocks of AdamW.
+std::int64_t norm_blocks(const Sharing& sharing);
 std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded);
 
 /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to

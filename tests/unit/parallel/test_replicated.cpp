@@ -144,61 +144,6 @@ TEST(Replicated, sums_every_element_once_whatever_the_buckets) {
   }
 }
 
-/// Copies what it is handed to the same place of an array of its own, on the instance that it is given.
-struct Copies {
-  explicit Copies(const Gradients& g) : of(g), seen(Buffer<float>::zeros(g.buffer.size())) {}
-  OnSummed on_summed() {
-    return [this](const kernels::Device& exec, const Span& sums) {
-      float* const from = static_cast<float*>(sums.data);
-      const auto count = static_cast<std::size_t>(sums.count);
-      Kokkos::deep_copy(exec, kernels::Vector<float, kernels::Device>(seen.data() + (from - of.buffer.data()), count),
-                        kernels::Vector<float, kernels::Device>(from, count));
-      elements += sums.count;
-    };
-  }
-  const Gradients& of;
-  Buffer<float> seen;
-  std::int64_t elements = 0;
-};
-
-TEST(Replicated, hands_over_every_sum_once) {
-  TestWorld world;
-  const std::vector<std::int64_t> counts = {1000, 1, 70000, 64, 500000, 7};
-  using enum GradientOrder::Grouping;
-  using enum GradientOrder::Start;
-  for (const GradientOrder order : {GradientOrder{parameter, when_ready}, GradientOrder{parameter, after_backward},
-                                    GradientOrder{all, after_backward}, GradientOrder{bucket, when_ready, 300000}}) {
-    Gradients g(counts, world.rank());
-    Copies copies(g);
-    Replicated queue(world.collectives(), {}, g.spans, order, {}, copies.on_summed());
-    queue.connect();
-    for (int step = 1; step <= 2; ++step) {
-      copies.elements = 0;
-      run_all(queue, counts.size());
-      EXPECT_EQ(copies.elements, static_cast<std::int64_t>(g.buffer.size()));
-      EXPECT_TRUE(same_bits(copies.seen.elements(), g.sums(world.size(), step))) << "step " << step;
-    }
-  }
-}
-
-TEST(Replicated, a_rank_alone_hands_over_its_gradients_and_sends_nothing) {
-  TestWorld world;
-  const std::unique_ptr<Collectives> alone = world.collectives().make_group(world.rank());
-  const std::vector<std::int64_t> counts = {1000, 1, 70000, 7};
-  Gradients g(counts, world.rank());
-  Copies copies(g);
-  Replicated queue(*alone, {}, g.spans, buckets_of(5000), {}, copies.on_summed());
-  queue.connect();
-  const Listener listener;
-  run_all(queue, counts.size());
-  EXPECT_EQ(copies.elements, static_cast<std::int64_t>(g.buffer.size()));
-  EXPECT_TRUE(same_bits(copies.seen.elements(), Gradients::initial(copies.elements, world.rank())));
-  EXPECT_TRUE(same_bits(g.values(), Gradients::initial(copies.elements, world.rank())));
-  EXPECT_TRUE(listener.entries.empty());
-  EXPECT_EQ(queue.most_waits(), 0);
-  EXPECT_EQ(queue.collect(), 0);
-}
-
 TEST(Replicated, rounds_what_crosses_the_network_when_asked_to) {
   TestWorld world;
   const std::vector<std::int64_t> counts = {1000, 8, 70000, 64, 5000};
