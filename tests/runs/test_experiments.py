@@ -93,8 +93,11 @@ class Experiments(RunTest):
 "2","7","void launch<tessera::kernels::SoftmaxRows<Cuda, float>>()","dram__bytes_write.sum","byte","24"
 "3","7","void launch<tessera::kernels::Flash2Forward<Cuda, float>>()","dram__bytes_read.sum","Gbyte","1.5"
 "4","7","void launch<tessera::kernels::Flash2Ladder<Cuda, float, 3>>()","dram__bytes_read.sum","Mbyte","2"
+"5","7","void launch<detail::TileKernel<tessera::bfloat16, 64, 3>>()","dram__bytes_read.sum","Kbyte","3"
+"6","7","void launch<ampere::ForwardTeam<tessera::bfloat16, 64>>()","dram__bytes_write.sum","Kbyte","4"
 """
-        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9, "flash2, 3 steps": 2e6})
+        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9, "flash2, 3 steps": 2e6,
+                                                           "flash2, tensor cores": 7e3})
         with self.assertRaisesRegex(ValueError, "no table: .*ERR_NVGPUCTRPERM"):
             ncu.bytes_of("==ERROR== ERR_NVGPUCTRPERM", hbm.GROUPS)
 
