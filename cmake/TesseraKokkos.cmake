@@ -27,6 +27,8 @@ if(TESSERA_FETCH_KOKKOS)
     set(KokkosKernels_ENABLE_TPL_CUSPARSE OFF CACHE BOOL "")
     set(KokkosKernels_ENABLE_TPL_CUSOLVER OFF CACHE BOOL "")
   endif()
+  # Its library would hold every dense operation on column-major doubles, compiled ahead; here products are row-major.
+  set(KokkosKernels_INST_DOUBLE OFF CACHE BOOL "")
   FetchContent_MakeAvailable(kokkos kokkoskernels)
 else()
   find_package(Kokkos 4 QUIET CONFIG)
@@ -68,6 +70,10 @@ if(TARGET Kokkos::kokkos)
     target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
       FMT_USE_CONSTEXPR=1)  # fmt 9 turns its constexpr off under nvcc, but its compile-time checks need it
     target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
+    get_property(_launcher GLOBAL PROPERTY RULE_LAUNCH_COMPILE)
+    if(_launcher MATCHES "kokkos_launch_compiler")
+      set_property(GLOBAL PROPERTY RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/nvcc_one_pass ${_launcher}")
+    endif()
   endif()
   if(Kokkos_ENABLE_CUDA AND NOT TESSERA_CUDA)
     message(FATAL_ERROR "This build is to compute on GPUs (Kokkos_ENABLE_CUDA), and the Kokkos in ${Kokkos_DIR} has only: "

@@ -5,8 +5,8 @@
 # with RANKS the whole executable runs once per rank count under scripts/run, as <name>.np<R>; one that needs more GPUs
 # than there are says so and counts as skipped.
 #
-# WITHOUT_KOKKOS: neither the test nor its libraries include Kokkos, so that in a CUDA build the host's compiler alone
-# compiles it, in half the time.
+# WITHOUT_KOKKOS: the test includes nothing of Kokkos, so that in a CUDA build the host's compiler alone compiles it, in
+# half the time. Its libraries may.
 include(GoogleTest)
 
 function(tessera_test name)
@@ -14,18 +14,22 @@ function(tessera_test name)
   string(REPLACE "." "_" target "test.${name}")
   math(EXPR limit "300 * ${TESSERA_TEST_PATIENCE}")    # seconds
   math(EXPR limit_of_ranks "600 * ${TESSERA_TEST_PATIENCE}")
-  add_executable(${target} ${arg_SOURCES})
-  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+  set(compiled ${target})
   if(arg_WITHOUT_KOKKOS)
-    target_link_libraries(${target} PRIVATE tessera_flags tessera::gtest)
-    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+    set(compiled ${target}_objects)  # apart from the libraries, whose flags would send the sources to nvcc
+    add_library(${compiled} OBJECT ${arg_SOURCES})
+    target_link_libraries(${compiled} PRIVATE tessera_flags tessera::gtest)
+    target_include_directories(${compiled} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+    add_executable(${target} $<TARGET_OBJECTS:${compiled}>)
   else()
+    add_executable(${target} ${arg_SOURCES})
     target_link_libraries(${target} PRIVATE tessera_test_support)
   endif()
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
   if(TESSERA_CUDA)
-    target_compile_options(${target} PRIVATE -O1)  # what counts lies in the libraries
+    target_compile_options(${compiled} PRIVATE -O1)  # what counts lies in the libraries
   endif()
-  target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS} TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${compiled} PRIVATE ${arg_DEFINITIONS} TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   string(REGEX REPLACE "\\..*" "" kind "${name}")
   if(arg_RANKS)
     target_link_libraries(${target} PRIVATE tessera_test_main_mpi)

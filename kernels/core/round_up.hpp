@@ -1,7 +1,5 @@
-/// Division and rounding up to whole pieces.
+/// Division and rounding up to whole pieces; for the host, and for devices, which call constexpr functions too.
 #pragma once
-
-#include <Kokkos_Macros.hpp>
 
 #include <type_traits>
 
@@ -9,14 +7,14 @@ namespace tessera::kernels {
 
 /// n / piece, rounded up; at most 0 for a negative n. n + piece - 1 must fit the wider type.
 template <class Integer, class Piece>
-KOKKOS_FORCEINLINE_FUNCTION constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
+constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
   static_assert(std::is_signed_v<Integer> == std::is_signed_v<Piece>);
   return (n + piece - 1) / piece;
 }
 
 /// The smallest multiple of `multiple` that is at least `n`; neither is negative.
 template <class Integer>
-KOKKOS_FORCEINLINE_FUNCTION constexpr Integer round_up(Integer n, Integer multiple) {
+constexpr Integer round_up(Integer n, Integer multiple) {
   return ceil_div(n, multiple) * multiple;
 }
 

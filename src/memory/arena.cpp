@@ -99,4 +99,26 @@ void refuse_arena(const Layout& layout, const std::exception& refusal) {
                             refusal.what(), layout.table()));
 }
 
+template <class Exec>
+template <class MemorySpace>
+Arena<Exec>::Block<MemorySpace>::Block(const Layout& layout, Space space, const char* label) {
+  if (layout.arena_bytes(space) == 0 && space != Space::device) return;
+  try {
+    bytes = Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
+                  layout.arena_bytes(space) + Layout::kAlignment);
+  } catch (const std::exception& refusal) {
+    refuse_arena(layout, refusal);
+  }
+  Kokkos::deep_copy(bytes, static_cast<unsigned char>(0xFF));
+  // A View's data follow a header, so they are only half as aligned as the layout promises.
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+  base = bytes.data() + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
+}
+
+template <class Exec>
+Arena<Exec>::Arena(const Layout& layout)
+    : layout_(&layout), device_(layout, Space::device, "tessera::arena"), host_(layout, Space::host, "tessera::host") {}
+
+template class Arena<kernels::Device>;
+
 }  // namespace tessera::memory

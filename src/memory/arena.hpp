@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -42,10 +43,7 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 template <class Exec>
 class Arena {
  public:
-  explicit Arena(const Layout& layout)
-      : layout_(&layout),
-        device_(layout, Space::device, "tessera::arena"),
-        host_(layout, Space::host, "tessera::host") {}
+  explicit Arena(const Layout& layout);
 
   /// First element of a tensor; null for kAbsent.
   /// Throws  std::logic_error if Scalar is not the tensor's dtype.
@@ -72,19 +70,7 @@ class Arena {
     Bytes bytes;
     unsigned char* base = nullptr;  // first byte on a multiple of the layout's alignment
 
-    Block(const Layout& layout, Space space, const char* label) {
-      if (layout.arena_bytes(space) == 0 && space != Space::device) return;
-      try {
-        bytes = Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
-                      layout.arena_bytes(space) + Layout::kAlignment);
-      } catch (const std::exception& refusal) {
-        refuse_arena(layout, refusal);
-      }
-      Kokkos::deep_copy(bytes, static_cast<unsigned char>(0xFF));
-      // A View's data follow a header, so they are only half as aligned as the layout promises.
-      const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-      base = bytes.data() + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
-    }
+    Block(const Layout& layout, Space space, const char* label);
   };
 
   const Layout* layout_;

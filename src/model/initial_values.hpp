@@ -3,14 +3,12 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/random.hpp"
 #include "kernels/master_weights.hpp"
 #include "model/params.hpp"
-#include "kernels/core/random.hpp"
 
 namespace tessera::model {
 
@@ -45,10 +43,7 @@ struct InitializeParam {
   std::int64_t from;
   InitialValues initial;
 
-  void launch(const Exec& exec) const {
-    using Policy = Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for("tessera::model::initialize", Policy(exec, 0, weights.working.extent(0)), *this);
-  }
+  void launch(const Exec& exec) const;
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
     weights.set(i, static_cast<Accum<Scalar>>(initial(from + i)));
   }
@@ -58,23 +53,6 @@ struct InitializeParam {
 /// Memory  4 MiB for fp16, while it runs.
 /// Async   fences.
 template <class Exec, class Scalar>
-void initialize_weights(const Exec& exec, const ParamTable& table, std::uint64_t seed, Scalar* weights) {
-  using Master = kernels::MasterWord<Scalar>;
-  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
-  constexpr bool kNeedsMaster = !std::is_same_v<Scalar, Master> && !std::is_same_v<Scalar, bfloat16>;
-  const Kokkos::View<Master*, typename Exec::memory_space> wide("tessera::model::wide", kNeedsMaster ? kChunk : 0);
-  for (const Param& param : table.params()) {
-    const InitialValues initial(seed, param);
-    for (std::int64_t from = 0; from < param.count; from += kChunk) {
-      const std::int64_t count = std::min(kChunk, param.count - from);
-      const kernels::Vector<Scalar, Exec> working(weights + param.first + from, count);
-      kernels::Vector<Master, Exec> master;
-      if constexpr (std::is_same_v<Scalar, Master> && !std::is_same_v<Scalar, bfloat16>) master = working;
-      if constexpr (kNeedsMaster) master = kernels::Vector<Master, Exec>(wide.data(), count);
-      InitializeParam<Exec, Scalar>{{working, master}, from, initial}.launch(exec);
-    }
-  }
-  exec.fence();
-}
+void initialize_weights(const Exec& exec, const ParamTable& table, std::uint64_t seed, Scalar* weights);
 
 }  // namespace tessera::model

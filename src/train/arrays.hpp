@@ -1,6 +1,9 @@
 /// Views of a training step's arrays in the arena, and operations on whole arrays.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -26,20 +29,36 @@ kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Pl
   return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? plan.state.params : plan.state.master);
 }
 
+/// What follows, without types: Kokkos' copies are compiled once instead of for each type of element.
+void clear_bytes(const kernels::Device& exec, void* array, std::size_t bytes);
+void upload_bytes(const void* from_host, void* to, std::size_t bytes);
+void download_bytes(const void* from, void* to_host, std::size_t bytes);
+
 /// Sets every byte of an array on the device to zero.
 /// Async  returns after enqueue on `exec`.
-template <class Exec, class Array>
-void clear_bytes(const Exec& exec, const Array& array) {
-  const kernels::Vector<unsigned char, Exec> bytes(reinterpret_cast<unsigned char*>(array.data()),
-                                                   array.size() * sizeof(*array.data()));
-  Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
+template <class Array>
+void clear_bytes(const kernels::Device& exec, const Array& array) {
+  clear_bytes(exec, array.data(), array.size() * sizeof(*array.data()));
 }
 
 /// Copies `from` to an array of the same length on the device.
-/// Async  fences.
+///
+/// Async   fences.
+/// Throws  std::logic_error if the lengths differ.
 template <class Number, class Array>
 void upload(const std::vector<Number>& from, const Array& to) {
-  Kokkos::deep_copy(to, Kokkos::View<const Number*, Kokkos::HostSpace, kernels::Unmanaged>(from.data(), from.size()));
+  static_assert(std::is_same_v<Number, typename Array::value_type>);
+  if (from.size() != to.size()) throw std::logic_error("upload: an array of another length");
+  upload_bytes(from.data(), to.data(), from.size() * sizeof(Number));
+}
+
+/// An array of the device, on the host.
+/// Async  fences.
+template <class Array>
+auto on_host(const Array& array) {
+  std::vector<std::remove_const_t<typename Array::value_type>> host(array.size());
+  download_bytes(array.data(), host.data(), host.size() * sizeof(*array.data()));
+  return host;
 }
 
 /// Copies a list of small structs to its place in the arena, where it is declared as integers.

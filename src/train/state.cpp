@@ -124,14 +124,6 @@ class StateOf final : public State {
     return weights;
   }
 
-  template <class Array>
-  static auto on_host(const Array& array) {
-    using Number = std::remove_const_t<typename Array::value_type>;
-    std::vector<Number> host(array.size());
-    Kokkos::deep_copy(Kokkos::View<Number*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()), array);
-    return host;
-  }
-
   /// Copies a span's weights to the host, both halves.
   struct HostCopy {
     HostCopy(const StateOf& state, const OwnedSpan& span)

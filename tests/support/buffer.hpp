@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -14,6 +16,13 @@
 namespace tessera::test {
 
 using kernels::Device;
+
+/// Allocation and copies without the type of the elements: Kokkos' code for them is compiled once. Bytes are not
+/// initialised: constructing and destroying elements would launch kernels, and tests count launches. Copies fence.
+using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space>;
+DeviceBytes allocate_bytes(std::size_t bytes);
+void upload_bytes(const void* from_host, void* to, std::size_t bytes);
+void download_bytes(const void* from, void* to_host, std::size_t bytes);
 
 template <class Element>
 class Buffer {
@@ -25,20 +34,25 @@ class Buffer {
   }
   static Buffer zeros(std::size_t n) { return Buffer(std::vector<Element>(n)); }
 
-  explicit Buffer(const std::vector<Element>& values) : size_(values.size()), bytes_(allocate(size_)) {
+  explicit Buffer(const std::vector<Element>& values)
+      : size_(values.size()), bytes_(allocate_bytes(size_ * sizeof(Element))) {
     upload(values);
   }
 
   /// From double, rounded to Element.
   template <class From = double, class = std::enable_if_t<!std::is_same_v<From, Element>>>
-  explicit Buffer(const std::vector<From>& values) : size_(values.size()), bytes_(allocate(size_)) {
+  explicit Buffer(const std::vector<From>& values)
+      : size_(values.size()), bytes_(allocate_bytes(size_ * sizeof(Element))) {
     std::vector<Element> rounded(values.size());
     std::transform(values.begin(), values.end(), rounded.begin(), [](From v) { return static_cast<Element>(v); });
     upload(rounded);
   }
 
   /// As many as it has.
-  void upload(const std::vector<Element>& values) const { Kokkos::deep_copy(bytes_, bytes_of(values)); }
+  void upload(const std::vector<Element>& values) const {
+    if (values.size() != size_) throw std::logic_error("buffer: an upload of another length");
+    upload_bytes(values.data(), bytes_.data(), values.size() * sizeof(Element));
+  }
 
   Element* data() const { return reinterpret_cast<Element*>(bytes_.data()); }
   std::size_t size() const { return size_; }
@@ -58,7 +72,7 @@ class Buffer {
 
   std::vector<Element> elements() const {
     std::vector<Element> host(size_);
-    Kokkos::deep_copy(bytes_of(host), bytes_);
+    download_bytes(bytes_.data(), host.data(), size_ * sizeof(Element));
     return host;
   }
   std::vector<double> values() const {
@@ -69,20 +83,8 @@ class Buffer {
   }
 
  private:
-  // Uninitialised bytes, not elements: constructing and destroying elements would launch kernels, and tests count
-  // launches.
-  using Storage = Kokkos::View<unsigned char*, Device::memory_space>;
-  using HostBytes = Kokkos::View<unsigned char*, Kokkos::HostSpace, kernels::Unmanaged>;
-
-  static Storage allocate(std::size_t n) {
-    return Storage(Kokkos::view_alloc(Kokkos::WithoutInitializing, "test.buffer"), n * sizeof(Element));
-  }
-  static HostBytes bytes_of(const std::vector<Element>& host) {
-    auto* bytes = reinterpret_cast<unsigned char*>(const_cast<Element*>(host.data()));
-    return HostBytes(bytes, host.size() * sizeof(Element));
-  }
   std::size_t size_;
-  Storage bytes_;
+  DeviceBytes bytes_;
 };
 
 /// Whether two results are the same bit for bit (so -0 differs from 0, and a NaN equals itself).

@@ -12,6 +12,7 @@
 
 #include "memory/arena.hpp"
 #include "model/transformer.hpp"
+#include "support/buffer.hpp"
 
 namespace tessera::test {
 
@@ -30,17 +31,14 @@ template <class To, class From>
 void upload(To* to, const std::vector<From>& from) {
   std::vector<To> host(from.size());
   for (std::size_t i = 0; i < from.size(); ++i) host[i] = static_cast<To>(from[i]);
-  Kokkos::deep_copy(kernels::Vector<To, Device>(to, host.size()),
-                    Kokkos::View<const To*, Kokkos::HostSpace, kernels::Unmanaged>(host.data(), host.size()));
+  upload_bytes(host.data(), to, host.size() * sizeof(To));
 }
 
 template <class From>
 std::vector<double> download(const From* from, std::int64_t count) {
-  const auto host =
-      Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), kernels::Vector<const From, Device>(from, count));
-  std::vector<double> values(count);
-  for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<double>(host(i));
-  return values;
+  std::vector<From> host(count);
+  download_bytes(from, host.data(), count * sizeof(From));
+  return std::vector<double>(host.begin(), host.end());
 }
 
 /// Grad is the storage type of parameter gradients.
