@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "kernels/core/scalar.hpp"
@@ -39,6 +41,15 @@ class Transfer {
   /// not collective, so a rank that lacks memory for it can report that before the others wait for it here.
   /// Throws  on every rank or on none.
   virtual void connect() {}
+
+  /// How many partial sums of squares of the sums that this rank makes leave_squares() makes the transfer leave: their
+  /// total over the ranks is that of the whole message. None: the transfer does not make its sums itself.
+  virtual std::optional<std::int64_t> squares() const { return std::nullopt; }
+
+  /// `partial`: [squares()] fp64, in the memory of the span. Before connect().
+  virtual void leave_squares(const Span& partial) {
+    throw std::logic_error("transfer: it leaves no squares for " + partial.label);
+  }
 
   /// Starts after the work enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
   /// If is_asynchronous(), start and join may be captured together in a graph.

@@ -117,8 +117,19 @@ CopyEngines::~CopyEngines() {
   if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
 }
 
-std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part) {
-  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part));
+std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) const {
+  const std::int64_t bytes = ceil_div(span.bytes(), ranks_);
+  return operation == Operation::all_reduce ? round_up(bytes, kAlignment) : bytes;
+}
+
+std::int64_t CopyEngines::squares_of(Operation operation, const Span& span) const {
+  const std::int64_t part = part_bytes(operation, span), first = std::min(rank_ * part, span.bytes());
+  return ceil_div(std::min(first + part, span.bytes()) - first, kSquaresBytes);
+}
+
+std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
+                                                      double* squares) {
+  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part, squares));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -128,28 +139,30 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
   return transfer;
 }
 
-CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part)
+CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part,
+                                       double* squares)
     : engines_(engines),
       operation_(operation),
       span_(span),
-      part_bytes_(ceil_div(span.bytes(), engines.ranks_)),
+      part_bytes_(engines.part_bytes(operation, span)),
       part_(static_cast<char*>(part)),
-      arrays_(engines.world_, span.data) {
-  if (operation == Operation::all_reduce) part_bytes_ = round_up(part_bytes_, kAlignment);
-}
+      squares_(squares),
+      arrays_(engines.world_, span.data) {}
 
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
     gather(exec.cuda_stream());
   } else if (engines_.ranks_ > 1) {
     sum(exec);
+  } else if (part_ != nullptr) {
+    copy(part_, arrays_.of(0), span_.bytes(), exec.cuda_stream());
   }
 }
 
 void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
-  const std::int64_t most = e.slot_bytes_ - kAlignment;
+  const std::int64_t most = (e.slot_bytes_ - kAlignment) / kSquaresBytes * kSquaresBytes;
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
     const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };
@@ -163,7 +176,7 @@ void CopyEngineTransfer::sum(const Device& exec) const {
       copy(slot(e.rank_, peer, arrays_.of(peer) + begin_of(peer)), mine + begin_of(peer), bytes_of_piece(peer), stream);
     });
     e.barrier_->enqueue(0, stream);
-    add(exec, own, part_ == nullptr ? own : part_ + done, bytes_of_piece(e.rank_));
+    add(exec, own, done, bytes_of_piece(e.rank_));
     if (operation_ == Operation::all_reduce) {
       for_each_peer(e.rank_, e.ranks_, [&](int peer) {
         copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
@@ -191,13 +204,16 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// Sums a piece of this rank's part: its own values and, from the receive buffer, those of the others, in rank order.
-void CopyEngineTransfer::add(const Device& exec, const char* own, char* to, std::int64_t bytes) const {
+/// Sums a piece of this rank's part, `done` bytes after its begin: its own values and, from the receive buffer, those of
+/// the others, in rank order.
+void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;
   std::array<const void*, kMaxRanks> parts{};
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
-  sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype});
+  char* const to = part_ == nullptr ? own : part_ + done;
+  sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype},
+            squares_ == nullptr ? nullptr : squares_ + done / kSquaresBytes);
 }
 
 }  // namespace tessera::parallel

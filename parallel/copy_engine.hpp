@@ -102,7 +102,12 @@ class CopyEngines {
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError.
   /// Limits  R divides the count, except for an all-reduce.
-  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr);
+  /// `squares`: null, or, of a sum, a place for squares_of() partial sums of squares.
+  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr,
+                                           double* squares = nullptr);
+
+  /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
+  std::int64_t squares_of(Operation operation, const Span& span) const;
 
   /// Unmaps the other ranks' receive buffers; no transfer may follow. Before the first CopyEngines is destroyed, every
   /// rank must have closed its own and destroyed its transfers.
@@ -115,6 +120,8 @@ class CopyEngines {
 
  private:
   friend class CopyEngineTransfer;
+  std::int64_t part_bytes(Operation operation, const Span& span) const;
+
   const World& world_;
   int rank_, ranks_;
   std::int64_t slot_bytes_;  // of the receive buffer: one for each other rank
@@ -132,17 +139,18 @@ class CopyEngineTransfer {
 
  private:
   friend class CopyEngines;
-  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part);
+  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares);
   void sum(const kernels::Device& exec) const;
   void gather(cudaStream_t stream) const;
   char* slot(int sender, int receiver, const char* own) const;
-  void add(const kernels::Device& exec, const char* own, char* to, std::int64_t bytes) const;
+  void add(const kernels::Device& exec, char* own, std::int64_t done, std::int64_t bytes) const;
 
   const CopyEngines& engines_;
   Operation operation_;
   Span span_;
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
   char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
+  double* squares_;          // of a sum; null: none
   PeerArray arrays_;
 };
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -287,7 +288,22 @@ class NcclTransfer final : public Transfer {
   }
 
   void connect() override {
-    if (engines_) copies_ = engines_->make(operation_, wire_.message(), moved_part_.data);
+    if (!engines_) return;
+    void* const part = operation_ == Operation::all_reduce ? nullptr : moved_part_.data;
+    copies_ = engines_->make(operation_, wire_.message(), part, squares_);
+  }
+
+  std::optional<std::int64_t> squares() const override {
+    if (!engines_ || !sums() || comm_.size() == 1) return std::nullopt;
+    return engines_->squares_of(operation_, wire_.message());
+  }
+
+  void leave_squares(const Span& partial) override {
+    if (!squares() || copies_ || partial.dtype != Dtype::fp64 || partial.count != *squares()) {
+      throw std::logic_error(what_ + ": it leaves no squares, or not as many as '" + partial.label + "' has room for");
+    }
+    require_device_memory(what_, partial);
+    squares_ = static_cast<double*>(partial.data);
   }
 
   void start(const Device& exec) override {
@@ -388,7 +404,8 @@ class NcclTransfer final : public Transfer {
   Span part_;           // own_part()
   Span moved_part_;     // the same as it crosses the network: of a reduce-scatter in narrower numbers, in the wire
   ncclDataType_t type_;
-  std::unique_ptr<CopyEngineTransfer> copies_;                          // from connect() on, with copy engines
+  double* squares_ = nullptr;                   // where to leave partial sums of squares; null: nowhere
+  std::unique_ptr<CopyEngineTransfer> copies_;  // from connect() on, with copy engines
   Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
   Event begin_, end_, joined_;                                          // for timing
   bool was_started_ = false, was_joined_ = false;

@@ -40,25 +40,34 @@ inline Span sum_place(const std::string& what, const Span& part, const Span& who
 namespace detail {
 
 template <class Number>
-void sum_as(const kernels::Device& exec, std::span<const void* const> parts, const Span& out) {
+void sum_as(const kernels::Device& exec, std::span<const void* const> parts, const Span& out, double* squares) {
   kernels::SumParts<kernels::Device, Number> sum;
   for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
   sum.parts = static_cast<int>(parts.size());
   sum.out =
       kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
+  if (squares) {
+    const std::int64_t blocks = kernels::ceil_div(out.count, sum.kSquaresBlock);
+    sum.squares = kernels::Vector<double, kernels::Device>(squares, static_cast<std::size_t>(blocks));
+  }
   sum.launch(exec);
 }
 
 }  // namespace detail
 
-/// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them.
+/// Bytes of neighbouring sums whose squares make one partial sum.
+inline constexpr std::int64_t kSquaresBytes = kernels::SumParts<kernels::Device, float>::kSquaresBytes;
+
+/// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them. `squares`:
+/// null, or a place for the sum of squares of each kSquaresBytes of `out`.
 /// Throws  std::invalid_argument if its dtype cannot be summed.
-inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out) {
+inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out,
+                      double* squares = nullptr) {
   switch (out.dtype) {
-    case Dtype::fp64: return detail::sum_as<double>(exec, parts, out);
-    case Dtype::fp32: return detail::sum_as<float>(exec, parts, out);
-    case Dtype::bf16: return detail::sum_as<bfloat16>(exec, parts, out);
-    case Dtype::fp16: return detail::sum_as<float16>(exec, parts, out);
+    case Dtype::fp64: return detail::sum_as<double>(exec, parts, out, squares);
+    case Dtype::fp32: return detail::sum_as<float>(exec, parts, out, squares);
+    case Dtype::bf16: return detail::sum_as<bfloat16>(exec, parts, out, squares);
+    case Dtype::fp16: return detail::sum_as<float16>(exec, parts, out, squares);
     case Dtype::int32: break;
   }
   throw std::invalid_argument("sum of " + out.label + ": " + std::string(name_of(out.dtype)) + " cannot be summed");

@@ -11,7 +11,7 @@ namespace tessera::parallel {
 using Grouping = GradientOrder::Grouping;
 
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
-                       const GradientOrder& order, const Span& wire)
+                       const GradientOrder& order, const Span& wire, const NormSpans& norm)
     : collectives_(collectives),
       exec_(exec),
       start_(order.start),
@@ -34,6 +34,12 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
     bucket.wire = wire.count != 0 ? narrow : bucket.span;
   }
+  std::vector<Transfer*> sums;
+  for (const Bucket& bucket : buckets_) sums.push_back(bucket.sum.get());
+  if (!sums.empty()) squares_ = leave_squares(sums, norm.squares);
+  if (!squares_) return;
+  norm_.span = norm_.wire = norm.total;
+  norm_.sum = collectives_.make_all_reduce(norm.total, {});
 }
 
 Replicated::~Replicated() = default;
@@ -76,6 +82,7 @@ void Replicated::join_neighbours(const std::vector<Span>& gradients, const Gradi
 
 void Replicated::connect() {
   for (Bucket& bucket : buckets_) bucket.sum->connect();
+  if (norm_.sum) norm_.sum->connect();
   is_connected_ = true;
 }
 
@@ -91,14 +98,18 @@ void Replicated::gradient_ready(int param) {
   if (!is_active_) return;
   Bucket& bucket = buckets_[bucket_of_param_.at(static_cast<std::size_t>(param))];
   if (bucket.missing == 0) throw std::logic_error("gradients: one of '" + bucket.span.label + "' is ready twice");
-  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start(bucket);
+  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start_sum(bucket);
+}
+
+void Replicated::start_sum(Bucket& bucket) {
+  start(bucket);
+  last_started_ = bucket.sum.get();
 }
 
 void Replicated::start(Bucket& bucket) {
   events::report(events::CommunicationStart{operation_, bucket.span.label, bucket.wire.bytes(), events::now_s()});
   bucket.sum->start(exec_);
   bucket.is_under_way = true;
-  last_started_ = bucket.sum.get();
 }
 
 void Replicated::progress() {
@@ -114,7 +125,7 @@ void Replicated::finish() {
   const bool is_asynchronous = collectives_.is_asynchronous();
   if (start_ == GradientOrder::Start::after_backward) {
     for (Bucket& bucket : buckets_) {
-      if (bucket.missing == 0) start(bucket);
+      if (bucket.missing == 0) start_sum(bucket);
     }
   }
   for (Bucket& bucket : buckets_) {
@@ -126,17 +137,24 @@ void Replicated::finish() {
   if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
 }
 
+void Replicated::sum() {
+  if (!norm_.sum) return;
+  start(norm_);
+  join(*norm_.sum, exec_, waits_);
+}
+
 double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
   const double joined_s = last_started_->times().joined_s;  // after this, exec only waited
   double exposed_s = 0;
-  for (const Bucket& bucket : buckets_) {
-    const Transfer::Times times = bucket.sum->times();
-    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, joined_s));
+  const auto collect = [&](const Bucket& bucket, const Transfer::Times& times, double waiting_from_s) {
+    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
     report(bucket, times, waited_s);
     exposed_s += waited_s;
-  }
+  };
+  for (const Bucket& bucket : buckets_) collect(bucket, bucket.sum->times(), joined_s);
+  if (norm_.sum) collect(norm_, norm_.sum->times(), norm_.sum->times().joined_s);
   return exposed_s;
 }
 

@@ -38,15 +38,16 @@ class Replicated final : public Strategy {
  public:
   /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
   /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
-  /// kind, in which the gradients cross the network. Not collective.
+  /// kind, in which the gradients cross the network. Where transfers leave squares for the `norm`, each rank has those of
+  /// its part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
-             const GradientOrder& order, const Span& wire = {});
+             const GradientOrder& order, const Span& wire = {}, const NormSpans& norm = {});
   ~Replicated() override;
 
   void connect() override;
   bool is_connected() const override { return is_connected_; }
   void begin_step(WaitTimes* waits) override { waits_ = waits; }
-  int most_waits() const override { return static_cast<int>(buckets_.size()); }
+  int most_waits() const override { return static_cast<int>(buckets_.size()) + 1; }
   void begin(bool completes) override;
   void open(int) override {}
   void close(int) override {}
@@ -54,7 +55,8 @@ class Replicated final : public Strategy {
   void gradient_ready(int param) override;
   void progress() override;
   void finish() override;
-  void sum() override {}
+  std::optional<std::int64_t> squares() const override { return squares_; }
+  void sum() override;
   void begin_inference() override { waits_ = nullptr; }
   double collect() override;
 
@@ -72,6 +74,7 @@ class Replicated final : public Strategy {
 
   void join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order);
   void start(Bucket& bucket);
+  void start_sum(Bucket& bucket);
   void complete(Bucket& bucket);
   void report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const;
 
@@ -81,6 +84,8 @@ class Replicated final : public Strategy {
   std::string operation_;  // "all_reduce[nccl]"
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
+  std::optional<std::int64_t> squares_;
+  Bucket norm_;  // its sum is null unless transfers leave squares, which takes asynchronous collectives
   Transfer* last_started_ = nullptr;
   WaitTimes* waits_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits

@@ -89,9 +89,15 @@ void Sharded::connect() {
     replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire), &sum_, &gradient_labels_[unit],
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
-  if (options_.scalars.count > 0)
-    scalar_sum_ = {all_.make_all_reduce(options_.scalars, {}), &sum_, &options_.scalars.label,
-                   options_.scalars.bytes()};
+  if (const Span& total = options_.norm.total; total.count > 0) {
+    norm_sum_ = {all_.make_all_reduce(total, {}), &sum_, &total.label, total.bytes()};
+  }
+  // Sums of one micro-step of several, or of one group of several, are not those of the gradients.
+  if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {
+    std::vector<Transfer*> sums;
+    for (const Move& scatter : scatters_) sums.push_back(scatter.transfer.get());
+    squares_ = leave_squares(sums, options_.norm.squares);
+  }
 
   std::size_t moves = 0;
   const auto connect = [&](Move& move) {
@@ -105,7 +111,7 @@ void Sharded::connect() {
   for (std::vector<Move>* list : {&gathers_, &scatters_, &replica_sums_}) {
     for (Move& move : *list) connect(move);
   }
-  connect(scalar_sum_);
+  connect(norm_sum_);
   moved_.reserve(moves);
   under_way_.reserve(moves);
   pending_.reserve(std::max(moves, memory_.size()));
@@ -164,7 +170,7 @@ void Sharded::begin_passes(Schedule& schedule) {
   std::fill(is_gathered_.begin(), is_gathered_.end(), 0);
 }
 
-/// Gathers, at most one for each opening; a scatter for each gradient that is sent; sums over the replicas; the scalars.
+/// Gathers, at most one for each opening; a scatter for each gradient that is sent; sums over the replicas; the norm.
 int Sharded::most_waits() const {
   const std::size_t units = memory_.size(), micro_steps = static_cast<std::size_t>(options_.micro_steps);
   const std::size_t gathers = options_.shards_weights ? micro_steps * options_.openings.size() : units;
@@ -302,8 +308,8 @@ void Sharded::add_to_part(int unit, bool is_first) const {
 }
 
 void Sharded::sum() {
-  start(scalar_sum_);
-  join(scalar_sum_);
+  start(norm_sum_);
+  join(norm_sum_);
   is_in_step_ = false;
 }
 

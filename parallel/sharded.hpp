@@ -52,7 +52,7 @@ struct ShardedOptions {
   int micro_steps = 1;                  // of a step
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
   std::vector<int> unit_of_param = {};  // [parameters]
-  Span scalars = {};                    // what sum() sums; empty: nothing
+  NormSpans norm = {};                  // its total: empty, sum() sums nothing
   bool poisons = false;                 // for tests: weights that are not gathered are NaN
 
   /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
@@ -79,6 +79,7 @@ class Sharded final : public Strategy {
   void gradient_ready(int param) override;
   void progress() override;
   void finish() override;
+  std::optional<std::int64_t> squares() const override { return squares_; }
   void sum() override;
   void begin_inference() override;
   double collect() override;
@@ -151,7 +152,8 @@ class Sharded final : public Strategy {
   std::vector<Move> scatters_;                          // [units], or [micro-steps][units]: see connect()
   std::vector<Move> replica_sums_;                      // [units]
   std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
-  Move scalar_sum_;
+  Move norm_sum_;
+  std::optional<std::int64_t> squares_;
 
   std::vector<int> open_;              // [units] passes that have it open
   std::vector<char> stays_;            // [units] as its last visit

@@ -7,7 +7,7 @@
 ///       begin_gradients, gradient_ready           per unit, per parameter
 ///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
-///   sum                                           scalars over all ranks; where each has everything, it has them
+///   sum                                           scalars over all ranks; where each has all of them, it has their sums
 ///
 /// Every rank makes the same calls in the same order. Nothing allocates after connect(); if the collectives are
 /// asynchronous, nothing waits on the host, and begin_step() to sum() may be captured in a graph.
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "parallel/collective.hpp"
@@ -22,6 +23,16 @@
 #include "parallel/wait_times.hpp"
 
 namespace tessera::parallel {
+
+/// How ranks share the norm of all gradients: memory of the device, or empty.
+struct NormSpans {
+  Span total;    // 1 fp64: what sum() sums
+  Span squares;  // fp64: room for the partial sums of squares that transfers can leave
+};
+
+/// Makes `sums` leave their squares one after the other in `room`, and returns how many they are; none, unless all can.
+/// Throws  std::logic_error if there is too little room.
+std::optional<std::int64_t> leave_squares(const std::vector<Transfer*>& sums, const Span& room);
 
 class Strategy {
  public:
@@ -52,6 +63,11 @@ class Strategy {
   virtual void progress() = 0;
 
   virtual void finish() = 0;
+
+  /// The norm of all gradients. Partial sums of squares that the step's transfers have left in the span given for them,
+  /// complete after finish(): their total over all ranks is the square norm. None: nobody has squared the sums yet. The
+  /// same on every rank and in every step; call after connect().
+  virtual std::optional<std::int64_t> squares() const = 0;
 
   /// Sums the scalars that the strategy was made with, in place, over all ranks; nothing where each has everything.
   virtual void sum() = 0;

@@ -30,11 +30,12 @@ struct Storage {
   bool has_master, has_wire;
   config::Offload offload;
   std::int64_t offload_slots;
+  bool has_squares;  // transfers may leave squares of the gradients' sums
 };
 
 StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
                            const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
-  const auto [dtype, gradients, moments, has_master, has_wire, offload, offload_slots] = storage;
+  const auto [dtype, gradients, moments, has_master, has_wire, offload, offload_slots, has_squares] = storage;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto whole = Lifetime::whole_run();
   const parallel::Ownership& o = sharing.ownership;
@@ -97,8 +98,11 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   t.adamw_blocks = layout.add("adamw.blocks",
                               {max_adamw_blocks(table, sharing, offloads_optimizer), sizeof(kernels::AdamwBlock) / 4},
                               Dtype::int32, Category::workspace, whole);
-  t.norm_partial = layout.add("norm2.partial", {norm_blocks(sharing)}, Dtype::fp64, Category::workspace,
-                              {time.update(), time.update()});
+  t.has_squares = has_squares;
+  const std::int64_t squares =
+      has_squares ? max_squares(table, sharing, batch.ranks, has_wire ? Dtype::bf16 : gradients) : 0;
+  t.norm_partial = layout.add("norm2.partial", {std::max(norm_blocks(sharing), squares)}, Dtype::fp64,
+                              Category::workspace, has_squares ? backward : Lifetime{time.update(), time.update()});
   t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);
   t.grad_scale = layout.add("step.grad_scale", {1}, real, Category::workspace, whole);
   t.validation_loss = layout.add("step.validation_loss", {1}, Dtype::fp64, Category::workspace, whole);
@@ -201,6 +205,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
             .activations = {},
             .state = {},
             .sharing = share_units(settings.parallel, table, ranks)};
+  const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const Storage storage{.weights = dtype,
@@ -209,7 +214,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .has_master = settings.precision.master == config::MasterPrecision::fp32,
                         .has_wire = has_wire,
                         .offload = settings.parallel.offload,
-                        .offload_slots = settings.parallel.offload_slots};
+                        .offload_slots = settings.parallel.offload_slots,
+                        .has_squares = collectives.receive > 0};
   plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::string label = "step." + std::to_string(i);
@@ -218,7 +224,6 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   }
   plan.state.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, plan.layout);
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
-  const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
   if (ranks > 1 && collectives.nccl == 0) {
     const memory::Space space = machine.target.is_host ? memory::Space::device : memory::Space::host;

@@ -42,7 +42,8 @@ struct StateTensors {
   int chunk_slots = 0;                       // for chunks of each of them on the device
   memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
   memory::TensorId adamw_blocks;             // AdamwBlock, as int32
-  memory::TensorId norm_partial;             // [blocks] fp64
+  memory::TensorId norm_partial;             // [blocks] fp64: sums of squares
+  bool has_squares = false;                  // norm_partial has room for those that transfers leave
   memory::TensorId state;                    // optim::StepState, as fp64
   memory::TensorId grad_scale;               // one number
   memory::TensorId validation_loss;          // one number

@@ -26,6 +26,13 @@ parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::st
   return span_of(arena, id, 0, arena.layout()[id].count, label);
 }
 
+parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
+  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
+  return {.total = {"norm_squared", &state->norm_squared, 1, Dtype::fp64},
+          .squares =
+              plan.state.has_squares ? whole_span(arena, plan.state.norm_partial, "norm2.partial") : parallel::Span{}};
+}
+
 std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const config::Settings& settings,
                                                     parallel::World& world, const kernels::Device& exec,
                                                     const Arena& arena) {
@@ -39,7 +46,8 @@ std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const conf
     }
   }
   return std::make_unique<parallel::Replicated>(world.collectives(), exec, gradients, order_of(settings.parallel),
-                                                whole_span(arena, plan.state.wire, "grads.wire"));
+                                                whole_span(arena, plan.state.wire, "grads.wire"),
+                                                norm_spans(plan, arena));
 }
 
 std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::World& world, const Arena& arena) {
@@ -100,15 +108,13 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                                   std::function<void(const kernels::Device&, int)> await_update) {
   const Sharing& sharing = plan.sharing;
   if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
-  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
                                    .shards_weights = sharing.shards_weights(),
                                    .prefetch = sharing.prefetch,
                                    .micro_steps = plan.batch.micro_steps,
                                    .openings = openings_of(plan.table, {plan.shape.L, plan.options.checkpoint_blocks}),
                                    .poisons = plan.poisons_closed_units};
-  // If each rank has all gradients, it has their norm.
-  if (sharing.ownership.shards() > 1) options.scalars = {"norm_squared", &state->norm_squared, 1, Dtype::fp64};
+  if (sharing.ownership.shards() > 1) options.norm = norm_spans(plan, arena);  // else each rank has all gradients
   if (offloaded_bytes(plan) > 0) options.await_update = std::move(await_update);
   for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
   return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,

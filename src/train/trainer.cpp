@@ -139,7 +139,7 @@ void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
   hooks_->set_phase("optimizer");
   hooks_->tick(model::Timeline{plan_.shape.units()}.update());
   phase("optimizer", [&] {
-    update_->norm(exec_);
+    update_->norm(exec_, strategy_->squares());
     strategy_->sum();
     update_->apply(exec_);
   });

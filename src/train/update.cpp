@@ -10,6 +10,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/parts.hpp"
 #include "train/arrays.hpp"
 #include "train/dtypes.hpp"
 #include "train/offload.hpp"
@@ -71,8 +72,9 @@ class UpdateOf final : public Update {
     blocks_ = upload_list(blocks, arena, plan.state.adamw_blocks);
   }
 
-  void norm(const Exec& exec) override {
-    std::size_t done = 0;
+  void norm(const Exec& exec, std::optional<std::int64_t> squares) override {
+    std::size_t done = static_cast<std::size_t>(squares.value_or(0));
+    if (squares) return total(exec, done);
     for (const Range& range : owned_gradients_) {
       const std::size_t blocks = norm_blocks_of(range);
       kernels::SquareNorm<Exec, Grad>{
@@ -82,10 +84,7 @@ class UpdateOf final : public Update {
           .launch_blocks(exec);
       done += blocks;
     }
-    kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
-                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
-                                   .scale = norm_share_}
-        .launch(exec);
+    total(exec, done);
   }
 
   void apply(const Exec& exec) override {
@@ -133,6 +132,13 @@ class UpdateOf final : public Update {
 
  private:
   using BlockRange = std::pair<std::size_t, std::size_t>;
+
+  void total(const Exec& exec, std::size_t blocks) const {
+    kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, blocks)),
+                                   .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
+                                   .scale = norm_share_}
+        .launch(exec);
+  }
 
   void prepare(const Exec& exec) const {
     const config::Optimizer& o = settings_.optimizer;
@@ -239,6 +245,21 @@ std::int64_t norm_blocks(const Sharing& sharing) {
   std::size_t blocks = 0;
   for (const Range& range : owned_gradients(sharing, 0)) blocks += norm_blocks_of(range);
   return static_cast<std::int64_t>(blocks);
+}
+
+std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent) {
+  const parallel::Ownership& o = sharing.ownership;
+  const auto blocks = [&](std::int64_t count) {
+    return kernels::ceil_div(count * bytes_of(sent), parallel::kSquaresBytes);
+  };
+  std::int64_t sum = 0;
+  for (int unit = 0; sharing.is_sharded() && unit < o.units(); ++unit) sum += blocks(o.part(unit));
+  if (sharing.is_sharded()) return sum;
+  for (const model::Param& param :
+       table.params()) {  // a bucket has at least one, and a rank's part of it ends in a block
+    sum += blocks(kernels::ceil_div(param.count, std::int64_t{ranks})) + 1;
+  }
+  return sum;
 }
 
 std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded) {

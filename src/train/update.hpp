@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"
@@ -36,8 +37,9 @@ class Update {
  public:
   virtual ~Update() = default;
 
-  /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks.
-  virtual void norm(const kernels::Device& exec) = 0;
+  /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks; of
+  /// `squares`, if transfers have left so many partial sums in its place (parallel/strategy.hpp).
+  virtual void norm(const kernels::Device& exec, std::optional<std::int64_t> squares) = 0;
 
   /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A
   /// step whose gradients are not finite leaves weights and moments unchanged.
@@ -72,6 +74,8 @@ class Update {
 
 /// Upper bounds, equal on every rank, for the arrays of norm() and apply(): partial sums, blocks of AdamW.
 std::int64_t norm_blocks(const Sharing& sharing);
+/// The same of the partial sums that transfers of gradients, sent as numbers of type `sent`, can leave.
+std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent);
 std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded);
 
 /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to

@@ -218,5 +218,36 @@ TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
   EXPECT_THROW(none.launch(instance()), std::invalid_argument);
 }
 
+TYPED_TEST(SumParts, squares_of_the_rounded_sums_cost_them_no_bit) {
+  using Sum = kernels::SumParts<Device, TypeParam>;
+  const OtherInstance other;
+  constexpr auto kBlock = static_cast<std::size_t>(Sum::kSquaresBlock);
+  for (const std::size_t n : {std::size_t{1}, std::size_t{7}, kBlock, kBlock + 3, 3 * kBlock - 1}) {
+    for (const std::size_t shift : {0, 1}) {  // elements after a packet boundary
+      const Buffer<TypeParam> left(uniform(n + shift, 5)), right(uniform(n + shift, 6));
+      const Buffer<TypeParam> plain = Buffer<TypeParam>::zeros(n + shift), out = Buffer<TypeParam>::zeros(n + shift);
+      const Buffer<double> squares = Buffer<double>::zeros((n + kBlock - 1) / kBlock);
+      const auto from = [&](const Buffer<TypeParam>& to) {
+        return Sum{.part = {left.data() + shift, right.data() + shift},
+                   .parts = 2,
+                   .out = kernels::Vector<TypeParam, Device>(to.data() + shift, n)};
+      };
+      from(plain).launch(instance());
+      Sum with_squares = from(out);
+      with_squares.squares = squares.vector();
+      with_squares.launch(instance());
+      EXPECT_TRUE(same_bits(out.elements(), plain.elements())) << n << " from " << shift;
+      std::vector<double> expected(squares.size(), 0.0);
+      const std::vector<double> sums = plain.values();
+      for (std::size_t i = 0; i < n; ++i) expected[i / kBlock] += sums[i + shift] * sums[i + shift];
+      EXPECT_TRUE(all_close<double>(squares.values(), expected, {.relative = kEpsilon<double> * kBlock}));
+    }
+  }
+  Sum short_of_squares{.part = {}, .parts = 1, .out = {}};
+  const Buffer<double> one = Buffer<double>::zeros(1);
+  short_of_squares.squares = one.vector();
+  EXPECT_THROW(short_of_squares.launch(instance()), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace tessera::test

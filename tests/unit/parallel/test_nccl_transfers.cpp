@@ -121,6 +121,49 @@ TEST_P(Nccl, reduce_scatters_of_exact_numbers_are_exact) {
   expect_scattered_sums<float>(world, nccl(), ranks, world.rank(), kLongParts);
 }
 
+/// Sums of `span`, twice, that leave their squares, whose total over the ranks is that of all sums.
+template <class Scalar>
+void expect_squares(Nccl& test, Transfer& sum, const Buffer<Scalar>& buffer) {
+  const std::size_t n = buffer.size();
+  const Buffer<double> partial = Buffer<double>::zeros(static_cast<std::size_t>(*sum.squares()));
+  sum.leave_squares({"squares", partial.data(), *sum.squares(), Dtype::fp64});
+  sum.connect();
+  for (int r = 0; r < 2; ++r) {
+    buffer.upload(numbers_of_rank<Scalar>(test.world.rank(), n, r));
+    run(sum);
+    double squares = 0, expected = 0;
+    for (const double square : partial.elements()) squares += square;
+    for (const std::string& text : test.world.all_gather(std::to_string(squares))) expected += std::stod(text);
+    double exact = 0;  // integers
+    for (const Scalar value : sums_over<Scalar>(first_ranks(test.world.size()), n, r)) {
+      exact += static_cast<double>(value) * static_cast<double>(value);
+    }
+    EXPECT_EQ(expected, exact) << n << " elements of " << kScalarName<Scalar> << ", run " << r;
+  }
+}
+
+TEST_P(Nccl, sums_of_copy_engines_leave_their_squares) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  const bool makes_its_sums = !is_ring() && ranks > 1;
+  for (const std::size_t n : {std::size_t{1}, std::size_t{100'003}, std::size_t{3'000'001}}) {
+    const Buffer<float> all = Buffer<float>::zeros(n), parts = Buffer<float>::zeros(n * ranks);
+    const Buffer<bfloat16> halves = Buffer<bfloat16>::zeros(n);
+    const BarrierAtEnd barrier(world);
+    const auto reduce = nccl().make_all_reduce(span_of(all), {}), narrow = nccl().make_all_reduce(span_of(halves), {}),
+               scatter = nccl().make_reduce_scatter(span_of(parts), {});
+    for (Transfer* sum : {reduce.get(), narrow.get(), scatter.get()})
+      ASSERT_EQ(sum->squares().has_value(), makes_its_sums);
+    EXPECT_FALSE(nccl().make_all_gather(span_of(all), span_of(parts))->squares());
+    if (!makes_its_sums) {
+      EXPECT_THROW(reduce->leave_squares(span_of(parts)), std::logic_error);
+      continue;
+    }
+    expect_squares(*this, *reduce, all);
+    expect_squares(*this, *narrow, halves);
+    expect_squares(*this, *scatter, parts);
+  }
+}
+
 TEST_P(Nccl, reduce_scatters_through_a_narrower_wire) {
   const int ranks = world.size(), rank = world.rank();
   for (const std::size_t part : kParts) {

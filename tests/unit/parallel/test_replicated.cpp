@@ -74,6 +74,46 @@ void run_all(Replicated& queue, std::size_t spans) {
   queue.finish();
 }
 
+/// Notes the place that it is given for its squares; does nothing else.
+class Squared final : public Transfer {
+ public:
+  explicit Squared(std::optional<std::int64_t> squares) : squares_(squares) {}
+  std::optional<std::int64_t> squares() const override { return squares_; }
+  void leave_squares(const Span& partial) override { place = partial; }
+  void start(const kernels::Device&) override {}
+  bool test() override { return true; }
+  void join(const kernels::Device&) override {}
+  Times times() override { return {}; }
+
+  Span place;
+
+ private:
+  std::optional<std::int64_t> squares_;
+};
+
+TEST(Squares, have_their_places_one_after_the_other) {
+  std::vector<double> room(10);
+  const Span span{"room", room.data(), 10, Dtype::fp64};
+  Squared first(3), second(0), third(7);
+  EXPECT_EQ(leave_squares({&first, &second, &third}, span), 10);
+  EXPECT_EQ(first.place.data, room.data());
+  EXPECT_EQ(first.place.count, 3);
+  EXPECT_EQ(second.place.count, 0);
+  EXPECT_EQ(third.place.data, room.data() + 3);
+  EXPECT_EQ(third.place.count, 7);
+}
+
+TEST(Squares, are_left_by_all_sums_or_by_none_and_within_their_room) {
+  std::vector<double> room(10);
+  const Span span{"room", room.data(), 10, Dtype::fp64};
+  Squared some(3), none(std::nullopt), too_many(8);
+  EXPECT_EQ(leave_squares({&some, &none}, span), std::nullopt);
+  EXPECT_EQ(some.place.data, nullptr);
+  EXPECT_EQ(leave_squares({&some}, {}), std::nullopt);
+  EXPECT_THROW(leave_squares({&some, &too_many}, span), std::logic_error);
+  EXPECT_EQ(some.place.data, nullptr);
+}
+
 TEST(Replicated, joins_neighbours_until_a_bucket_has_its_bytes) {
   TestWorld world;
   Gradients g({10, 20, 30, 5, 1000, 1}, 0);
