@@ -97,12 +97,12 @@ class CopyEngines {
 
   /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
   /// whole. `part` is this rank's: what an all-gather takes, outside the whole or at its own place in it; where a
-  /// reduce-scatter leaves its sum, outside the span or, if null, at its own place in it. Collective.
+  /// reduce-scatter leaves its sum, outside the span or, if null, at its own place in it. `squares`: null, or, of a sum,
+  /// a place for squares_of() partial sums of squares. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError.
   /// Limits  R divides the count, except for an all-reduce.
-  /// `squares`: null, or, of a sum, a place for squares_of() partial sums of squares.
   std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr,
                                            double* squares = nullptr);
 

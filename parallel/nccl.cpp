@@ -2,30 +2,22 @@
 
 #include <nccl.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "kernels/core/events.hpp"
-#include "kernels/core/out_of_memory.hpp"
 #include "kernels/cuda/event.hpp"
 #include "kernels/cuda/stream.hpp"
 #include "parallel/copy_engine.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/nccl_communicator.hpp"
 #include "parallel/parts.hpp"
-#include "parallel/stream_log.hpp"
 #include "parallel/wire.hpp"
 #include "parallel/world.hpp"
 
@@ -34,7 +26,6 @@ namespace {
 
 using kernels::Device;
 using kernels::cuda::Event;
-using kernels::cuda::Stream;
 
 /// How NCCL sums the elements of `message`, for the transfer `what`.
 ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
@@ -51,216 +42,6 @@ ncclDataType_t summed_type_of(const std::string& what, const Span& message) {
 void require_device_memory(const std::string& what, const Span& span) {
   if (span.count == 0 || is_device_memory(span.data)) return;
   throw std::invalid_argument(what + ": its memory is not the device's");
-}
-
-/// Throws unless `result` is success: MemoryError if NCCL found no memory, else a Fault, with `advice`.
-template <class Fault>
-void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* advice) {
-  if (result == ncclSuccess) return;
-  const std::string text = std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm) + ")";
-  if (tells_of_no_memory(text)) {
-    throw MemoryError(text +
-                      ": NCCL has run out of memory; nvidia-smi shows what uses the GPU's, and smaller batches "
-                      "or models leave more");
-  }
-  throw Fault(text + advice);
-}
-
-class Communicator;
-
-/// Communicators that are abandoned together: that of all ranks, and those split off it. The watchdog queries them from
-/// its own thread while the main thread makes and destroys them.
-class Family {
- public:
-  void add(Communicator& member);
-  void remove(Communicator& member);
-  void use(CopyEngines* engines);  // null: none
-
-  /// The fault of the first member that has one; empty: none.
-  std::string fault();
-
-  void abandon();
-  bool was_abandoned() const { return was_abandoned_; }
-
- private:
-  // A thread that holds it may hang in NCCL, so neither fault() nor abandon() waits for long.
-  using Lock = std::unique_lock<std::timed_mutex>;
-  static constexpr std::chrono::seconds kPatience{1};
-
-  std::timed_mutex mutex_;
-  std::vector<Communicator*> members_;
-  CopyEngines* engines_ = nullptr;
-  std::atomic<bool> was_abandoned_ = false;
-};
-
-/// Ranks that NCCL has joined, and their stream.
-class Communicator {
- public:
-  /// Of all ranks. `priority`: of the stream.
-  Communicator(const World& world, int priority)
-      : Communicator(connect(world), std::make_shared<Family>(), world.recorder(), priority) {}
-
-  /// Of those ranks of `all` that give the same `group`. Collective in `all`.
-  Communicator(Communicator& all, int group, int priority)
-      : Communicator(all.split(group), all.family_, all.log_.recorder(), priority) {}
-
-  ~Communicator() {
-    const bool is_orderly = !is_leaving();
-    family_->remove(*this);
-    if (!is_orderly) abandon();
-    if (abort_.joinable()) {
-      abort_.join();
-    } else {
-      cudaStreamSynchronize(stream_);
-      ncclCommDestroy(comm_);
-    }
-  }
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
-
-  ncclComm_t get() const { return comm_; }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  cudaStream_t stream() const { return stream_; }
-  const Device& instance() const { return compute_; }  // the same stream, for kernels of ours
-  Family& family() const { return *family_; }
-  StreamLog& log() { return log_; }
-
-  /// For calls between connected ranks, where a failure means a lost rank or network.
-  void check(ncclResult_t result, const char* call) const {
-    parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
-  }
-
-  /// Whether an orderly shutdown would wait for ranks that are lost or leave: a fault of one member is one of all.
-  bool is_leaving() const {
-    if (!family_->fault().empty()) family_->abandon();
-    return std::uncaught_exceptions() > 0 || family_->was_abandoned();
-  }
-
-  /// Running kernels end at once. The call itself returns only when the last graph that contains NCCL kernels has been
-  /// destroyed, which may be much later: hence the thread. Only for one thread at a time, as is own_fault().
-  void abandon() {
-    if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
-  }
-
-  std::string own_fault() const {
-    ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) {
-      return "";
-    }
-    return std::string("NCCL reports: ") + ncclGetErrorString(state) + " (" + ncclGetLastError(comm_) + ")";
-  }
-
-  /// The host waits for what has been enqueued on the stream.
-  void drain() const {
-    CUDA_CHECK(cudaEventRecord(drained_, stream_));
-    wait_for(drained_);
-  }
-
-  /// When a timing event happened, on the clock of events::now_s().
-  double seconds_at(const Event& event) {
-    if (events::now_s() - reference_s_ > 10) {  // differences are floats of milliseconds: keep them short
-      CUDA_CHECK(cudaEventRecord(reference_, clock_stream_));
-      CUDA_CHECK(cudaEventSynchronize(reference_));
-      reference_s_ = events::now_s();
-    }
-    return reference_s_ + 1e-3 * static_cast<double>(event.milliseconds_since(reference_));
-  }
-
- private:
-  Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder, int priority)
-      : stream_(priority),
-        clock_stream_(0),
-        compute_(stream_),
-        log_(recorder, stream_),
-        comm_(comm),
-        family_(std::move(family)) {
-    check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
-    check(ncclCommCount(comm_, &size_), "ncclCommCount");
-    family_->add(*this);
-  }
-
-  static void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
-    parallel::check<EnvironmentError>(result, call, comm,
-                                      ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" does without NCCL");
-  }
-
-  static ncclComm_t connect(const World& world) {
-    ncclUniqueId id{};
-    if (world.rank() == 0) check_connection(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-    const std::string text = world.broadcast(std::string(id.internal, sizeof id.internal));
-    std::memcpy(id.internal, text.data(), sizeof id.internal);
-    ncclComm_t comm = nullptr;
-    check_connection(ncclCommInitRank(&comm, world.size(), id, world.rank()), "ncclCommInitRank", nullptr);
-    return comm;
-  }
-
-  ncclComm_t split(int group) const {
-    if (group < 0) throw std::invalid_argument("nccl: a group of ranks is 0 or above, not " + std::to_string(group));
-    drain();  // NCCL may wait for the ranks, and they for what is under way
-    ncclComm_t comm = nullptr;
-    check_connection(ncclCommSplit(comm_, group, rank_, &comm, nullptr), "ncclCommSplit", comm_);
-    return comm;
-  }
-
-  /// The host waits for an event or a fault.
-  void wait_for(const Event& event) const {
-    using namespace std::chrono;
-    const auto start = steady_clock::now();
-    auto asked = start;
-    while (!event.has_happened()) {
-      const auto now = steady_clock::now();
-      if (now - asked > milliseconds(20)) {
-        asked = now;
-        if (const std::string text = family_->fault(); !text.empty()) {
-          throw LossError(text + "; resume from the last checkpoint (--resume auto)");
-        }
-      }
-      if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
-    }
-  }
-
-  Stream stream_, clock_stream_;  // the second never waits: an event recorded there happens at once
-  Device compute_;
-  StreamLog log_;
-  Event drained_{cudaEventDisableTiming}, reference_;
-  double reference_s_ = -1e9;
-  ncclComm_t comm_;
-  int rank_ = 0, size_ = 1;
-  std::shared_ptr<Family> family_;
-  std::thread abort_;
-};
-
-void Family::add(Communicator& member) {
-  const std::lock_guard lock(mutex_);
-  members_.push_back(&member);
-}
-
-void Family::remove(Communicator& member) {
-  const std::lock_guard lock(mutex_);
-  std::erase(members_, &member);
-}
-
-void Family::use(CopyEngines* engines) {
-  const std::lock_guard lock(mutex_);
-  engines_ = engines;
-}
-
-std::string Family::fault() {
-  const Lock lock(mutex_, kPatience);
-  if (!lock || was_abandoned_) return "";
-  for (const Communicator* member : members_) {
-    if (const std::string text = member->own_fault(); !text.empty()) return text;
-  }
-  return "";
-}
-
-void Family::abandon() {
-  was_abandoned_ = true;
-  const Lock lock(mutex_, kPatience);
-  if (!lock) return;
-  if (engines_) engines_->abandon();
-  for (Communicator* member : members_) member->abandon();
 }
 
 /// What is transferred.

@@ -39,13 +39,13 @@ ROOMS = {
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/nccl.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_barrier.", "parallel/stream_log.",
+              "parallel/nccl.", "parallel/nccl_communicator.", "parallel/device.", "parallel/copy_engine.", "parallel/stream_barrier.", "parallel/stream_log.",
               "src/train/graph."]
 
 # (what, pattern, homes): in C++ code the word occurs only under these paths.
 VENDORS = [
     ("MPI", r"#include\s*<mpi\.h>|\bMPI_[A-Z]\w+", ["parallel/", "src/main.cpp", "tests/support/"]),
-    ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/nccl."]),
+    ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/nccl.", "parallel/nccl_communicator."]),
     ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5.", "src/io/h5_calls."]),
     ("toml++", r"#include\s*<toml\+\+/", ["src/config/"]),
     ("CLI11", r"#include\s*<CLI/", ["src/config/"]),
