@@ -199,7 +199,7 @@ void expect_gathered_parts(CopyEngine& test, std::size_t shift, bool is_in_place
     const Buffer<Element> whole(std::vector<Element>(shift + n, Element(1.0f)));
     const Buffer<Element> outside = Buffer<Element>::zeros(part);
     const BarrierAtEnd barrier(test.world);
-    const Element* const from = is_in_place ? whole.data() + shift + rank * part : outside.data();
+    Element* const from = is_in_place ? whole.data() + shift + rank * part : outside.data();
     const auto transfer = test.engines.make(
         Operation::all_gather, {"values", whole.data() + shift, static_cast<std::int64_t>(n), kDtype<Element>}, from);
     for (int run = 0; run < 2; ++run) {
