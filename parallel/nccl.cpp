@@ -89,8 +89,10 @@ class NcclTransfer final : public Transfer {
 
   void start(const Device& exec) override {
     if (engines_ && !copies_) throw std::logic_error(what_ + ": connect it before the first start");
-    CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
-    CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
+    if (exec.cuda_stream() != comm_.stream()) {
+      CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
+      CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
+    }
     begin_.stamp(comm_.stream());
     comm_.log().start(begin_, name_, wire_.message().bytes());
     wire_.narrow(comm_.instance());
@@ -116,7 +118,7 @@ class NcclTransfer final : public Transfer {
   void join(const Device& exec) override {
     if (!was_started_) return;
     joined_.stamp(exec.cuda_stream());
-    CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done_, 0));
+    if (exec.cuda_stream() != comm_.stream()) CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done_, 0));
     was_joined_ = true;
   }
 
