@@ -16,15 +16,11 @@
 
 namespace tessera::kernels {
 
-/// Which of several launches that are ready gets the multiprocessors first: that of an instance whose stream is raised,
-/// before those of other instances, Kokkos' own included.
-enum class StreamPriority { lowest, raised };
-
 /// An instance whose work runs concurrently with that of others.
 template <class Exec>
 class SideStream {
  public:
-  explicit SideStream(StreamPriority priority = StreamPriority::lowest);
+  SideStream();
   ~SideStream();
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
