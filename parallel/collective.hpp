@@ -46,7 +46,7 @@ class Transfer {
   /// total over the ranks is that of the whole message. None: the transfer does not make its sums itself.
   virtual std::optional<std::int64_t> squares() const { return std::nullopt; }
 
-  /// `partial`: [squares()] fp64, in the memory of the span. Before connect().
+  /// `partial`: [squares()] fp64, in memory of the same kind as the span. Before connect().
   virtual void leave_squares(const Span& partial) {
     throw std::logic_error("transfer: it leaves no squares for " + partial.label);
   }
@@ -106,8 +106,8 @@ class Collectives {
   virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) = 0;
 
   /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to
-  /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are left
-  /// undefined.
+  /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are
+  /// left undefined.
   virtual std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) = 0;
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) {
     return make_reduce_scatter(span, wire, {});

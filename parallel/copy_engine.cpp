@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <span>
 
 #include "kernels/core/out_of_memory.hpp"
@@ -112,9 +113,10 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   }
 }
 
+/// While an exception unwinds, other ranks may have the receive buffer mapped still: it stays until the process ends.
 CopyEngines::~CopyEngines() {
   close();
-  if (memory_) Kokkos::kokkos_free<Device::memory_space>(memory_);
+  if (memory_ && std::uncaught_exceptions() == 0) Kokkos::kokkos_free<Device::memory_space>(memory_);
 }
 
 std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) const {
@@ -204,8 +206,8 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// Sums a piece of this rank's part, `done` bytes after its begin: its own values and, from the receive buffer, those of
-/// the others, in rank order.
+/// Sums a piece of this rank's part, `done` bytes after its begin: its own values and, from the receive buffer, those
+/// of the others, in rank order.
 void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;

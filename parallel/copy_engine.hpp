@@ -97,8 +97,8 @@ class CopyEngines {
 
   /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
   /// whole. `part` is this rank's: what an all-gather takes, outside the whole or at its own place in it; where a
-  /// reduce-scatter leaves its sum, outside the span or, if null, at its own place in it. `squares`: null, or, of a sum,
-  /// a place for squares_of() partial sums of squares. Collective.
+  /// reduce-scatter leaves its sum, outside the span or at its own place in it, which null means, too. `squares`: null,
+  /// or, of a sum, a place for squares_of() partial sums of squares. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError.

@@ -1,11 +1,11 @@
 /// Transfers between NVIDIA GPUs through NCCL, one rank per GPU.
 ///
 /// One communicator, whose unique id is broadcast over MPI, and one communication stream. With NCCL's ring it has the
-/// highest priority, so that the few blocks that move bytes are scheduled beside the backward pass. With copy engines it
-/// has the lowest: their sums then fill the ends of the products' launches instead of delaying them. A transfer forks off the compute stream by one event and joins it by
-/// another; the host only enqueues, and a capture of the compute stream includes the communication stream. Elements
-/// that cross the network in bf16 are rounded and widened on the communication stream, too; a reduce-scatter widens
-/// only this rank's part.
+/// highest priority, so that the few blocks that move bytes are scheduled beside the backward pass. With copy engines
+/// it has the lowest: their sums then wait for the end of a launch instead of delaying the products in its middle.
+/// A transfer forks off the compute stream by one event and joins it by another; the host only enqueues, and a capture
+/// of the compute stream includes the communication stream. Elements that cross the network in bf16 are rounded and
+/// widened on the communication stream, too; a reduce-scatter widens only this rank's part.
 ///
 /// If the ranks share a host and can access each other's memory, copy engines do the transfers
 /// (parallel/copy_engine.hpp), and NCCL only broadcasts and detects lost ranks; otherwise NCCL's ring does them.

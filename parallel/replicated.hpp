@@ -38,8 +38,8 @@ class Replicated final : public Strategy {
  public:
   /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
   /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
-  /// kind, in which the gradients cross the network. Where transfers leave squares for the `norm`, each rank has those of
-  /// its part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
+  /// kind, in which the gradients cross the network. Where transfers leave squares for the `norm`, each rank has those
+  /// of its part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
              const GradientOrder& order, const Span& wire = {}, const NormSpans& norm = {});
   ~Replicated() override;

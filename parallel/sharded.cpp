@@ -41,6 +41,11 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
       !(is_alone_ && std::all_of(memory_.begin(), memory_.end(), is_on_host))) {
     throw std::invalid_argument("sharded: sharded weights require sharded gradients");
   }
+  for (int unit = 0; unit < ownership_.units(); ++unit) {
+    if (!options_.shards_gradients && !keeps_part_in_place(unit)) {
+      throw std::invalid_argument("sharded: gradients that are kept whole hold this rank's part");
+    }
+  }
   params_.resize(units);
   for (const int unit : options_.unit_of_param) ++params_.at(static_cast<std::size_t>(unit));
   open_.resize(units);

@@ -7,7 +7,7 @@
 ///       begin_gradients, gradient_ready           per unit, per parameter
 ///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
-///   sum                                           scalars over all ranks; where each has all of them, it has their sums
+///   sum                                           the norm over all ranks, unless each has all gradients
 ///
 /// Every rank makes the same calls in the same order. Nothing allocates after connect(); if the collectives are
 /// asynchronous, nothing waits on the host, and begin_step() to sum() may be captured in a graph.
@@ -64,12 +64,12 @@ class Strategy {
 
   virtual void finish() = 0;
 
-  /// The norm of all gradients. Partial sums of squares that the step's transfers have left in the span given for them,
-  /// complete after finish(): their total over all ranks is the square norm. None: nobody has squared the sums yet. The
-  /// same on every rank and in every step; call after connect().
+  /// How many partial sums of squares the step's transfers have left, after finish(), in the span given for them: their
+  /// total over all ranks is the square norm of all gradients. None: nobody has squared the sums. The same in every
+  /// step, and none on every rank or on no rank; call after connect().
   virtual std::optional<std::int64_t> squares() const = 0;
 
-  /// Sums the scalars that the strategy was made with, in place, over all ranks; nothing where each has everything.
+  /// Sums the norm's total over all ranks, in place; nothing where each has it.
   virtual void sum() = 0;
 
   /// Passes outside of steps follow; they open each unit once, in order, and write no gradients.

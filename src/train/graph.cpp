@@ -116,7 +116,7 @@ void chain(cudaGraph_t) { throw std::runtime_error("the build's CUDA is older th
 
   #endif
 
-/// Kernels keep the priority of the stream they were recorded on: communication goes first, as without a graph.
+/// Kernels keep the priority of the stream they were recorded on, as without a graph.
 cudaGraphExec_t instantiated(cudaGraph_t graph) {
   cudaGraphExec_t executable = nullptr;
   check(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority), "CUDA graph: instantiating");

@@ -253,6 +253,13 @@ double step_flop(const Plan& plan) {
   return tokens * (6 * multiplied + 6.0 * static_cast<double>(s.L * s.C * s.T));
 }
 
+bool leaves_squares(const Plan& plan) {
+  const Sharing& sharing = plan.sharing;
+  if (!plan.state.has_squares) return false;
+  if (sharing.ownership.shards() == 1) return !sharing.is_sharded();
+  return plan.batch.micro_steps == 1 || !sharing.shards_gradients();
+}
+
 std::int64_t offloaded_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
   for (const StagedArray& array : plan.state.staged) bytes += plan.layout[array.home].bytes;

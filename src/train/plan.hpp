@@ -87,6 +87,9 @@ struct CollectivesBytes {
 };
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
 
+/// Whether the transfers of gradients leave their squares, so that the norm reads no gradient (Strategy::squares).
+bool leaves_squares(const Plan& plan);
+
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
 

@@ -105,7 +105,8 @@ StepWork step_work(const Plan& plan) {
   const StateTensors& t = plan.state;
   const double updated =
       width_of(plan, t.params) + width_of(plan, t.master) + width_of(plan, t.m) + width_of(plan, t.v);
-  work.optimizer_bytes = real(plan.sharing.ownership.owned_count()) * (2 * updated + 2 * width_of(plan, t.grads));
+  const double reads = leaves_squares(plan) ? 1 : 2;  // of each gradient
+  work.optimizer_bytes = real(plan.sharing.ownership.owned_count()) * (2 * updated + reads * width_of(plan, t.grads));
   return work;
 }
 

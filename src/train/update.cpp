@@ -255,8 +255,8 @@ std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing,
   std::int64_t sum = 0;
   for (int unit = 0; sharing.is_sharded() && unit < o.units(); ++unit) sum += blocks(o.part(unit));
   if (sharing.is_sharded()) return sum;
-  for (const model::Param& param :
-       table.params()) {  // a bucket has at least one, and a rank's part of it ends in a block
+  // A bucket has at least one tensor, and a rank's part of a bucket ends inside a block.
+  for (const model::Param& param : table.params()) {
     sum += blocks(kernels::ceil_div(param.count, std::int64_t{ranks})) + 1;
   }
   return sum;

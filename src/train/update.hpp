@@ -37,8 +37,9 @@ class Update {
  public:
   virtual ~Update() = default;
 
-  /// Enqueues the sum of squares of the gradients that this rank owns, after they have been summed over the ranks; of
-  /// `squares`, if transfers have left so many partial sums in its place (parallel/strategy.hpp).
+  /// Enqueues this rank's share of the square norm of all gradients, which are sums over the ranks by then: a pass over
+  /// those that it owns, or the total of the first `squares` partial sums of norm2.partial, where transfers have left
+  /// them (Strategy::squares).
   virtual void norm(const kernels::Device& exec, std::optional<std::int64_t> squares) = 0;
 
   /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A

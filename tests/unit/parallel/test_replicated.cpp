@@ -114,6 +114,103 @@ TEST(Squares, are_left_by_all_sums_or_by_none_and_within_their_room) {
   EXPECT_EQ(some.place.data, nullptr);
 }
 
+/// An all-reduce in host memory that also leaves the squares of this rank's share of its sums, as one partial sum.
+class SquaringSum final : public Transfer {
+ public:
+  SquaringSum(std::unique_ptr<Transfer> sum, const Span& span, int rank, int ranks)
+      : sum_(std::move(sum)), span_(span), first_(span.count * rank / ranks), last_(span.count * (rank + 1) / ranks) {}
+  void connect() override { sum_->connect(); }
+  std::optional<std::int64_t> squares() const override { return 1; }
+  void leave_squares(const Span& partial) override { partial_ = static_cast<double*>(partial.data); }
+  void start(const kernels::Device& exec) override { sum_->start(exec); }
+  bool test() override {
+    const bool is_complete = sum_->test();
+    if (is_complete) square();
+    return is_complete;
+  }
+  void join(const kernels::Device& exec) override {
+    sum_->join(exec);
+    square();
+  }
+  Times times() override { return sum_->times(); }
+
+ private:
+  void square() {
+    if (!partial_) return;
+    *partial_ = 0;
+    for (std::int64_t i = first_; i < last_; ++i) *partial_ += std::pow(static_cast<float*>(span_.data)[i], 2);
+  }
+
+  std::unique_ptr<Transfer> sum_;
+  Span span_;
+  std::int64_t first_, last_;
+  double* partial_ = nullptr;
+};
+
+/// Collectives of all ranks whose all-reduces leave squares.
+class Squaring final : public Collectives {
+ public:
+  explicit Squaring(Collectives& all) : all_(all) {}
+  std::string name() const override { return all_.name(); }
+  std::string description() const override { return all_.description(); }
+  bool is_asynchronous() const override { return all_.is_asynchronous(); }
+  int rank() const override { return all_.rank(); }
+  int size() const override { return all_.size(); }
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
+    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire), span, rank(), size());
+  }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
+    return all_.make_reduce_scatter(span, wire, part);
+  }
+  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
+    return all_.make_all_gather(part, whole);
+  }
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) override { return all_.make_broadcast(span); }
+  std::unique_ptr<Collectives> make_group(int group) override { return all_.make_group(group); }
+  void broadcast(const Span& span) override { all_.broadcast(span); }
+  std::string fault() override { return all_.fault(); }
+  void abandon() override { all_.abandon(); }
+
+ private:
+  Collectives& all_;
+};
+
+TEST(Squares, of_all_ranks_make_the_norm_of_all_gradients) {
+  if constexpr (!kernels::kIsHost<kernels::Device>) GTEST_SKIP() << "the squares are made on the host";
+  TestWorld world;
+  Squaring squaring(world.collectives());
+  const std::vector<std::int64_t> counts = {1000, 1, 70000, 64, 7};
+  for (const std::int64_t bucket_bytes : {std::int64_t{0}, std::int64_t{5000}, std::int64_t{1} << 40}) {
+    Gradients g(counts, world.rank());
+    double total = 0;
+    std::vector<double> room(counts.size());
+    const NormSpans norm{{"norm", &total, 1, Dtype::fp64}, {"room", room.data(), std::ssize(room), Dtype::fp64}};
+    Replicated queue(squaring, {}, g.spans, buckets_of(bucket_bytes), {}, norm);
+    queue.connect();
+    ASSERT_EQ(queue.squares(), static_cast<std::int64_t>(queue.buckets()));
+    run_all(queue, counts.size());
+    total = std::accumulate(room.begin(), room.begin() + *queue.squares(), 0.0);
+    queue.sum();
+    double expected = 0;  // of integers, exact
+    for (const float sum : g.sums(world.size())) expected += std::pow(sum, 2);
+    EXPECT_EQ(total, expected);
+  }
+}
+
+TEST(Squares, that_no_transfer_leaves_make_no_sum_of_the_norm) {
+  TestWorld world;
+  Gradients g({100, 7}, world.rank());
+  double total = 5;
+  std::vector<double> room(2);
+  Replicated queue(world.collectives(), {}, g.spans, buckets_of(0), {},
+                   {{"norm", &total, 1, Dtype::fp64}, {"room", room.data(), 2, Dtype::fp64}});
+  queue.connect();
+  EXPECT_EQ(queue.squares(), std::nullopt);
+  run_all(queue, 2);
+  queue.sum();
+  EXPECT_EQ(total, 5);
+}
+
 TEST(Replicated, joins_neighbours_until_a_bucket_has_its_bytes) {
   TestWorld world;
   Gradients g({10, 20, 30, 5, 1000, 1}, 0);
