@@ -8,6 +8,8 @@
 #include "errors.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
+#include "parallel/replicated.hpp"
+#include "train/strategy.hpp"
 #include "unit/train/decks.hpp"
 
 namespace tessera::train {
@@ -288,6 +290,85 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
     const std::int64_t bytes = plan_training(deck, Dtype::bf16, 1, kH200).layout.total_bytes();
     EXPECT_EQ(bytes, row.bytes) << row.size;
     EXPECT_NEAR(static_cast<double>(bytes) / (1 << 30), row.gib, 0.05 + 0.002 * row.gib) << row.size;
+  }
+}
+
+/// Collectives of `size` ranks, seen by one of them, whose sums leave squares as copy engines' do: parts of equal bytes,
+/// rounded up to 256, and a partial sum for each 16 KiB of this rank's.
+class Engines final : public parallel::Collectives {
+ public:
+  Engines(int rank, int size) : rank_(rank), size_(size) {}
+  std::string name() const override { return "engines"; }
+  std::string description() const override { return name(); }
+  bool is_asynchronous() const override { return true; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire) override {
+    const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
+    const std::int64_t part = ((bytes + size_ - 1) / size_ + 255) / 256 * 256;
+    const std::int64_t own = std::clamp(bytes - rank_ * part, std::int64_t{0}, part);
+    return std::make_unique<Sum>((own + 16383) / 16384);
+  }
+  std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span&, const parallel::Span&,
+                                                          const parallel::Span&) override {
+    return nullptr;
+  }
+  std::unique_ptr<parallel::Transfer> make_all_gather(const parallel::Span&, const parallel::Span&) override {
+    return nullptr;
+  }
+  std::unique_ptr<parallel::Transfer> make_broadcast(const parallel::Span&) override { return nullptr; }
+  std::unique_ptr<parallel::Collectives> make_group(int) override { return nullptr; }
+  void broadcast(const parallel::Span&) override {}
+  std::string fault() override { return ""; }
+  void abandon() override {}
+
+ private:
+  struct Sum final : parallel::Transfer {
+    explicit Sum(std::int64_t count) : count(count) {}
+    std::optional<std::int64_t> squares() const override { return count; }
+    void leave_squares(const parallel::Span&) override {}
+    void start(const kernels::Device&) override {}
+    bool test() override { return true; }
+    void join(const kernels::Device&) override {}
+    Times times() override { return {}; }
+    std::int64_t count;
+  };
+  int rank_, size_;
+};
+
+TEST(PlanDevice, norm_has_room_for_the_squares_that_transfers_leave_in_every_order) {
+  using enum config::GradientSync;
+  for (const int ranks : {2, 3, 5, 8, 16}) {
+    for (const auto order : {per_parameter, flat, overlap, bucket}) {
+      for (const auto& [gradients, reduce] : {std::pair{config::GradientPrecision::fp32, config::ReducePrecision::fp32},
+                                              {config::GradientPrecision::fp32, config::ReducePrecision::bf16},
+                                              {config::GradientPrecision::bf16, config::ReducePrecision::bf16}}) {
+        config::Settings deck = test::gpu_deck("small");
+        deck.train.batch_size = ranks;
+        deck.parallel.gradient_sync = order;
+        deck.parallel.bucket_mbyte = 3;
+        deck.precision.gradients = gradients;
+        deck.precision.reduce = reduce;
+        const Plan plan = plan_training(deck, Dtype::bf16, ranks, kH200);
+        ASSERT_TRUE(leaves_squares(plan));
+        const Dtype kept = plan.layout[plan.state.grads].dtype;
+        const parallel::Span wire = plan.state.wire == memory::kAbsent
+                                        ? parallel::Span{}
+                                        : parallel::Span{"wire", nullptr, plan.table.flat_count(), Dtype::bf16};
+        const parallel::Span room{"room", nullptr, plan.layout[plan.state.norm_partial].count, Dtype::fp64};
+        std::vector<parallel::Span> spans;
+        char* address = nullptr;  // never followed
+        for (const memory::Part& part : model::parts_of(plan.table, "grad.")) {
+          spans.push_back({part.label, address, part.count, kept});
+          address += spans.back().bytes();
+        }
+        for (int rank = 0; rank < ranks; ++rank) {
+          Engines engines(rank, ranks);
+          const parallel::Replicated strategy(engines, {}, spans, order_of(deck.parallel), wire, {room, room});
+          EXPECT_GT(strategy.squares().value_or(-1), 0) << ranks << " ranks, order " << static_cast<int>(order);
+        }
+      }
+    }
   }
 }
 
