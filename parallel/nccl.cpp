@@ -69,9 +69,7 @@ class NcclTransfer final : public Transfer {
   }
 
   void connect() override {
-    if (!engines_) return;
-    void* const part = operation_ == Operation::all_reduce ? nullptr : moved_part_.data;
-    copies_ = engines_->make(operation_, wire_.message(), part, squares_);
+    if (engines_) copies_ = engines_->make(operation_, wire_.message(), moved_part_.data, squares_);
   }
 
   std::optional<std::int64_t> squares() const override {
@@ -131,7 +129,7 @@ class NcclTransfer final : public Transfer {
  private:
   bool sums() const { return operation_ == Operation::all_reduce || operation_ == Operation::reduce_scatter; }
 
-  /// What this rank gives to an all-gather, or where its part of a reduce-scatter ends; of others, all.
+  /// What this rank gives to an all-gather, or where its part of a reduce-scatter ends; of others, nothing.
   Span own_part(const Message& message) const {
     switch (operation_) {
       case Operation::all_gather: return message.part;
@@ -139,7 +137,7 @@ class NcclTransfer final : public Transfer {
       case Operation::all_reduce:
       case Operation::broadcast: break;
     }
-    return wire_.message();
+    return {};
   }
 
   /// This rank's place among the parts of `whole`.
@@ -147,10 +145,7 @@ class NcclTransfer final : public Transfer {
 
   void require_part_of(const Span& whole) const {
     require_part(what_, part_, whole, comm_.size());
-    const auto begin = reinterpret_cast<std::uintptr_t>(part_.data),
-               place = reinterpret_cast<std::uintptr_t>(whole.data);
-    const bool is_outside = begin + part_.bytes() <= place || place + whole.bytes() <= begin;
-    if (!is_outside && part_.data != place_in(whole).data) {
+    if (overlap(part_, whole) && part_.data != place_in(whole).data) {
       throw std::invalid_argument(what_ + ": its part lies inside the whole, but not at its own place");
     }
   }

@@ -24,16 +24,18 @@ inline void require_part(const std::string& what, const Span& part, const Span& 
   throw std::invalid_argument(what + ": its part must be one of " + std::to_string(ranks) + " equal ones of the whole");
 }
 
+inline bool overlap(const Span& one, const Span& other) {
+  const auto first = reinterpret_cast<std::uintptr_t>(one.data), second = reinterpret_cast<std::uintptr_t>(other.data);
+  return first + one.bytes() > second && second + other.bytes() > first;
+}
+
 /// Where a reduce-scatter of `whole` leaves the sum of this rank's part: `part`, or its own place if that is empty.
 /// Throws  std::invalid_argument if `part` is not like a part of `whole`, or overlaps it.
 inline Span sum_place(const std::string& what, const Span& part, const Span& whole, int rank, int ranks) {
   const std::int64_t count = part_count(what, whole, ranks);
   if (part.count == 0) return whole.part(rank * count, count);
   require_part(what, part, whole, ranks);
-  const auto first = reinterpret_cast<std::uintptr_t>(part.data), begin = reinterpret_cast<std::uintptr_t>(whole.data);
-  if (first + part.bytes() > begin && begin + whole.bytes() > first) {
-    throw std::invalid_argument(what + ": its sum must lie outside the whole");
-  }
+  if (overlap(part, whole)) throw std::invalid_argument(what + ": its sum must lie outside the whole");
   return part;
 }
 

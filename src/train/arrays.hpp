@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
@@ -29,16 +30,11 @@ kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Pl
   return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? plan.state.params : plan.state.master);
 }
 
-/// What follows, without types: Kokkos' copies are compiled once instead of for each type of element.
-void clear_bytes(const kernels::Device& exec, void* array, std::size_t bytes);
-void upload_bytes(const void* from_host, void* to, std::size_t bytes);
-void download_bytes(const void* from, void* to_host, std::size_t bytes);
-
 /// Sets every byte of an array on the device to zero.
 /// Async  returns after enqueue on `exec`.
 template <class Array>
 void clear_bytes(const kernels::Device& exec, const Array& array) {
-  clear_bytes(exec, array.data(), array.size() * sizeof(*array.data()));
+  kernels::clear_bytes(exec, array.data(), array.size() * sizeof(*array.data()));
 }
 
 /// Copies `from` to an array of the same length on the device.
@@ -49,7 +45,7 @@ template <class Number, class Array>
 void upload(const std::vector<Number>& from, const Array& to) {
   static_assert(std::is_same_v<Number, typename Array::value_type>);
   if (from.size() != to.size()) throw std::logic_error("upload: an array of another length");
-  upload_bytes(from.data(), to.data(), from.size() * sizeof(Number));
+  kernels::upload_bytes(from.data(), to.data(), from.size() * sizeof(Number));
 }
 
 /// An array of the device, on the host.
@@ -57,7 +53,7 @@ void upload(const std::vector<Number>& from, const Array& to) {
 template <class Array>
 auto on_host(const Array& array) {
   std::vector<std::remove_const_t<typename Array::value_type>> host(array.size());
-  download_bytes(array.data(), host.data(), host.size() * sizeof(*array.data()));
+  kernels::download_bytes(array.data(), host.data(), host.size() * sizeof(*array.data()));
   return host;
 }
 

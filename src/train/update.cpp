@@ -73,8 +73,8 @@ class UpdateOf final : public Update {
   }
 
   void norm(const Exec& exec, std::optional<std::int64_t> squares) override {
-    std::size_t done = static_cast<std::size_t>(squares.value_or(0));
-    if (squares) return total(exec, done);
+    if (squares) return total(exec, static_cast<std::size_t>(*squares));
+    std::size_t done = 0;
     for (const Range& range : owned_gradients_) {
       const std::size_t blocks = norm_blocks_of(range);
       kernels::SquareNorm<Exec, Grad>{
@@ -253,8 +253,10 @@ std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing,
     return kernels::ceil_div(count * bytes_of(sent), parallel::kSquaresBytes);
   };
   std::int64_t sum = 0;
-  for (int unit = 0; sharing.is_sharded() && unit < o.units(); ++unit) sum += blocks(o.part(unit));
-  if (sharing.is_sharded()) return sum;
+  if (sharing.is_sharded()) {
+    for (int unit = 0; unit < o.units(); ++unit) sum += blocks(o.part(unit));
+    return sum;
+  }
   // A bucket has at least one tensor, and a rank's part of a bucket ends inside a block.
   for (const model::Param& param : table.params()) {
     sum += blocks(kernels::ceil_div(param.count, std::int64_t{ranks})) + 1;

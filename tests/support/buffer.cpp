@@ -1,26 +1,9 @@
 #include "support/buffer.hpp"
 
 namespace tessera::test {
-namespace {
-
-template <class Space, class Address>
-auto bytes_in(Address* data, std::size_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<Address>, const unsigned char, unsigned char>;
-  return Kokkos::View<Byte*, Space, kernels::Unmanaged>(static_cast<Byte*>(data), bytes);
-}
-
-}  // namespace
 
 DeviceBytes allocate_bytes(std::size_t bytes) {
   return DeviceBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "test.buffer"), bytes);
-}
-
-void upload_bytes(const void* from_host, void* to, std::size_t bytes) {
-  Kokkos::deep_copy(bytes_in<Device::memory_space>(to, bytes), bytes_in<Kokkos::HostSpace>(from_host, bytes));
-}
-
-void download_bytes(const void* from, void* to_host, std::size_t bytes) {
-  Kokkos::deep_copy(bytes_in<Kokkos::HostSpace>(to_host, bytes), bytes_in<Device::memory_space>(from, bytes));
 }
 
 }  // namespace tessera::test

@@ -11,18 +11,19 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::test {
 
 using kernels::Device;
+using kernels::download_bytes;
+using kernels::upload_bytes;
 
-/// Allocation and copies without the type of the elements: Kokkos' code for them is compiled once. Bytes are not
-/// initialised: constructing and destroying elements would launch kernels, and tests count launches. Copies fence.
+/// Without the type of the elements, so that Kokkos' code for it is compiled once, and not initialised: constructing and
+/// destroying elements would launch kernels, and tests count launches.
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space>;
 DeviceBytes allocate_bytes(std::size_t bytes);
-void upload_bytes(const void* from_host, void* to, std::size_t bytes);
-void download_bytes(const void* from, void* to_host, std::size_t bytes);
 
 template <class Element>
 class Buffer {

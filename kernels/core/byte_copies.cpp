@@ -1,14 +1,14 @@
-#include "train/arrays.hpp"
+#include "kernels/core/byte_copies.hpp"
 
-namespace tessera::train {
+#include <type_traits>
+
+namespace tessera::kernels {
 namespace {
-
-using kernels::Device;
 
 template <class Space, class Address>
 auto bytes_in(Address* data, std::size_t bytes) {
   using Byte = std::conditional_t<std::is_const_v<Address>, const unsigned char, unsigned char>;
-  return Kokkos::View<Byte*, Space, kernels::Unmanaged>(static_cast<Byte*>(data), bytes);
+  return Kokkos::View<Byte*, Space, Unmanaged>(static_cast<Byte*>(data), bytes);
 }
 
 }  // namespace
@@ -25,4 +25,4 @@ void download_bytes(const void* from, void* to_host, std::size_t bytes) {
   Kokkos::deep_copy(bytes_in<Kokkos::HostSpace>(to_host, bytes), bytes_in<Device::memory_space>(from, bytes));
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::kernels
