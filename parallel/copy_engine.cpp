@@ -8,6 +8,7 @@
 #include <exception>
 #include <span>
 
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/out_of_memory.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/check.hpp"
@@ -153,7 +154,7 @@ CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation ope
 
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
-    gather(exec.cuda_stream());
+    gather(exec);
   } else if (engines_.ranks_ > 1) {
     sum(exec);
   } else if (part_ != nullptr) {
@@ -188,14 +189,17 @@ void CopyEngineTransfer::sum(const Device& exec) const {
   }
 }
 
-void CopyEngineTransfer::gather(cudaStream_t stream) const {
+/// Its own part comes last: that copy takes multiprocessors, so it may have to wait for them, and the others need not.
+void CopyEngineTransfer::gather(const Device& exec) const {
   const CopyEngines& e = engines_;
-  const std::int64_t place = e.rank_ * part_bytes_;
-  copy(arrays_.of(e.rank_) + place, part_, part_bytes_, stream);
-  if (e.ranks_ == 1) return;
-  e.barrier_->enqueue(0, stream);
-  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(arrays_.of(peer) + place, part_, part_bytes_, stream); });
-  e.barrier_->enqueue(1, stream);
+  const cudaStream_t stream = exec.cuda_stream();
+  const auto place_in_whole_of = [&](int rank) { return arrays_.of(rank) + e.rank_ * part_bytes_; };
+  if (e.ranks_ > 1) e.barrier_->enqueue(0, stream);
+  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(place_in_whole_of(peer), part_, part_bytes_, stream); });
+  if (char* const own = place_in_whole_of(e.rank_); own != part_) {
+    kernels::copy_bytes(exec, part_, own, static_cast<std::size_t>(part_bytes_));
+  }
+  if (e.ranks_ > 1) e.barrier_->enqueue(1, stream);
 }
 
 /// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has

@@ -141,7 +141,7 @@ class CopyEngineTransfer {
   friend class CopyEngines;
   CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares);
   void sum(const kernels::Device& exec) const;
-  void gather(cudaStream_t stream) const;
+  void gather(const kernels::Device& exec) const;
   char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t done, std::int64_t bytes) const;
 

@@ -11,6 +11,13 @@ namespace tessera::kernels {
 /// Async  returns after enqueue on `exec`.
 void clear_bytes(const Device& exec, void* array, std::size_t bytes);
 
+/// Copies within the device's memory. On a GPU a kernel of short blocks makes the copy, not CUDA, which uses
+/// multiprocessors for it, too (cudaMemcpyAsync and its relatives were asked while all were busy): beside kernels of
+/// higher priority it then fills what these leave idle, and keeps none of them waiting.
+/// Async  returns after enqueue on `exec`; may be captured in a graph.
+/// Limits the arrays must not overlap.
+void copy_bytes(const Device& exec, const void* from, void* to, std::size_t bytes);
+
 /// Async  fences.
 void upload_bytes(const void* from_host, void* to, std::size_t bytes);
 void download_bytes(const void* from, void* to_host, std::size_t bytes);

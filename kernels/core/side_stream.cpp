@@ -9,7 +9,7 @@ struct SideStream<Exec>::Stream {
   Exec exec;
 };
 template <class Exec>
-SideStream<Exec>::SideStream() : stream_(std::make_unique<Stream>()) {}
+SideStream<Exec>::SideStream(StreamPriority) : stream_(std::make_unique<Stream>()) {}
 template <class Exec>
 SideStream<Exec>::~SideStream() = default;
 template <class Exec>

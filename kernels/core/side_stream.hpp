@@ -16,11 +16,15 @@
 
 namespace tessera::kernels {
 
+/// Of launches that are ready, those of raised instances get multiprocessors before those of all others, Kokkos' own
+/// included; blocks that run already are not interrupted.
+enum class StreamPriority { lowest, raised };
+
 /// An instance whose work runs concurrently with that of others.
 template <class Exec>
 class SideStream {
  public:
-  SideStream();
+  explicit SideStream(StreamPriority priority = StreamPriority::lowest);
   ~SideStream();
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;

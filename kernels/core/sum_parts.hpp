@@ -21,7 +21,6 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 struct SumParts {
   static constexpr int kMaxParts = 16;
-  static constexpr int kTogether = 4;  // parts that a lane has in flight
   static constexpr std::int64_t kSquaresBytes = 16384;
   static constexpr std::int64_t kSquaresBlock = kSquaresBytes / static_cast<std::int64_t>(sizeof(Scalar));  // elements
 
@@ -48,9 +47,9 @@ struct SumParts {
     });
   }
 
-  template <int kAtOnce>
-  KOKKOS_FUNCTION void operator()(InPackets<kAtOnce>, std::int64_t packet) const {
-    sum<kAtOnce>(packet * kAtOnce);
+  template <int kWidth>
+  KOKKOS_FUNCTION void operator()(InPackets<kWidth>, std::int64_t packet) const {
+    sum_each<kWidth, 1, 4>([&](const auto& each) { each(0, packet * kWidth); });
   }
 
   /// Work tag: a team per block of squares, in packets of kWidth elements.
@@ -62,38 +61,61 @@ struct SumParts {
     const std::int64_t first = team.league_rank() * kSquaresBlock, n = static_cast<std::int64_t>(out.extent(0));
     const int count = static_cast<int>(n - first < kSquaresBlock ? n - first : kSquaresBlock);
     double in_packets = 0;
-    Kokkos::parallel_reduce(
-        Kokkos::TeamVectorRange(team, count / kWidth),
-        [&](int p, double& total) {
-          const auto rounded = sum<kWidth>(first + p * kWidth);
-          for (int i = 0; i < kWidth; ++i) total += square(rounded[i]);
-        },
-        in_packets);
+    if constexpr (kIsHost<Exec> || kWidth == 1) {
+      Kokkos::parallel_reduce(
+          Kokkos::TeamVectorRange(team, count / kWidth),
+          [&](int p, double& total) {
+            total += sum_each<kWidth, 1, 4>([&](const auto& each) { each(0, first + p * kWidth); });
+          },
+          in_packets);
+    } else {  // a lane has all its packets of two parts in flight
+      constexpr int kSlots = static_cast<int>(kSquaresBlock) / kWidth / kTeamLanes;
+      const RowShare<kWidth, kSlots> share(team, count);
+      const double of_lane = sum_each<kWidth, kSlots, 2>(
+          [&](const auto& each) { share.each([&](int slot, int column) { each(slot, first + column); }); });
+      Kokkos::parallel_reduce(
+          Kokkos::TeamVectorRange(team, share.lanes), [&](int, double& total) { total += of_lane; }, in_packets);
+    }
     Kokkos::single(Kokkos::PerTeam(team), [&] {
       double behind = 0;  // the last whole packet
-      for (int i = count / kWidth * kWidth; i < count; ++i) behind += square(sum<1>(first + i)[0]);
+      for (std::int64_t i = count / kWidth * kWidth; i < count; ++i) {
+        behind += sum_each<1, 1, 4>([&](const auto& each) { each(0, first + i); });
+      }
       squares(team.league_rank()) = in_packets + behind;
     });
   }
 
  private:
-  /// Sums a packet from element `first` on.
-  template <int kAtOnce>
-  KOKKOS_FUNCTION Packet<Scalar, kAtOnce> sum(std::int64_t first) const {
-    Accum<Scalar> sum[kAtOnce] = {};
+  /// Sums packets and returns the sum of their squares: for_each(body) calls body(slot, first element) for each packet
+  /// of a lane, kSlots at most; kTogether parts of all of them are in flight at once.
+  template <int kWidth, int kSlots, int kTogether, class ForEach>
+  KOKKOS_FORCEINLINE_FUNCTION double sum_each(const ForEach& for_each) const {
+    Accum<Scalar> sum[kSlots][kWidth] = {};
     for (int p = 0; p < parts; p += kTogether) {
-      Packet<Scalar, kAtOnce> read[kTogether];
+      Packet<Scalar, kWidth> read[kTogether][kSlots];
+      TESSERA_UNROLL
       for (int j = 0; j < kTogether; ++j) {
-        if (p + j < parts) read[j] = load<kAtOnce>(part[p + j] + first);
+        if (p + j >= parts) break;
+        for_each([&](int slot, std::int64_t first) { read[j][slot] = load<kWidth>(part[p + j] + first); });
       }
+      TESSERA_UNROLL
       for (int j = 0; j < kTogether; ++j) {
-        for (int i = 0; i < kAtOnce && p + j < parts; ++i) sum[i] += read[j][i];
+        if (p + j >= parts) break;
+        for_each([&](int slot, std::int64_t) {
+          for (int i = 0; i < kWidth; ++i) sum[slot][i] += read[j][slot][i];
+        });
       }
     }
-    Packet<Scalar, kAtOnce> rounded;
-    for (int i = 0; i < kAtOnce; ++i) rounded.set(i, sum[i]);
-    store(out.data() + first, rounded);
-    return rounded;
+    double squares_of_sums = 0;
+    for_each([&](int slot, std::int64_t first) {
+      Packet<Scalar, kWidth> rounded;
+      for (int i = 0; i < kWidth; ++i) {
+        rounded.set(i, sum[slot][i]);
+        squares_of_sums += square(rounded[i]);
+      }
+      store(out.data() + first, rounded);
+    });
+    return squares_of_sums;
   }
 
   KOKKOS_FUNCTION static double square(Accum<Scalar> value) {

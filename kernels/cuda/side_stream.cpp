@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "kernels/cuda/event.hpp"
+#include "kernels/cuda/stream.hpp"
 
 namespace tessera::kernels {
 namespace {
-
-cudaStream_t new_stream() {
-  cudaStream_t stream = nullptr;
-  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return stream;
-}
 
 struct OrderEvent : cuda::Event {
   OrderEvent() : cuda::Event(cudaEventDisableTiming) {}
@@ -23,13 +18,13 @@ struct OrderEvent : cuda::Event {
 
 template <>
 struct SideStream<Kokkos::Cuda>::Stream {
-  Stream() : stream(new_stream()), exec(stream) {}
-  ~Stream() { cudaStreamDestroy(stream); }
-  cudaStream_t stream;
+  explicit Stream(StreamPriority priority)
+      : stream(priority == StreamPriority::raised ? cuda::raised_priority() : cuda::lowest_priority()), exec(stream) {}
+  cuda::Stream stream;
   Kokkos::Cuda exec;
 };
 template <>
-SideStream<Kokkos::Cuda>::SideStream() : stream_(std::make_unique<Stream>()) {}
+SideStream<Kokkos::Cuda>::SideStream(StreamPriority priority) : stream_(std::make_unique<Stream>(priority)) {}
 template <>
 SideStream<Kokkos::Cuda>::~SideStream() = default;
 template <>

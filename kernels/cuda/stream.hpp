@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/check.hpp"
 
 namespace tessera::kernels::cuda {
@@ -22,6 +24,9 @@ inline int lowest_priority() {
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   return lowest;
 }
+
+/// The one above: smaller numbers go first.
+inline int raised_priority() { return std::max(lowest_priority() - 1, highest_priority()); }
 
 class Stream {
  public:

@@ -110,7 +110,8 @@ class Offload {
   std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
   std::size_t middle_;                      // chunks of Part::forward: those before it
   std::size_t most_held_;                   // chunks that are updated and whose copies out are not enqueued
-  kernels::SideStream<Exec> in_, update_stream_, out_;
+  kernels::SideStream<Exec> in_, out_;
+  kernels::SideStream<Exec> update_stream_{kernels::StreamPriority::raised};  // copies wait for short updates
   kernels::StreamOrder<Exec> order_;
   kernels::StreamOrder<Exec> filled_, updated_, emptied_;  // [slots]
   UpdateChunk update_;

@@ -20,6 +20,7 @@
 
 #include "config/settings.hpp"
 #include "data/sampler.hpp"
+#include "kernels/core/side_stream.hpp"
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
@@ -171,7 +172,8 @@ class Trainer final : public Steps {
   const Plan& plan_;
   const config::Settings& settings_;
   parallel::World& world_;
-  const Exec exec_{};
+  const kernels::SideStream<Exec> stream_{kernels::StreamPriority::raised};  // transfers' kernels fill what it leaves
+  const Exec exec_ = stream_.instance();
   const memory::Arena<Exec> arena_;
   const optim::StateView<Exec> scalars_;  // on the device
   std::unique_ptr<State> state_;

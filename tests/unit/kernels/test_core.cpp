@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
+#include <vector>
 
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
@@ -158,6 +162,21 @@ TEST(CastCopy, converts_and_rounds) {
   EXPECT_THROW(
       (kernels::CastCopy<Device, float, bfloat16>{.from = from.first(3), .to = to.vector()}.launch(instance())),
       std::invalid_argument);
+}
+
+TEST(CopyBytes, copies_any_number_of_bytes_from_and_to_any_address) {
+  const OtherInstance other;
+  const Buffer<bfloat16> from(uniform(5000, 1));
+  const std::vector<bfloat16> source = from.elements();
+  for (const std::size_t n : {0, 1, 7, 8, 11, 4096, 4990}) {
+    for (const auto& [read, written] : {std::pair<std::size_t, std::size_t>{0, 0}, {8, 8}, {1, 0}, {0, 2}, {3, 3}}) {
+      const Buffer<bfloat16> to = Buffer<bfloat16>::zeros(5000);
+      std::vector<bfloat16> expected = to.elements();
+      std::copy_n(source.begin() + read, n, expected.begin() + written);
+      kernels::copy_bytes(instance(), from.data() + read, to.data() + written, n * sizeof(bfloat16));
+      EXPECT_TRUE(same_bits(to.elements(), expected)) << n << " elements from " << read << " to " << written;
+    }
+  }
 }
 
 template <class Scalar>
