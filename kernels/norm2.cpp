@@ -55,9 +55,22 @@ void SquareNormTotal<Exec>::launch(const Exec& exec) const {
 
 template <class Exec>
 KOKKOS_FUNCTION void SquareNormTotal<Exec>::operator()(const Member& team) const {
+  constexpr int kInFlight = 8;  // one team has to hide the memory's latency by itself
+  const int n = partial.extent_int(0), apart = static_cast<int>(ceil_div(n, kInFlight));
   double all = 0;
   Kokkos::parallel_reduce(
-      Kokkos::TeamVectorRange(team, partial.extent_int(0)), [&](int i, double& sum) { sum += partial(i); }, all);
+      Kokkos::TeamVectorRange(team, apart),
+      [&](int first, double& sum) {
+        double read[kInFlight];
+        TESSERA_UNROLL
+        for (int j = 0; j < kInFlight; ++j) {
+          const int i = first + j * apart;
+          read[j] = i < n ? partial(i) : 0.0;
+        }
+        TESSERA_UNROLL
+        for (int j = 0; j < kInFlight; ++j) sum += read[j];
+      },
+      all);
   Kokkos::single(Kokkos::PerTeam(team), [&] { total() = scale * all; });
 }
 
