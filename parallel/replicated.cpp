@@ -10,6 +10,9 @@ namespace tessera::parallel {
 
 using Grouping = GradientOrder::Grouping;
 
+/// Towards the end a bucket has a third of what is left behind it: it is under way about as long as that is computed.
+constexpr std::int64_t kShrink = 3;
+
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
                        const GradientOrder& order, const Span& wire, const NormSpans& norm)
     : collectives_(collectives),
@@ -53,7 +56,7 @@ void Replicated::join_neighbours(const std::vector<Span>& gradients, const Gradi
                                                                           : order.bucket_bytes;
   const bool has_several = left_bytes > bucket_bytes;
   const auto is_full = [&](const Span& bucket) {
-    return bucket.bytes() >= bucket_bytes || (has_several && bucket.bytes() >= left_bytes);
+    return bucket.bytes() >= bucket_bytes || (has_several && bucket.bytes() >= left_bytes / kShrink);
   };
   bucket_of_param_.resize(gradients.size());
   for (std::size_t param = gradients.size(); param-- > 0;) {
