@@ -26,6 +26,11 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
+/// Of the receive buffer an all-reduce uses this much, again and again: what arrives there stays in the GPU's L2 until it
+/// is added, and the sum until it is sent on. A reduce-scatter, which sends nothing on, has fewer and larger pieces, since
+/// each sum may have to wait for multiprocessors.
+constexpr std::int64_t kAllReduceBytes = std::int64_t{16} << 20;
+
 /// An array's address for another process: its allocation and the offset in it.
 struct Address {
   cudaIpcMemHandle_t allocation;
@@ -165,7 +170,9 @@ void CopyEngineTransfer::enqueue(const Device& exec) const {
 void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
-  const std::int64_t most = (e.slot_bytes_ - kAlignment) / kSquaresBytes * kSquaresBytes;
+  const bool gathers = operation_ == Operation::all_reduce;
+  const std::int64_t slot_bytes = gathers ? kAllReduceBytes / (e.ranks_ - 1) : e.slot_bytes_;
+  const std::int64_t most = (slot_bytes - kAlignment) / kSquaresBytes * kSquaresBytes;
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
     const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };
@@ -180,7 +187,7 @@ void CopyEngineTransfer::sum(const Device& exec) const {
     });
     e.barrier_->enqueue(0, stream);
     add(exec, own, done, bytes_of_piece(e.rank_));
-    if (operation_ == Operation::all_reduce) {
+    if (gathers) {
       for_each_peer(e.rank_, e.ranks_, [&](int peer) {
         copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
       });

@@ -9,8 +9,9 @@
 ///              reduce-scatter may leave the sum outside the span
 ///   gather     the owner copies its part to its place in every rank's span
 ///
-/// A reduce-scatter is scatter and add, an all-reduce all three, in pieces as large as the receive buffer holds: the
-/// first piece of every part, then the second, with a barrier of all ranks after scatter and at the end of each piece.
+/// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
+/// second, with a barrier of all ranks after scatter and at the end of each piece. A reduce-scatter's are as large as the
+/// receive buffer holds, an all-reduce's as large as stays in a GPU's L2 from scatter to gather.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
 /// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
 /// No rank reads another rank's memory.
