@@ -26,10 +26,10 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-/// Of the receive buffer an all-reduce uses this much, again and again: what arrives there stays in the GPU's L2 until it
-/// is added, and the sum until it is sent on. A reduce-scatter, which sends nothing on, has fewer and larger pieces, since
-/// each sum may have to wait for multiprocessors.
-constexpr std::int64_t kAllReduceBytes = std::int64_t{16} << 20;
+/// An all-reduce has three pieces, or more, unless they had less than this together in the receive buffer: what arrives
+/// there stays in the GPU's L2 until it is added, and the sum until it is sent on. A reduce-scatter, which sends nothing
+/// on, has as few pieces as the buffer allows, since each sum may have to wait for multiprocessors.
+constexpr std::int64_t kLeastPiece = std::int64_t{16} << 20;
 
 /// An array's address for another process: its allocation and the offset in it.
 struct Address {
@@ -171,7 +171,9 @@ void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
-  const std::int64_t slot_bytes = gathers ? kAllReduceBytes / (e.ranks_ - 1) : e.slot_bytes_;
+  const std::int64_t third = part_bytes_ / 3 + kSquaresBytes + kAlignment;  // rounded up
+  const std::int64_t slot_bytes =
+      gathers ? std::min(e.slot_bytes_, std::max(kLeastPiece / (e.ranks_ - 1), third)) : e.slot_bytes_;
   const std::int64_t most = (slot_bytes - kAlignment) / kSquaresBytes * kSquaresBytes;
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);

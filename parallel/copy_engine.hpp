@@ -11,7 +11,7 @@
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
 /// second, with a barrier of all ranks after scatter and at the end of each piece. A reduce-scatter's are as large as the
-/// receive buffer holds, an all-reduce's as large as stays in a GPU's L2 from scatter to gather.
+/// receive buffer holds; an all-reduce of a bucket of gradients has three, which stay in L2 from scatter to gather.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
 /// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
 /// No rank reads another rank's memory.
