@@ -1,5 +1,5 @@
-/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, they take no
-/// multiprocessors from the products that run concurrently.
+/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, or copy a rank's own part,
+/// they take no multiprocessors from the products that run concurrently.
 ///
 /// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
 /// that the last ones may be shorter.
@@ -10,8 +10,9 @@
 ///   gather     the owner copies its part to its place in every rank's span
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
-/// second, with a barrier of all ranks after scatter and at the end of each piece. A reduce-scatter's are as large as the
-/// receive buffer holds; an all-reduce of a bucket of gradients has three, which stay in L2 from scatter to gather.
+/// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the
+/// receive buffer holds, except that an all-reduce of more than 32 MB is cut into three or more: those of a bucket of
+/// gradients stay in L2 from scatter to gather.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
 /// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
 /// No rank reads another rank's memory.

@@ -10,7 +10,8 @@ namespace tessera::parallel {
 
 using Grouping = GradientOrder::Grouping;
 
-/// Towards the end a bucket has a third of what is left behind it: it is under way about as long as that is computed.
+/// Towards the end a bucket has a third of what is left behind it: a smaller share makes more and shorter messages, a
+/// larger one a longer last message, which nothing hides.
 constexpr std::int64_t kShrink = 3;
 
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,

@@ -11,11 +11,11 @@ namespace tessera::kernels {
 /// Async  returns after enqueue on `exec`.
 void clear_bytes(const Device& exec, void* array, std::size_t bytes);
 
-/// Copies within the device's memory. On a GPU a kernel of short blocks makes the copy, not CUDA, which uses
-/// multiprocessors for it, too (cudaMemcpyAsync and its relatives were asked while all were busy): beside kernels of
-/// higher priority it then fills what these leave idle, and keeps none of them waiting.
+/// Copies within the device's memory: on a GPU by a kernel of short blocks if addresses and size are multiples of 16
+/// bytes, else by CUDA. Beside kernels of higher priority the short blocks fill what these leave idle; CUDA's copies take
+/// multiprocessors, too, and for longer.
 /// Async  returns after enqueue on `exec`; may be captured in a graph.
-/// Limits the arrays must not overlap.
+/// Limits  the arrays must not overlap.
 void copy_bytes(const Device& exec, const void* from, void* to, std::size_t bytes);
 
 /// Async  fences.

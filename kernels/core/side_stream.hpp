@@ -16,8 +16,9 @@
 
 namespace tessera::kernels {
 
-/// Of launches that are ready, those of raised instances get multiprocessors before those of all others, Kokkos' own
-/// included; blocks that run already are not interrupted.
+/// Of launches that are ready, those of raised instances get multiprocessors before those of lowest ones and of Kokkos'
+/// own instances; only streams of the highest priority (kernels/cuda/stream.hpp) go first. Blocks that run already are
+/// not interrupted.
 enum class StreamPriority { lowest, raised };
 
 /// An instance whose work runs concurrently with that of others.

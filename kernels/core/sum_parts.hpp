@@ -42,7 +42,7 @@ struct SumParts {
     in_packets<Exec, Scalar>(fit, [&]<int kWidth>(InPackets<kWidth>) {
       using Policy = Kokkos::TeamPolicy<Exec, InBlocks<kWidth>>;
       if (blocks > 0) {
-        Kokkos::parallel_for("tessera::core::sum_parts_squares", team_policy<Policy>(exec, blocks), *this);
+        Kokkos::parallel_for("tessera::core::sum_parts_squares", team_policy<Policy>(exec, blocks, kTeamLanes), *this);
       }
     });
   }
@@ -70,6 +70,7 @@ struct SumParts {
           in_packets);
     } else {  // a lane has all its packets of two parts in flight
       constexpr int kSlots = static_cast<int>(kSquaresBlock) / kWidth / kTeamLanes;
+      static_assert(kSlots * kWidth * kTeamLanes == kSquaresBlock, "the slots of a team's lanes must cover a block");
       const RowShare<kWidth, kSlots> share(team, count);
       const double of_lane = sum_each<kWidth, kSlots, 2>(
           [&](const auto& each) { share.each([&](int slot, int column) { each(slot, first + column); }); });

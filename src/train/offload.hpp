@@ -111,7 +111,7 @@ class Offload {
   std::size_t middle_;                      // chunks of Part::forward: those before it
   std::size_t most_held_;                   // chunks that are updated and whose copies out are not enqueued
   kernels::SideStream<Exec> in_, out_;
-  kernels::SideStream<Exec> update_stream_{kernels::StreamPriority::raised};  // copies wait for short updates
+  kernels::SideStream<Exec> update_stream_{kernels::StreamPriority::raised};  // copies out wait for them
   kernels::StreamOrder<Exec> order_;
   kernels::StreamOrder<Exec> filled_, updated_, emptied_;  // [slots]
   UpdateChunk update_;

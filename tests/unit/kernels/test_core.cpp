@@ -6,7 +6,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -166,15 +168,22 @@ TEST(CastCopy, converts_and_rounds) {
 
 TEST(CopyBytes, copies_any_number_of_bytes_from_and_to_any_address) {
   const OtherInstance other;
-  const Buffer<bfloat16> from(uniform(5000, 1));
-  const std::vector<bfloat16> source = from.elements();
-  for (const std::size_t n : {0, 1, 7, 8, 11, 4096, 4990}) {
-    for (const auto& [read, written] : {std::pair<std::size_t, std::size_t>{0, 0}, {8, 8}, {1, 0}, {0, 2}, {3, 3}}) {
-      const Buffer<bfloat16> to = Buffer<bfloat16>::zeros(5000);
-      std::vector<bfloat16> expected = to.elements();
-      std::copy_n(source.begin() + read, n, expected.begin() + written);
-      kernels::copy_bytes(instance(), from.data() + read, to.data() + written, n * sizeof(bfloat16));
-      EXPECT_TRUE(same_bits(to.elements(), expected)) << n << " elements from " << read << " to " << written;
+  const Buffer<float> from(uniform(3000, 1));
+  const std::vector<float> source = from.elements();
+  const auto bytes_of = [](auto& values) { return reinterpret_cast<char*>(values.data()); };
+  for (const std::size_t n : {0, 1, 3, 15, 16, 17, 4096, 11999}) {
+    for (const auto& [read, written] : {std::pair<std::size_t, std::size_t>{0, 0}, {16, 32}, {1, 0}, {0, 2}, {1, 1}}) {
+      if (n + std::max(read, written) > sizeof(float) * source.size()) continue;
+      const Buffer<float> to = Buffer<float>::zeros(source.size());
+      std::vector<float> expected = to.elements();
+      std::memcpy(bytes_of(expected) + written, reinterpret_cast<const char*>(source.data()) + read, n);
+      const LaunchRecorder recorder;
+      kernels::copy_bytes(instance(), reinterpret_cast<const char*>(from.data()) + read, bytes_of(to) + written, n);
+      const bool is_own_kernel =
+          !kernels::kIsHost<Device> && n > 0 && n % 16 == 0 && read % 16 == 0 && written % 16 == 0;
+      EXPECT_EQ(static_cast<bool>(launched_under(recorder, "tessera::core::copy_bytes", instance())), is_own_kernel)
+          << n << " bytes from " << read << " to " << written;
+      EXPECT_TRUE(same_bits(to.elements(), expected)) << n << " bytes from " << read << " to " << written;
     }
   }
 }
@@ -237,29 +246,48 @@ TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
   EXPECT_THROW(none.launch(instance()), std::invalid_argument);
 }
 
+/// Parts that begin `shift` elements after a packet boundary: sums with squares, beside the parts and in one of them, have
+/// the bits of plain sums; so have the squares of each run.
+template <class Scalar>
+void expect_squares_of_sums(int parts, std::size_t n, std::size_t shift) {
+  using Sum = kernels::SumParts<Device, Scalar>;
+  constexpr auto kBlock = static_cast<std::size_t>(Sum::kSquaresBlock);
+  std::vector<Buffer<Scalar>> buffers;
+  Sum sum;
+  sum.parts = parts;
+  for (int p = 0; p < parts; ++p) {
+    buffers.emplace_back(uniform(n + shift, 5 + p));
+    sum.part[p] = buffers.back().data() + shift;
+  }
+  const auto summed_into = [&](const Buffer<Scalar>& to, const kernels::Vector<double, Device>& squares) {
+    sum.out = kernels::Vector<Scalar, Device>(to.data() + shift, n);
+    sum.squares = squares;
+    sum.launch(instance());
+    const std::vector<Scalar> all = to.elements();
+    return std::vector<Scalar>(all.begin() + shift, all.end());
+  };
+  const Buffer<Scalar> plain = Buffer<Scalar>::zeros(n + shift), out = Buffer<Scalar>::zeros(n + shift);
+  const Buffer<double> squares = Buffer<double>::zeros((n + kBlock - 1) / kBlock);
+  const Buffer<double> again = Buffer<double>::zeros(squares.size());
+  const std::vector<Scalar> sums = summed_into(plain, {});
+  const std::string what = std::to_string(parts) + " parts of " + std::to_string(n) + ", from " + std::to_string(shift);
+  EXPECT_TRUE(same_bits(summed_into(out, squares.vector()), sums)) << what;
+  EXPECT_TRUE(same_bits(summed_into(buffers[parts / 2], again.vector()), sums)) << what << ", in place";
+  EXPECT_TRUE(same_bits(squares.elements(), again.elements())) << what;
+  std::vector<double> expected(squares.size(), 0.0);
+  for (std::size_t i = 0; i < n; ++i)
+    expected[i / kBlock] += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);
+  EXPECT_TRUE(all_close<double>(squares.values(), expected, {.relative = kEpsilon<double> * kBlock})) << what;
+}
+
 TYPED_TEST(SumParts, squares_of_the_rounded_sums_cost_them_no_bit) {
   using Sum = kernels::SumParts<Device, TypeParam>;
   const OtherInstance other;
   constexpr auto kBlock = static_cast<std::size_t>(Sum::kSquaresBlock);
-  for (const std::size_t n : {std::size_t{1}, std::size_t{7}, kBlock, kBlock + 3, 3 * kBlock - 1}) {
-    for (const std::size_t shift : {0, 1}) {  // elements after a packet boundary
-      const Buffer<TypeParam> left(uniform(n + shift, 5)), right(uniform(n + shift, 6));
-      const Buffer<TypeParam> plain = Buffer<TypeParam>::zeros(n + shift), out = Buffer<TypeParam>::zeros(n + shift);
-      const Buffer<double> squares = Buffer<double>::zeros((n + kBlock - 1) / kBlock);
-      const auto from = [&](const Buffer<TypeParam>& to) {
-        return Sum{.part = {left.data() + shift, right.data() + shift},
-                   .parts = 2,
-                   .out = kernels::Vector<TypeParam, Device>(to.data() + shift, n)};
-      };
-      from(plain).launch(instance());
-      Sum with_squares = from(out);
-      with_squares.squares = squares.vector();
-      with_squares.launch(instance());
-      EXPECT_TRUE(same_bits(out.elements(), plain.elements())) << n << " from " << shift;
-      std::vector<double> expected(squares.size(), 0.0);
-      const std::vector<double> sums = plain.values();
-      for (std::size_t i = 0; i < n; ++i) expected[i / kBlock] += sums[i + shift] * sums[i + shift];
-      EXPECT_TRUE(all_close<double>(squares.values(), expected, {.relative = kEpsilon<double> * kBlock}));
+  for (const int parts : {1, 2, 3, 5, 16}) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{7}, kBlock, kBlock + 3, 3 * kBlock - 1}) {
+      expect_squares_of_sums<TypeParam>(parts, n, 0);
+      expect_squares_of_sums<TypeParam>(parts, n, 1);
     }
   }
   Sum short_of_squares{.part = {}, .parts = 1, .out = {}};

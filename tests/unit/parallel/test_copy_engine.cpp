@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/core/byte_copies.hpp"
+#include "kernels/core/side_stream.hpp"
+#include "kernels/cuda/stream.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
 #include "unit/parallel/world.hpp"
@@ -105,7 +108,7 @@ TEST_F(CopyEngine, adds_in_the_order_of_the_ranks_and_rounds_once) {
 }
 
 TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
-  const std::size_t n = static_cast<std::size_t>(kReceiveBytes) / sizeof(double) * 5 / 2 + 3;
+  const std::size_t n = static_cast<std::size_t>(kReceiveBytes) / sizeof(double) * 7 + 3;  // thirds of a part, too
   std::vector<double> values(n), expected(n);
   const int ranks = world.size();
   for (std::size_t i = 0; i < n; ++i) {  // whole numbers: exact
@@ -267,17 +270,22 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   const int ranks = world.size(), rank = world.rank();
   const std::size_t part = 50'021, n = part * static_cast<std::size_t>(ranks);
   const Buffer<float> first(std::vector<float>(n, 1.0f)), second(std::vector<float>(n, 2.0f));
+  const Buffer<float> mine(std::vector<float>(4096, 3.0f + static_cast<float>(rank)));
+  const Buffer<float> third = Buffer<float>::zeros(4096 * static_cast<std::size_t>(ranks));
   const BarrierAtEnd barrier(world);
   const auto sum = engines.make(Operation::all_reduce, span_of(first));
   const auto scatter = engines.make(Operation::reduce_scatter, span_of(second));
   const auto gather = engines.make(Operation::all_gather, span_of(second), second.data() + rank * part);
+  const auto gather_from_outside = engines.make(Operation::all_gather, span_of(third), mine.data());
   const auto enqueue = [&] {
     sum->enqueue(exec);
+    gather_from_outside->enqueue(exec);
     scatter->enqueue(exec);  // and gather: another way to the sum of all
     gather->enqueue(exec);
     sum->enqueue(exec);
   };
   enqueue();
+  kernels::clear_bytes(exec, third.data(), third.size() * sizeof(float));
   exec.fence();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
@@ -294,7 +302,34 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   };
   EXPECT_EQ(first.elements(), std::vector<float>(n, power(8)));
   EXPECT_EQ(second.elements(), std::vector<float>(n, 2 * power(4)));
+  std::vector<float> gathered;
+  for (int from = 0; from < ranks; ++from) gathered.insert(gathered.end(), 4096, 3.0f + static_cast<float>(from));
+  EXPECT_EQ(third.elements(), gathered);
   EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST(Priorities, kernels_of_a_step_go_before_those_of_transfers_as_launches_and_in_a_graph) {
+  const kernels::SideStream<Device> raised(kernels::StreamPriority::raised), lowest;
+  int first = 0, last = 0;
+  ASSERT_EQ(cudaStreamGetPriority(raised.instance().cuda_stream(), &first), cudaSuccess);
+  ASSERT_EQ(cudaStreamGetPriority(lowest.instance().cuda_stream(), &last), cudaSuccess);
+  EXPECT_LT(first, last);  // smaller numbers go first
+  EXPECT_EQ(last, kernels::cuda::lowest_priority());
+
+  const Buffer<float> from = Buffer<float>::zeros(4096), to = Buffer<float>::zeros(4096);
+  const cudaStream_t stream = raised.instance().cuda_stream();
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  kernels::copy_bytes(raised.instance(), from.data(), to.data(), from.size() * sizeof(float));
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphNode_t node = nullptr;
+  std::size_t nodes = 1;
+  ASSERT_EQ(cudaGraphGetNodes(graph, &node, &nodes), cudaSuccess);
+  ASSERT_EQ(nodes, 1u);
+  cudaLaunchAttributeValue value{};
+  ASSERT_EQ(cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value), cudaSuccess);
+  EXPECT_EQ(value.priority, first);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
