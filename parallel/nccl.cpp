@@ -104,8 +104,8 @@ class NcclTransfer final : public Transfer {
     } else {
       wire_.widen(comm_.instance());
     }
-    end_.stamp(comm_.stream());
-    CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: a capture requires every fork to be joined
+    is_captured_ = end_.stamp(comm_.stream());
+    if (is_captured_) CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: every fork has to be joined
     comm_.log().end(end_);
     was_started_ = true;
     was_joined_ = false;
@@ -114,9 +114,9 @@ class NcclTransfer final : public Transfer {
   bool test() override { return end_.has_happened(); }
 
   void join(const Device& exec) override {
-    if (!was_started_) return;
+    if (!was_started_ || exec.cuda_stream() == comm_.stream()) return;  // what follows there waits for nothing
     joined_.stamp(exec.cuda_stream());
-    if (exec.cuda_stream() != comm_.stream()) CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done_, 0));
+    CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), is_captured_ ? done_ : end_, 0));
     was_joined_ = true;
   }
 
@@ -184,9 +184,9 @@ class NcclTransfer final : public Transfer {
   ncclDataType_t type_;
   double* squares_ = nullptr;                   // where to leave partial sums of squares; null: nowhere
   std::unique_ptr<CopyEngineTransfer> copies_;  // from connect() on, with copy engines
-  Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams
-  Event begin_, end_, joined_;                                          // for timing
-  bool was_started_ = false, was_joined_ = false;
+  Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams; done_ under capture alone
+  Event begin_, end_, joined_;                                          // time them; end_ orders them outside of one
+  bool was_started_ = false, was_joined_ = false, is_captured_ = false;
 };
 
 class NcclCollectives final : public Collectives {

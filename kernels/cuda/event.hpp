@@ -18,13 +18,15 @@ class Event {
   operator cudaEvent_t() const { return event_; }
 
   /// Records when `stream` gets there, for timing. Under capture this makes a node, which every replay records again: a
-  /// plain record there is only a dependency, and outside of a capture the flag is refused.
-  void stamp(cudaStream_t stream) const {
+  /// plain record there is only a dependency, and outside of a capture the flag is refused. Returns whether it is under
+  /// capture: then no stream may wait for it in the same capture.
+  bool stamp(cudaStream_t stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
     const bool is_captured = status == cudaStreamCaptureStatusActive;
     CUDA_CHECK(
         cudaEventRecordWithFlags(event_, stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
+    return is_captured;
   }
 
   /// Whether the latest record has been reached; true if there was none. Never waits.
