@@ -11,6 +11,7 @@
 #include "parallel/errors.hpp"
 #include "parallel/mpi.hpp"
 #include "parallel/nccl.hpp"
+#include "support/no_collectives.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -99,21 +100,9 @@ TEST(World, uses_other_collectives_while_they_are_lent) {
 }
 
 /// Counts calls of abandon(); nothing else is called.
-class Abandoned final : public Collectives {
+class Abandoned final : public test::NoCollectives {
  public:
   explicit Abandoned(int& times) : times_(times) {}
-  std::string name() const override { return "abandoned"; }
-  std::string description() const override { return name(); }
-  bool is_asynchronous() const override { return true; }
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&) override { return nullptr; }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span&, const Span&, const Span&) override { return nullptr; }
-  std::unique_ptr<Transfer> make_all_gather(const Span&, const Span&) override { return nullptr; }
-  std::unique_ptr<Transfer> make_broadcast(const Span&) override { return nullptr; }
-  std::unique_ptr<Collectives> make_group(int) override { return nullptr; }
-  void broadcast(const Span&) override {}
-  std::string fault() override { return ""; }
   void abandon() override { ++times_; }
 
  private:

@@ -9,6 +9,7 @@
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
 #include "parallel/replicated.hpp"
+#include "support/no_collectives.hpp"
 #include "train/strategy.hpp"
 #include "unit/train/decks.hpp"
 
@@ -295,32 +296,15 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
 
 /// Collectives of `size` ranks, seen by one of them, whose sums leave squares as copy engines' do: parts of equal bytes,
 /// rounded up to 256, and a partial sum for each 16 KiB of this rank's.
-class Engines final : public parallel::Collectives {
+class Engines final : public test::NoCollectives {
  public:
-  Engines(int rank, int size) : rank_(rank), size_(size) {}
-  std::string name() const override { return "engines"; }
-  std::string description() const override { return name(); }
-  bool is_asynchronous() const override { return true; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  using NoCollectives::NoCollectives;
   std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire) override {
     const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
-    const std::int64_t part = ((bytes + size_ - 1) / size_ + 255) / 256 * 256;
-    const std::int64_t own = std::clamp(bytes - rank_ * part, std::int64_t{0}, part);
+    const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
+    const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
     return std::make_unique<Sum>((own + 16383) / 16384);
   }
-  std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span&, const parallel::Span&,
-                                                          const parallel::Span&) override {
-    return nullptr;
-  }
-  std::unique_ptr<parallel::Transfer> make_all_gather(const parallel::Span&, const parallel::Span&) override {
-    return nullptr;
-  }
-  std::unique_ptr<parallel::Transfer> make_broadcast(const parallel::Span&) override { return nullptr; }
-  std::unique_ptr<parallel::Collectives> make_group(int) override { return nullptr; }
-  void broadcast(const parallel::Span&) override {}
-  std::string fault() override { return ""; }
-  void abandon() override {}
 
  private:
   struct Sum final : parallel::Transfer {
@@ -333,7 +317,6 @@ class Engines final : public parallel::Collectives {
     Times times() override { return {}; }
     std::int64_t count;
   };
-  int rank_, size_;
 };
 
 TEST(PlanDevice, norm_has_room_for_the_squares_that_transfers_leave_in_every_order) {
