@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Orders of gradients and stages of sharding (parallel.gradient_sync, parallel.shard) as whole runs on 1 to 3 ranks."""
+"""Orders of gradients and stages of sharding (parallel.gradient_sync, parallel.shard) as whole runs on 1 to 8 ranks."""
 import itertools
 import os
 import re
@@ -13,8 +13,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, STEADY, STOPPED, TINY, USAGE, RunTest, column, index_of,
-                     latest_step, tensors, tensors_of, wait_for_end)
+from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest,
+                     column, index_of, latest_step, tensors, tensors_of, wait_for_end)
 
 ORDERS = {
     "per parameter": ("parallel.gradient_sync=per_parameter",),
@@ -207,6 +207,25 @@ class Checkpoints(SharedSteps):
                 with index_of(directory) as file:
                     self.assertEqual((file.attrs["step"], file.attrs["shard"]), (6, stage))
             source = directory
+
+    def test_four_ranks_go_on_as_two_and_as_eight_and_eight_as_four(self):
+        """A checkpoint is read bit by bit; the training that follows is the same within bounds. Eight may share GPUs."""
+        for shard in ("none", "parameters"):
+            keys = (*SHORT, *STEADY, *STAGES[shard], "train.batch_size=8")
+            whole = self.train(f"{shard} whole", *keys, "train.steps=8", "checkpoint.every=6", ranks=4)
+            for ranks, more in ((2, ()), (8, (SHARED_GPUS,))):
+                with self.subTest(shard=shard, ranks=ranks):
+                    onward = self.folder / f"{shard} {ranks}"
+                    self.run_deck(TINY, f"job.directory={onward}", *keys, *more, "train.steps=8", "--resume",
+                                  whole / "checkpoints/step_00000006", ranks=ranks, says="written by 4 ranks")
+                    self.assert_close(column(onward, "loss"), column(whole, "loss")[6:], LOSS_BOUND, "loss")
+                    made = tensors(onward)
+                    for label, expected in tensors(whole).items():
+                        self.assert_close(made[label], expected, WEIGHT_BOUND, label)
+                    back = self.folder / f"{shard} {ranks} back"
+                    self.run_deck(TINY, f"job.directory={back}", *keys, "train.steps=10", "train.time_limit_s=1e-9", "--resume",
+                                  onward / "checkpoints/step_00000008", ranks=4, code=STOPPED, says=f"written by {ranks} ranks")
+                    self.assert_same_tensors(tensors(back), made, f"{shard}, {ranks} to 4")
 
     def test_a_resumed_run_goes_on_with_the_same_bits(self):
         long = (*SHORT, "train.steps=8", "checkpoint.every=4", "train.micro_batch_size=2")
