@@ -22,8 +22,8 @@ using test::Buffer;
 using test::same_bits;
 using test::TestWorld;
 
-/// Of a part: one element, a few, a prime, and 4.8 MB in double.
-const std::vector<std::size_t> kParts = {1, 3, 1009, 600'001};
+/// Of a part: one element, a few, a prime, whole packets, and 4.8 MB in double.
+const std::vector<std::size_t> kParts = {1, 3, 1009, 4096, 600'001};
 
 /// 68 MB of four bytes each: more than the receive buffer takes of all ranks.
 const std::vector<std::size_t> kLongParts = {17'000'003};
@@ -267,6 +267,8 @@ TEST_P(Nccl, transfers_start_behind_the_work_and_what_follows_a_join_sees_them) 
   const auto gather = nccl().make_all_gather(span_of(mine), span_of(whole));
   scatter->connect();
   gather->connect();
+  run(*scatter);  // loads the kernels, for which CUDA may wait until the device is idle
+  run(*gather);
   std::vector<float> parts;
   for (int rank = 0; rank < ranks; ++rank) parts.insert(parts.end(), part, 2 * static_cast<float>(rank + 1));
   const auto both = {std::tuple(&scatter, &grads, &grads, 3.0f),
