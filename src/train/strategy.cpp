@@ -102,6 +102,11 @@ parallel::GradientOrder order_of(const config::Parallel& keys) {
   return {bucket, when_ready, bucket_bytes};
 }
 
+kernels::StreamPriority priority_of(const config::Parallel& keys) {
+  const bool sums_each = keys.shard == config::Shard::none && keys.gradient_sync == config::GradientSync::overlap;
+  return sums_each ? kernels::StreamPriority::lowest : kernels::StreamPriority::raised;
+}
+
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
                                                   const Arena& arena,

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "config/settings.hpp"
+#include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "parallel/strategy.hpp"
@@ -15,6 +16,10 @@ namespace tessera::train {
 
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
+
+/// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle. Not if each gradient is
+/// a message of its own under backward: so many sums, one after the other, would wait too long.
+kernels::StreamPriority priority_of(const config::Parallel& keys);
 
 /// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there
 /// may be one. Not collective; the strategy's connect() is.

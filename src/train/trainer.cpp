@@ -31,6 +31,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
     : plan_(plan),
       settings_(settings),
       world_(world),
+      stream_(priority_of(settings.parallel)),
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.state.state))),
       state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),

@@ -172,7 +172,7 @@ class Trainer final : public Steps {
   const Plan& plan_;
   const config::Settings& settings_;
   parallel::World& world_;
-  const kernels::SideStream<Exec> stream_{kernels::StreamPriority::raised};  // transfers' kernels fill what it leaves
+  const kernels::SideStream<Exec> stream_;
   const Exec exec_ = stream_.instance();
   const memory::Arena<Exec> arena_;
   const optim::StateView<Exec> scalars_;  // on the device

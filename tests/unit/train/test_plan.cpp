@@ -319,6 +319,19 @@ class Engines final : public test::NoCollectives {
   };
 };
 
+TEST(Priority, of_a_step_is_raised_unless_each_gradient_is_a_message_under_backward) {
+  using enum config::GradientSync;
+  for (const auto shard : {config::Shard::none, config::Shard::optimizer, config::Shard::parameters}) {
+    for (const auto order : {per_parameter, flat, overlap, bucket}) {
+      config::Parallel keys;
+      keys.shard = shard;
+      keys.gradient_sync = order;
+      const bool is_raised = priority_of(keys) == kernels::StreamPriority::raised;
+      EXPECT_EQ(is_raised, shard != config::Shard::none || order != overlap);
+    }
+  }
+}
+
 TEST(PlanDevice, norm_has_room_for_the_squares_that_transfers_leave_in_every_order) {
   using enum config::GradientSync;
   for (const int ranks : {2, 3, 5, 8, 16}) {
