@@ -26,10 +26,10 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-/// What a piece of an all-reduce brings from all other ranks together is at least this, else a third of the part. Up to
-/// about 150 MB, as buckets are, it stays in the GPU's L2 (of H200s 50 MB) until it is added, and the sum until it is
-/// sent on. A reduce-scatter, which sends nothing on, has as few pieces as the receive buffer allows, since each sum may
-/// have to wait for multiprocessors.
+/// A piece of an all-reduce brings a third of a part from each other rank, or this much from all of them, if that is more.
+/// Up to spans of about 150 MB, as buckets are, it stays in the GPU's L2 (of H200s 50 MB) until it is added, and the sum
+/// until it is sent on. A reduce-scatter, which sends nothing on, has as few pieces as the receive buffer allows, since
+/// each sum may have to wait for multiprocessors.
 constexpr std::int64_t kLeastReceived = std::int64_t{16} << 20;
 
 /// An array's address for another process: its allocation and the offset in it.
@@ -172,10 +172,11 @@ void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
-  const std::int64_t third = part_bytes_ / 3 + kSquaresBytes + kAlignment;  // rounded up
-  const std::int64_t slot_bytes =
-      gathers ? std::min(e.slot_bytes_, std::max(kLeastReceived / (e.ranks_ - 1), third)) : e.slot_bytes_;
-  const std::int64_t most = (slot_bytes - kAlignment) / kSquaresBytes * kSquaresBytes;
+  std::int64_t most = (e.slot_bytes_ - kAlignment) / kSquaresBytes * kSquaresBytes;  // of each part in a piece
+  if (gathers) {
+    const std::int64_t wanted = std::max(kLeastReceived / (e.ranks_ - 1), ceil_div(part_bytes_, 3));
+    most = std::min(most, round_up(wanted, kSquaresBytes));
+  }
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
     const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };
@@ -204,9 +205,11 @@ void CopyEngineTransfer::gather(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const auto place_in_whole_of = [&](int rank) { return arrays_.of(rank) + e.rank_ * part_bytes_; };
-  if (e.ranks_ > 1) e.barrier_->enqueue(0, stream);
-  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(place_in_whole_of(peer), part_, part_bytes_, stream); });
-  if (e.ranks_ > 1) e.barrier_->enqueue(1, stream);
+  if (e.ranks_ > 1) {
+    e.barrier_->enqueue(0, stream);
+    for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(place_in_whole_of(peer), part_, part_bytes_, stream); });
+    e.barrier_->enqueue(1, stream);
+  }
   if (char* const own = place_in_whole_of(e.rank_); own != part_) {
     kernels::copy_bytes(exec, part_, own, static_cast<std::size_t>(part_bytes_));
   }

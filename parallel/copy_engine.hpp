@@ -10,9 +10,9 @@
 ///   gather     the owner copies its part to its place in every rank's span
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
-/// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the
-/// receive buffer holds, except that an all-reduce of more than 32 MB is cut into three or more: those of a bucket of
-/// gradients stay in L2 from scatter to gather.
+/// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the receive buffer
+/// holds; those of an all-reduce also no larger than a third of a part, unless that is less than 16 MiB from all other
+/// ranks together: so those of a bucket of gradients stay in L2 from scatter to gather.
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
 /// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
 /// No rank reads another rank's memory.

@@ -2,7 +2,7 @@
 ///
 /// One communicator, whose unique id is broadcast over MPI, and one communication stream. With NCCL's ring it has the
 /// highest priority, so that the few blocks that move bytes are scheduled beside the backward pass. With copy engines
-/// it has the lowest: their sums then wait for the end of a launch instead of delaying the products in its middle.
+/// it has the lowest: their sums then fill what kernels of raised streams leave idle, instead of delaying them.
 /// A transfer forks off the compute stream by one event and joins it by another; the host only enqueues, and a capture
 /// of the compute stream includes the communication stream. Elements that cross the network in bf16 are rounded and
 /// widened on the communication stream, too; a reduce-scatter widens only this rank's part.
