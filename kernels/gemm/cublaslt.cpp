@@ -25,10 +25,11 @@ void check(cublasStatus_t status, std::string_view call) {
 }
 #define CUBLAS_CHECK(call) check(call, #call)
 
-constexpr int kProposals = 16;          // requested from the library; version 13.1 returns at most 8
-constexpr double kSmallTile = 22600;    // elements: 176 x 128, plus what edges waste
-constexpr int kRounds = 9;              // of timing; odd, for the median
-constexpr double kWorthLeaving = 0.98;  // share of the heuristic's time that another must undercut to replace it
+constexpr int kProposals = 16;              // requested from the library; version 13.1 returns at most 8
+constexpr std::size_t kCounterBytes = 256;  // more of a workspace than the library takes for a counter; it takes 4
+constexpr double kSmallTile = 22600;        // elements: 176 x 128, plus what edges waste
+constexpr int kRounds = 9;                  // of timing; odd, for the median
+constexpr double kWorthLeaving = 0.98;      // share of the heuristic's time that another must undercut to replace it
 
 // --- the kinds of product ------------------------------------------------------------------------------------------
 
@@ -91,6 +92,7 @@ Kind kind_of(std::istream& text) {
 
 struct Algorithm {
   cublasLtMatmulAlgo_t words;  // opaque; may be stored and reused with the same version of the library
+  bool has_workspace;          // whether it gets the operands' workspace
 };
 
 /// A product without its operands, in the library's terms: its first operand is our b, its second our a.
@@ -168,20 +170,26 @@ std::uint32_t attribute(const Algorithm& algorithm, cublasLtMatmulAlgoConfigAttr
   return value;
 }
 
-bool is_split(const Algorithm& algorithm) { return attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1; }
+/// Whether an algorithm gets the workspace: for the partial sums of a split over k, say, but not for a counter. A product
+/// of several waves of tiles takes its tiles from a counter wherever there is a workspace, and the library clears it
+/// before the product: as a node of a graph that takes 5 us, 9 us if the graph has several streams.
+bool gets_workspace(const cublasLtMatmulHeuristicResult_t& result) { return result.workspaceSize > kCounterBytes; }
 
-/// The library's proposals, best first by its own estimate, with one exception. On Hopper it prefers tiles of 256x128
-/// and 320x128 elements, which seem not to overlap the write of their results with products; tiles up to 176x128 do. So
-/// the first proposal with such a smaller tile is moved to the front, unless the library's first splits the sum over k.
-/// Over the 140 products of seven models' layers on an H200 this takes 0.8 % longer than the fastest proposals, the
-/// library's own first proposals 5 %.
-std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
+struct Proposal {
+  Algorithm algorithm;
+  double tiles;  // of the result
+};
+
+bool is_split(const Proposal& proposal) { return attribute(proposal.algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1; }
+
+/// What the library proposes for a product with at most `workspace` bytes, best first by its own estimate.
+std::vector<Proposal> proposed(const Kind& kind, Plan& plan, std::size_t workspace) {
   cublasLtMatmulPreferenceOpaque_t preference;
   CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof(value)));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes(kind)});
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
   for (const auto operand : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                              CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(operand, static_cast<std::uint32_t>(kind.alignment));
@@ -192,25 +200,50 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
          static_cast<std::uint32_t>(has_narrow_result ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                                                       : CUBLASLT_REDUCTION_SCHEME_MASK));
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results;
-  std::vector<Algorithm> algorithms;
   int found = 0;
-  CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(library().handle, &plan.operation, &plan.first, &plan.second,
-                                              &plan.result, &plan.result, &preference, kProposals, results.data(),
-                                              &found));
-  const auto last = std::remove_if(results.begin(), results.begin() + found,
-                                   [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  std::for_each(results.begin(), last, [&](const auto& result) { algorithms.push_back({result.algo}); });
-  if (algorithms.empty()) throw std::runtime_error("gemm: the library proposes no algorithm for " + text_of(kind));
-  if (library().capability != 90 || bytes_of(kind.in) > 2 || is_split(algorithms.front())) return algorithms;
-  const auto has_small_tile = [&](const cublasLtMatmulHeuristicResult_t& result) {
-    const double tiles = result.wavesCount * library().multiprocessors;  // one a multiprocessor is a wave
-    return static_cast<double>(kind.m) * static_cast<double>(kind.n) <= kSmallTile * tiles;
-  };
-  for (std::size_t i = 0; i < algorithms.size(); ++i) {
-    if (!has_small_tile(results[i]) || is_split(algorithms[i])) continue;
-    std::rotate(algorithms.begin(), algorithms.begin() + i, algorithms.begin() + i + 1);
-    break;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(library().handle, &plan.operation, &plan.first, &plan.second, &plan.result,
+                                     &plan.result, &preference, kProposals, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  CUBLAS_CHECK(status);
+  std::vector<Proposal> proposals;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    const double tiles = results[i].wavesCount * library().multiprocessors;  // one a multiprocessor is a wave
+    proposals.push_back({{results[i].algo, gets_workspace(results[i])}, tiles});
   }
+  return proposals;
+}
+
+/// The library's proposals, best first by its own estimate, with two exceptions.
+///
+/// If its first one gets no workspace, those that it makes for products without any go before the others.
+///
+/// On Hopper the library prefers tiles of 256x128 and 320x128 elements, which seem not to overlap the write of their
+/// results with products; tiles up to 176x128 do. So the first proposal with such a smaller tile is moved to the front,
+/// unless the library's first splits the sum over k. Over the 140 products of seven models' layers on an H200, with
+/// counters, this took 0.8 % longer than the fastest proposals, the library's own first proposals 5 %.
+std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
+  std::vector<Proposal> found = proposed(kind, plan, workspace_bytes(kind));
+  if (found.empty()) throw std::runtime_error("gemm: the library proposes no algorithm for " + text_of(kind));
+  const bool splits = is_split(found.front());
+  if (!found.front().algorithm.has_workspace) {
+    std::erase_if(found, [](const Proposal& p) { return !p.algorithm.has_workspace; });
+    const std::vector<Proposal> lean = proposed(kind, plan, 0);
+    found.insert(found.begin(), lean.begin(), lean.end());
+    if (found.empty())
+      throw std::runtime_error("gemm: the library proposes no algorithm without a workspace for " + text_of(kind));
+  }
+  if (library().capability == 90 && bytes_of(kind.in) == 2 && !splits) {
+    const auto has_small_tile = [&](const Proposal& proposal) {
+      return static_cast<double>(kind.m) * static_cast<double>(kind.n) <= kSmallTile * proposal.tiles;
+    };
+    const auto small =
+        std::find_if(found.begin(), found.end(), [&](const Proposal& p) { return has_small_tile(p) && !is_split(p); });
+    if (small != found.end()) std::rotate(found.begin(), small, small + 1);
+  }
+  std::vector<Algorithm> algorithms;
+  for (const Proposal& proposal : found) algorithms.push_back(proposal.algorithm);
   return algorithms;
 }
 
@@ -237,11 +270,12 @@ void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands&
   const double wide_one = 1, wide_beta = kind.accumulate ? 1 : 0;
   const float one = 1, beta = static_cast<float>(wide_beta);
   const bool is_wide = kind.in == Dtype::fp64;
-  CUBLAS_CHECK(cublasLtMatmul(
-      library().handle, &plan.operation,
-      is_wide ? static_cast<const void*>(&wide_one) : &one,  //
-      x.b, &plan.first, x.a, &plan.second, is_wide ? static_cast<const void*>(&wide_beta) : &beta, x.before,
-      &plan.result, x.c, &plan.result, &plan.algorithm.words, x.workspace, workspace_bytes(kind), exec.cuda_stream()));
+  CUBLAS_CHECK(cublasLtMatmul(library().handle, &plan.operation,
+                              is_wide ? static_cast<const void*>(&wide_one) : &one,  //
+                              x.b, &plan.first, x.a, &plan.second,
+                              is_wide ? static_cast<const void*>(&wide_beta) : &beta, x.before, &plan.result, x.c,
+                              &plan.result, &plan.algorithm.words, x.workspace,
+                              plan.algorithm.has_workspace ? workspace_bytes(kind) : 0, exec.cuda_stream()));
 }
 
 // --- selection by time ---------------------------------------------------------------------------------------------
@@ -346,7 +380,7 @@ void set_algorithms(const std::vector<std::string>& lines) {
   for (std::size_t i = 1; i < lines.size(); ++i) {
     std::istringstream text(lines[i]);
     Kind kind;
-    Algorithm algorithm;
+    Algorithm algorithm{};
     try {
       kind = kind_of(text);
       std::string colon;
@@ -365,6 +399,7 @@ void set_algorithms(const std::vector<std::string>& lines) {
       throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
                                "': " + cublasLtGetStatusString(status));
     }
+    plan.algorithm.has_workspace = gets_workspace(result);
     plans.emplace(kind, plan);
   }
   library().plans = std::move(plans);
