@@ -71,6 +71,10 @@ class Transfer {
   virtual Times times() = 0;
 };
 
+/// What a device computes while a transfer is under way, as far as who makes it knows. Where that is nothing, the transfer
+/// may take its multiprocessors.
+enum class Beside { work, nothing };
+
 /// How GPUs exchange data; automatic: by copy engines if the ranks can access each other's memory, else by NCCL's ring.
 enum class TransferMethod { automatic, ring, copy_engine };
 
@@ -103,7 +107,10 @@ class Collectives {
   // Throws    std::invalid_argument for unsupported spans.
 
   /// `span` becomes its sum over the ranks, the same bits on each.
-  virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) = 0;
+  virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) = 0;
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) {
+    return make_all_reduce(span, wire, Beside::work);
+  }
 
   /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to
   /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are

@@ -137,8 +137,8 @@ std::int64_t CopyEngines::squares_of(Operation operation, const Span& span) cons
 }
 
 std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
-                                                      double* squares) {
-  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part, squares));
+                                                      double* squares, Beside beside) {
+  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part, squares, beside));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -149,20 +149,21 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
 }
 
 CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part,
-                                       double* squares)
+                                       double* squares, Beside beside)
     : engines_(engines),
       operation_(operation),
       span_(span),
       part_bytes_(engines.part_bytes(operation, span)),
       part_(static_cast<char*>(part)),
       squares_(squares),
+      beside_(beside),
       arrays_(engines.world_, span.data) {}
 
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
     gather(exec);
   } else if (engines_.ranks_ > 1) {
-    sum(exec);
+    operation_ == Operation::all_reduce&& beside_ == Beside::nothing ? sum_in_place(exec) : sum(exec);
   } else if (part_ != nullptr) {
     copy(part_, arrays_.of(0), span_.bytes(), exec.cuda_stream());
   }
@@ -198,6 +199,23 @@ void CopyEngineTransfer::sum(const Device& exec) const {
     }
     e.barrier_->enqueue(1, stream);
   }
+}
+
+/// This rank's part of every rank's span, by one kernel.
+void CopyEngineTransfer::sum_in_place(const Device& exec) const {
+  const CopyEngines& e = engines_;
+  const std::int64_t begin = std::min(e.rank_ * part_bytes_, span_.bytes());
+  const std::int64_t bytes = std::min(part_bytes_, span_.bytes() - begin);
+  std::array<const void*, kMaxRanks> parts{};
+  std::vector<void*> copies;
+  for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + begin;
+  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies.push_back(arrays_.of(peer) + begin); });
+  e.barrier_->enqueue(0, exec.cuda_stream());
+  if (bytes > 0) {
+    sum_parts(exec, std::span(parts).first(e.ranks_),
+              {span_.label, arrays_.of(e.rank_) + begin, bytes / bytes_of(span_.dtype), span_.dtype}, squares_, copies);
+  }
+  e.barrier_->enqueue(1, exec.cuda_stream());
 }
 
 /// Its own part comes last: that copy takes multiprocessors, so it may have to wait for them, and no other rank should.

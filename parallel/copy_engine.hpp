@@ -1,5 +1,6 @@
 /// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, or copy a rank's own part,
-/// they take no multiprocessors from the products that run concurrently.
+/// they take no multiprocessors from the products that run concurrently. An all-reduce beside which nothing is computed
+/// takes them: they read, add and write faster than copy engines copy back and forth.
 ///
 /// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
 /// that the last ones may be shorter.
@@ -13,9 +14,10 @@
 /// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the receive buffer
 /// holds; those of an all-reduce also no larger than a third of a part, unless that is less than 16 MiB from all other
 /// ranks together: so those of a bucket of gradients stay in L2 from scatter to gather.
-/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. The other ranks' memory
-/// is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
-/// No rank reads another rank's memory.
+/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. So is an all-reduce beside
+/// nothing: one kernel, which reads the owner's part of every rank's span, adds as above and writes the sum to its place
+/// in every span. In all other transfers no rank reads another rank's memory. That is addressed through CUDA's
+/// interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including its copies into the
@@ -29,6 +31,9 @@
 ///           its whole: each stream first waits for the work after which the transfer was started. The one after them
 ///           guarantees that all parts have arrived. The copy to a rank's own place concerns no other rank and needs
 ///           neither.
+///         - in an all-reduce beside nothing, the barrier before the kernel guarantees that every rank's values are
+///           there, and the one after it that all sums are, and that nobody reads the span any longer. Only its owner
+///           reads and writes a part in between.
 ///         Barriers (parallel/stream_barrier.hpp) alternate between their two sets of flags, within and across
 ///         transfers, each of which has an even number of barriers. All ranks therefore enqueue the same transfers in
 ///         the same order, each on one stream.
@@ -100,13 +105,13 @@ class CopyEngines {
   /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
   /// whole. `part` is this rank's: what an all-gather takes, outside the whole or at its own place in it; where a
   /// reduce-scatter leaves its sum, outside the span or at its own place in it, which null means, too. `squares`: null,
-  /// or, of a sum, a place for squares_of() partial sums of squares. Collective.
+  /// or, of a sum, a place for squares_of() partial sums of squares. `beside`: of an all-reduce. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError.
   /// Limits  R divides the count, except for an all-reduce.
   std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr,
-                                           double* squares = nullptr);
+                                           double* squares = nullptr, Beside beside = Beside::work);
 
   /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
   std::int64_t squares_of(Operation operation, const Span& span) const;
@@ -141,8 +146,10 @@ class CopyEngineTransfer {
 
  private:
   friend class CopyEngines;
-  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares);
+  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
+                     Beside beside);
   void sum(const kernels::Device& exec) const;
+  void sum_in_place(const kernels::Device& exec) const;
   void gather(const kernels::Device& exec) const;
   char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t done, std::int64_t bytes) const;
@@ -153,6 +160,7 @@ class CopyEngineTransfer {
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
   char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
   double* squares_;          // of a sum; null: none
+  Beside beside_;
   PeerArray arrays_;
 };
 

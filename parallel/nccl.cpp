@@ -50,6 +50,7 @@ struct Message {
   Span span;       // an all-gather's whole
   Span wire = {};  // of a sum
   Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
+  Beside beside = Beside::work;
 };
 
 class NcclTransfer final : public Transfer {
@@ -58,6 +59,7 @@ class NcclTransfer final : public Transfer {
       : comm_(comm),
         engines_(message.span.count > 0 && message.operation != Operation::broadcast ? engines : nullptr),
         operation_(message.operation),
+        beside_(message.beside),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
         name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
@@ -69,7 +71,7 @@ class NcclTransfer final : public Transfer {
   }
 
   void connect() override {
-    if (engines_) copies_ = engines_->make(operation_, wire_.message(), moved_part_.data, squares_);
+    if (engines_) copies_ = engines_->make(operation_, wire_.message(), moved_part_.data, squares_, beside_);
   }
 
   std::optional<std::int64_t> squares() const override {
@@ -176,6 +178,7 @@ class NcclTransfer final : public Transfer {
   Communicator& comm_;
   CopyEngines* engines_;  // null: NCCL's ring
   Operation operation_;
+  Beside beside_;
   std::string what_;    // "nccl all-reduce of grad.bucket.2"
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
@@ -239,8 +242,8 @@ class NcclCollectives final : public Collectives {
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
-    return make({.operation = Operation::all_reduce, .span = span, .wire = wire});
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
+    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .beside = beside});
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
     return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});

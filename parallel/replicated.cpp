@@ -35,7 +35,9 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
       narrow = wire.part(end, bucket.span.count);
       narrow.label = bucket.span.label;
     }
-    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow);
+    const bool is_last = &bucket == &buckets_.back();  // after it backward computes nothing
+    const bool is_alone = is_last || order.start == GradientOrder::Start::after_backward;
+    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Beside::nothing : Beside::work);
     bucket.wire = wire.count != 0 ? narrow : bucket.span;
   }
   std::vector<Transfer*> sums;
@@ -43,7 +45,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
   if (!sums.empty()) squares_ = leave_squares(sums, norm.squares);
   if (!squares_) return;
   norm_.span = norm_.wire = norm.total;
-  norm_.sum = collectives_.make_all_reduce(norm.total, {});
+  norm_.sum = collectives_.make_all_reduce(norm.total, {}, Beside::nothing);
 }
 
 Replicated::~Replicated() = default;

@@ -2,7 +2,8 @@
 ///
 ///   squares[b] = sum_i out[i]^2      optional; i in block b of kSquaresBlock neighbours: for the norm of the sums
 ///
-/// One of the parts may be `out` itself: a lane reads a packet of all parts before it writes the sum.
+/// `copies` are further places for the same sums, on other GPUs, say. `out` and each of them may be one of the parts: a
+/// lane reads a packet of all parts before it writes the sum.
 ///
 /// Numerics   added in Accum<Scalar> (16-bit numbers in fp32) and rounded once; squares of what was rounded, in double.
 /// Error      of a block's squares: E<double>(kSquaresBlock) relative (kernels/core/scalar.hpp).
@@ -26,13 +27,17 @@ struct SumParts {
 
   Kokkos::Array<const Scalar*, kMaxParts> part;  // [parts] of [n]  in
   int parts;
-  Vector<Scalar, Exec> out;           // [n]                           out
-  Vector<double, Exec> squares = {};  // [ceil(n / kSquaresBlock)]     out, optional
+  Vector<Scalar, Exec> out;                       // [n]                           out
+  Vector<double, Exec> squares = {};              // [ceil(n / kSquaresBlock)]     out, optional
+  Kokkos::Array<Scalar*, kMaxParts> copies = {};  // [copy_count] of [n]  out
+  int copy_count = 0;
 
   void launch(const Exec& exec) const {
     TESSERA_REQUIRE(parts >= 1 && parts <= kMaxParts, "sum of parts: 1 to 16 of them", parts);
+    TESSERA_REQUIRE(copy_count >= 0 && copy_count <= kMaxParts, "sum of parts: at most 16 copies", copy_count);
     bool fit = packets_fit(1, 1, out.data());
     for (int p = 0; p < parts; ++p) fit = fit && packets_fit(1, 1, part[p]);
+    for (int c = 0; c < copy_count; ++c) fit = fit && packets_fit(1, 1, copies[c]);
     if (!squares.data()) {
       return for_packets<kPacketWidth<Exec, Scalar>>("tessera::core::sum_parts", exec, fit, out.extent(0), *this);
     }
@@ -115,6 +120,7 @@ struct SumParts {
         squares_of_sums += square(rounded[i]);
       }
       store(out.data() + first, rounded);
+      for (int c = 0; c < copy_count; ++c) store(copies[c] + first, rounded);
     });
     return squares_of_sums;
   }

@@ -132,7 +132,7 @@ memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives
 std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel::Collectives& collectives,
                                                   const parallel::Span& whole) {
   switch (operation) {
-    case Collective::all_reduce: return collectives.make_all_reduce(whole, {});
+    case Collective::all_reduce: return collectives.make_all_reduce(whole, {}, parallel::Beside::nothing);
     case Collective::reduce_scatter: return collectives.make_reduce_scatter(whole, {});
     case Collective::all_gather: {
       const std::int64_t count = whole.count / collectives.size();

@@ -103,8 +103,9 @@ parallel::GradientOrder order_of(const config::Parallel& keys) {
 }
 
 kernels::StreamPriority priority_of(const config::Parallel& keys) {
-  const bool sums_each = keys.shard == config::Shard::none && keys.gradient_sync == config::GradientSync::overlap;
-  return sums_each ? kernels::StreamPriority::lowest : kernels::StreamPriority::raised;
+  const bool keeps_whole_weights = keys.shard == config::Shard::optimizer || keys.shard == config::Shard::gradients;
+  const bool is_raised = keeps_whole_weights || keys.offload != config::Offload::none;
+  return is_raised ? kernels::StreamPriority::raised : kernels::StreamPriority::lowest;
 }
 
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,

@@ -17,8 +17,9 @@ namespace tessera::train {
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle. Not if each gradient is
-/// a message of its own under backward: so many sums, one after the other, would wait too long.
+/// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle, where that is faster:
+/// with ZeRO-1 and 2, and with offload. Elsewhere sums (everything on each rank) or the copies of own parts, for which the
+/// next unit waits (ZeRO-3), would wait too long. Figures: parallel/README.md.
 kernels::StreamPriority priority_of(const config::Parallel& keys);
 
 /// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there

@@ -17,7 +17,8 @@ class NoCollectives : public parallel::Collectives {
   bool is_asynchronous() const override { return true; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span&, const parallel::Span&) override {
+  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span&, const parallel::Span&,
+                                                      parallel::Beside) override {
     return nullptr;
   }
   std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span&, const parallel::Span&,

@@ -209,7 +209,8 @@ TYPED_TEST(ResidualAdd, rounds_once_and_may_overwrite_what_it_adds) {
 }
 
 /// Compares with the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts
-/// begin one element after a packet boundary.
+/// begin one element after a packet boundary. The sums go to one of the parts; copies of them to another one, if there are
+/// several, and beside them all.
 template <class Scalar>
 void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   std::vector<Buffer<Scalar>> buffers;
@@ -226,10 +227,16 @@ void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   for (std::size_t i = 0; i < n; ++i) expected[i] = static_cast<Scalar>(sums[i]);
   const int own = parts / 2;
   sum.out = kernels::Vector<Scalar, Device>(buffers[own].data() + shift, n);
+  buffers.push_back(Buffer<Scalar>::zeros(n + shift));
+  std::vector<int> places = {own, parts};
+  if (parts > 1) places.push_back(0);
+  for (std::size_t i = 1; i < places.size(); ++i) sum.copies[sum.copy_count++] = buffers[places[i]].data() + shift;
   sum.launch(instance());
-  const std::vector<Scalar> all = buffers[own].elements();
-  EXPECT_TRUE(same_bits(std::vector<Scalar>(all.begin() + shift, all.end()), expected))
-      << parts << " parts of " << n << ", from element " << shift;
+  for (const int place : places) {
+    const std::vector<Scalar> all = buffers[place].elements();
+    EXPECT_TRUE(same_bits(std::vector<Scalar>(all.begin() + shift, all.end()), expected))
+        << parts << " parts of " << n << ", from element " << shift << ", in " << place;
+  }
 }
 
 TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
@@ -243,6 +250,9 @@ TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
   }
   EXPECT_TRUE(launched_under(recorder, "tessera::core::", instance()));
   kernels::SumParts<Device, TypeParam> none{.part = {}, .parts = 0, .out = {}};
+  EXPECT_THROW(none.launch(instance()), std::invalid_argument);
+  none.parts = 1;
+  none.copy_count = none.kMaxParts + 1;
   EXPECT_THROW(none.launch(instance()), std::invalid_argument);
 }
 

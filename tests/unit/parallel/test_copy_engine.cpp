@@ -74,7 +74,7 @@ std::vector<Scalar> multiplied(const std::vector<Scalar>& values, int times) {
 }
 
 template <class Scalar>
-void expect_one_rounding(CopyEngine& test, std::size_t shift) {
+void expect_one_rounding(CopyEngine& test, std::size_t shift, Beside beside) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{1009}, std::size_t{300'001}}) {
     const int ranks = test.world.size();
     std::vector<Scalar> first;
@@ -85,25 +85,28 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift) {
     span.data = buffer.data() + shift;
     span.count = static_cast<std::int64_t>(n);
     const BarrierAtEnd barrier(test.world);
-    const auto sum = test.engines.make(Operation::all_reduce, span);
+    const auto sum = test.engines.make(Operation::all_reduce, span, nullptr, nullptr, beside);
     for (int run = 0; run < 2; ++run) {  // the second time from what the first one left
       sum->enqueue(test.exec);
       test.exec.fence();
       const std::vector<Scalar> expected = run == 0 ? sums_of<Scalar>(ranks, n) : multiplied(first, ranks);
       const std::vector<Scalar> all = buffer.elements();
       first.assign(all.begin() + static_cast<std::ptrdiff_t>(shift), all.end());
-      EXPECT_TRUE(same_bits(first, expected)) << n << " elements of " << kScalarName<Scalar> << " behind " << shift;
+      EXPECT_TRUE(same_bits(first, expected)) << n << " elements of " << kScalarName<Scalar> << " behind " << shift
+                                              << (beside == Beside::nothing ? ", beside nothing" : "");
       for (std::size_t i = 0; i < shift; ++i) EXPECT_EQ(static_cast<float>(all[i]), 0.5f);
     }
   }
 }
 
 TEST_F(CopyEngine, adds_in_the_order_of_the_ranks_and_rounds_once) {
-  for (const std::size_t shift : {0, 1, 64}) {  // from the start of an allocation, which is aligned
-    expect_one_rounding<double>(*this, shift);
-    expect_one_rounding<float>(*this, shift);
-    expect_one_rounding<bfloat16>(*this, shift);
-    expect_one_rounding<float16>(*this, shift);
+  for (const Beside beside : {Beside::work, Beside::nothing}) {
+    for (const std::size_t shift : {0, 1, 64}) {  // from the start of an allocation, which is aligned
+      expect_one_rounding<double>(*this, shift, beside);
+      expect_one_rounding<float>(*this, shift, beside);
+      expect_one_rounding<bfloat16>(*this, shift, beside);
+      expect_one_rounding<float16>(*this, shift, beside);
+    }
   }
 }
 
@@ -117,10 +120,15 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
   }
   const Buffer<double> buffer(values);
   const BarrierAtEnd barrier(world);
-  const auto sum = engines.make(Operation::all_reduce, span_of(buffer));
-  sum->enqueue(exec);
-  exec.fence();
-  EXPECT_TRUE(same_bits(buffer.elements(), expected));
+  for (const Beside beside : {Beside::work, Beside::nothing}) {
+    buffer.upload(values);
+    world.barrier();
+    const auto sum = engines.make(Operation::all_reduce, span_of(buffer), nullptr, nullptr, beside);
+    sum->enqueue(exec);
+    exec.fence();
+    EXPECT_TRUE(same_bits(buffer.elements(), expected));
+    world.barrier();
+  }
 }
 
 /// Rank `rank`'s part of `all` behind `shift` other elements.
@@ -266,19 +274,34 @@ TEST_F(CopyEngine, a_gather_waits_for_ranks_that_still_read_what_it_overwrites) 
   EXPECT_EQ(whole.elements(), std::vector<float>(n, 7.0f));
 }
 
+TEST_F(CopyEngine, a_sum_beside_nothing_waits_for_ranks_that_still_write_what_it_reads) {
+  const std::size_t n = 100'003;
+  const Buffer<float> whole(std::vector<float>(n, 5.0f)), late(std::vector<float>(n, 7.0f));
+  const BarrierAtEnd barrier(world);
+  const auto sum = engines.make(Operation::all_reduce, span_of(whole), nullptr, nullptr, Beside::nothing);
+  world.barrier();
+  if (world.rank() == 0) copy_slowly(exec, late, whole);
+  sum->enqueue(exec);
+  exec.fence();
+  EXPECT_EQ(whole.elements(), std::vector<float>(n, 5.0f * static_cast<float>(world.size() - 1) + 7.0f));
+}
+
 TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   const int ranks = world.size(), rank = world.rank();
   const std::size_t part = 50'021, n = part * static_cast<std::size_t>(ranks);
   const Buffer<float> first(std::vector<float>(n, 1.0f)), second(std::vector<float>(n, 2.0f));
   const Buffer<float> mine(std::vector<float>(4096, 3.0f + static_cast<float>(rank)));
   const Buffer<float> third = Buffer<float>::zeros(4096 * static_cast<std::size_t>(ranks));
+  const Buffer<float> fourth(std::vector<float>(n, 1.0f));
   const BarrierAtEnd barrier(world);
   const auto sum = engines.make(Operation::all_reduce, span_of(first));
   const auto scatter = engines.make(Operation::reduce_scatter, span_of(second));
   const auto gather = engines.make(Operation::all_gather, span_of(second), second.data() + rank * part);
   const auto gather_from_outside = engines.make(Operation::all_gather, span_of(third), mine.data());
+  const auto sum_alone = engines.make(Operation::all_reduce, span_of(fourth), nullptr, nullptr, Beside::nothing);
   const auto enqueue = [&] {
     sum->enqueue(exec);
+    sum_alone->enqueue(exec);
     gather_from_outside->enqueue(exec);
     scatter->enqueue(exec);  // and gather: another way to the sum of all
     gather->enqueue(exec);
@@ -302,6 +325,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   };
   EXPECT_EQ(first.elements(), std::vector<float>(n, power(8)));
   EXPECT_EQ(second.elements(), std::vector<float>(n, 2 * power(4)));
+  EXPECT_EQ(fourth.elements(), std::vector<float>(n, power(4)));
   std::vector<float> gathered;
   for (int from = 0; from < ranks; ++from) gathered.insert(gathered.end(), 4096, 3.0f + static_cast<float>(from));
   EXPECT_EQ(third.elements(), gathered);

@@ -150,8 +150,9 @@ TEST_P(Nccl, sums_of_copy_engines_leave_their_squares) {
     const Buffer<bfloat16> halves = Buffer<bfloat16>::zeros(n);
     const BarrierAtEnd barrier(world);
     const auto reduce = nccl().make_all_reduce(span_of(all), {}), narrow = nccl().make_all_reduce(span_of(halves), {}),
+               alone = nccl().make_all_reduce(span_of(all), {}, Beside::nothing),
                scatter = nccl().make_reduce_scatter(span_of(parts), {});
-    for (Transfer* sum : {reduce.get(), narrow.get(), scatter.get()})
+    for (Transfer* sum : {reduce.get(), narrow.get(), alone.get(), scatter.get()})
       ASSERT_EQ(sum->squares().has_value(), makes_its_sums);
     EXPECT_FALSE(nccl().make_all_gather(span_of(all), span_of(parts))->squares());
     if (!makes_its_sums) {
@@ -159,6 +160,7 @@ TEST_P(Nccl, sums_of_copy_engines_leave_their_squares) {
       continue;
     }
     expect_squares(*this, *reduce, all);
+    expect_squares(*this, *alone, all);
     expect_squares(*this, *narrow, halves);
     expect_squares(*this, *scatter, parts);
   }

@@ -156,8 +156,8 @@ class Squaring final : public Collectives {
   bool is_asynchronous() const override { return all_.is_asynchronous(); }
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) override {
-    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire), span, rank(), size());
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
+    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, beside), span, rank(), size());
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
     return all_.make_reduce_scatter(span, wire, part);

@@ -299,7 +299,8 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
 class Engines final : public test::NoCollectives {
  public:
   using NoCollectives::NoCollectives;
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire) override {
+  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
+                                                      parallel::Beside) override {
     const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
     const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
     const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
@@ -319,16 +320,15 @@ class Engines final : public test::NoCollectives {
   };
 };
 
-TEST(Priority, of_a_step_is_raised_unless_each_gradient_is_a_message_under_backward) {
-  using enum config::GradientSync;
-  for (const auto shard : {config::Shard::none, config::Shard::optimizer, config::Shard::parameters}) {
-    for (const auto order : {per_parameter, flat, overlap, bucket}) {
-      config::Parallel keys;
-      keys.shard = shard;
-      keys.gradient_sync = order;
-      const bool is_raised = priority_of(keys) == kernels::StreamPriority::raised;
-      EXPECT_EQ(is_raised, shard != config::Shard::none || order != overlap);
-    }
+TEST(Priority, of_a_step_is_raised_with_ZeRO_1_and_2_and_with_offload) {
+  using enum config::Shard;
+  for (const auto shard : {none, optimizer, gradients, parameters}) {
+    config::Parallel keys;
+    keys.shard = shard;
+    const bool is_raised = priority_of(keys) == kernels::StreamPriority::raised;
+    EXPECT_EQ(is_raised, shard == optimizer || shard == gradients);
+    keys.offload = config::Offload::optimizer;
+    EXPECT_EQ(priority_of(keys), kernels::StreamPriority::raised);
   }
 }
 
