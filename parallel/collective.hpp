@@ -71,8 +71,8 @@ class Transfer {
   virtual Times times() = 0;
 };
 
-/// What a device computes while a transfer is under way, as far as who makes it knows. Where that is nothing, the transfer
-/// may take its multiprocessors.
+/// What the ranks' devices compute while a transfer is under way. Where that is nothing, it may take their multiprocessors.
+/// The same on every rank, since it decides how the transfer is made.
 enum class Beside { work, nothing };
 
 /// How GPUs exchange data; automatic: by copy engines if the ranks can access each other's memory, else by NCCL's ring.
@@ -106,7 +106,7 @@ class Collectives {
   // Order     bitwise repeatable from run to run on the same number of ranks (MPI does not guarantee it; tests check).
   // Throws    std::invalid_argument for unsupported spans.
 
-  /// `span` becomes its sum over the ranks, the same bits on each.
+  /// `span` becomes its sum over the ranks, the same bits on each, whatever is `beside` it.
   virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) = 0;
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) {
     return make_all_reduce(span, wire, Beside::work);

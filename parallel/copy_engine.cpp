@@ -162,8 +162,10 @@ CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation ope
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
     gather(exec);
+  } else if (engines_.ranks_ > 1 && operation_ == Operation::all_reduce && beside_ == Beside::nothing) {
+    sum_by_kernel(exec);
   } else if (engines_.ranks_ > 1) {
-    operation_ == Operation::all_reduce&& beside_ == Beside::nothing ? sum_in_place(exec) : sum(exec);
+    sum(exec);
   } else if (part_ != nullptr) {
     copy(part_, arrays_.of(0), span_.bytes(), exec.cuda_stream());
   }
@@ -201,19 +203,21 @@ void CopyEngineTransfer::sum(const Device& exec) const {
   }
 }
 
-/// This rank's part of every rank's span, by one kernel.
-void CopyEngineTransfer::sum_in_place(const Device& exec) const {
+/// Adds this rank's part of every rank's span, and writes the sum to all of them, by one kernel.
+void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
   const CopyEngines& e = engines_;
   const std::int64_t begin = std::min(e.rank_ * part_bytes_, span_.bytes());
   const std::int64_t bytes = std::min(part_bytes_, span_.bytes() - begin);
   std::array<const void*, kMaxRanks> parts{};
-  std::vector<void*> copies;
+  std::array<void*, kMaxRanks> copies{};
+  std::size_t copied = 0;
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + begin;
-  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies.push_back(arrays_.of(peer) + begin); });
+  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + begin; });
   e.barrier_->enqueue(0, exec.cuda_stream());
   if (bytes > 0) {
     sum_parts(exec, std::span(parts).first(e.ranks_),
-              {span_.label, arrays_.of(e.rank_) + begin, bytes / bytes_of(span_.dtype), span_.dtype}, squares_, copies);
+              {span_.label, arrays_.of(e.rank_) + begin, bytes / bytes_of(span_.dtype), span_.dtype}, squares_,
+              std::span(copies).first(copied));
   }
   e.barrier_->enqueue(1, exec.cuda_stream());
 }

@@ -1,6 +1,6 @@
 /// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, or copy a rank's own part,
 /// they take no multiprocessors from the products that run concurrently. An all-reduce beside which nothing is computed
-/// takes them: they read, add and write faster than copy engines copy back and forth.
+/// takes them: over NVLink they read, add and write faster than copy engines copy back and forth.
 ///
 /// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
 /// that the last ones may be shorter.
@@ -14,14 +14,15 @@
 /// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the receive buffer
 /// holds; those of an all-reduce also no larger than a third of a part, unless that is less than 16 MiB from all other
 /// ranks together: so those of a bucket of gradients stay in L2 from scatter to gather.
-/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. So is an all-reduce beside
-/// nothing: one kernel, which reads the owner's part of every rank's span, adds as above and writes the sum to its place
-/// in every span. In all other transfers no rank reads another rank's memory. That is addressed through CUDA's
-/// interprocess handles. Everything is enqueued on one stream and may be captured in a graph.
+/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. An all-reduce beside which
+/// nothing is computed needs no receive buffer either: between two barriers one kernel reads this rank's part of every
+/// rank's span, adds as above and writes the sum to its place in each. Nothing else reads another rank's memory. The other
+/// ranks' memory is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured
+/// in a graph.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including its copies into the
-///         others' memory. Hence:
+/// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including what it copies and
+///         stores into the others' memory. Hence:
 ///         - in a sum, the barrier after scatter guarantees that the others' contributions are in the receive buffer,
 ///           and that every rank's piece has been sent: gather overwrites only that piece of a span. Later scatters
 ///           read other pieces.
@@ -149,7 +150,7 @@ class CopyEngineTransfer {
   CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
                      Beside beside);
   void sum(const kernels::Device& exec) const;
-  void sum_in_place(const kernels::Device& exec) const;
+  void sum_by_kernel(const kernels::Device& exec) const;
   void gather(const kernels::Device& exec) const;
   char* slot(int sender, int receiver, const char* own) const;
   void add(const kernels::Device& exec, char* own, std::int64_t done, std::int64_t bytes) const;

@@ -47,10 +47,10 @@ void require_device_memory(const std::string& what, const Span& span) {
 /// What is transferred.
 struct Message {
   Operation operation;
-  Span span;       // an all-gather's whole
-  Span wire = {};  // of a sum
-  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
-  Beside beside = Beside::work;
+  Span span;                     // an all-gather's whole
+  Span wire = {};                // of a sum
+  Span part = {};                // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
+  Beside beside = Beside::work;  // an all-reduce
 };
 
 class NcclTransfer final : public Transfer {

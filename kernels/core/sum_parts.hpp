@@ -8,7 +8,7 @@
 /// Numerics   added in Accum<Scalar> (16-bit numbers in fp32) and rounded once; squares of what was rounded, in double.
 /// Error      of a block's squares: E<double>(kSquaresBlock) relative (kernels/core/scalar.hpp).
 /// Order      that of the parts; of squares fixed for a given length and alignment: bitwise repeatable.
-/// Cost       squares cost no traffic but their own.
+/// Cost       squares cost no traffic but their own; each copy costs a write.
 /// Async      returns after enqueue on `exec`; never fences.
 #pragma once
 

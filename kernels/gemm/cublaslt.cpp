@@ -26,7 +26,7 @@ void check(cublasStatus_t status, std::string_view call) {
 #define CUBLAS_CHECK(call) check(call, #call)
 
 constexpr int kProposals = 16;              // requested from the library; version 13.1 returns at most 8
-constexpr std::size_t kCounterBytes = 256;  // more of a workspace than the library takes for a counter; it takes 4
+constexpr std::size_t kCounterBytes = 256;  // more workspace than the library uses for a counter, which is 4 bytes
 constexpr double kSmallTile = 22600;        // elements: 176 x 128, plus what edges waste
 constexpr int kRounds = 9;                  // of timing; odd, for the median
 constexpr double kWorthLeaving = 0.98;      // share of the heuristic's time that another must undercut to replace it
@@ -52,6 +52,7 @@ cublasComputeType_t compute_type(const Kind& kind) {
 constexpr std::array<Dtype, 4> kTypes = {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16};
 constexpr const char* kMathNames[] = {"full", "tf32"};
 constexpr const char* kPlusNames[] = {"nothing", "itself"};
+constexpr std::string_view kNoWorkspace = " without workspace";  // in a stored line; else with one
 constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
 
 /// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
@@ -170,17 +171,18 @@ std::uint32_t attribute(const Algorithm& algorithm, cublasLtMatmulAlgoConfigAttr
   return value;
 }
 
-/// Whether an algorithm gets the workspace: for the partial sums of a split over k, say, but not for a counter. A product
-/// of several waves of tiles takes its tiles from a counter wherever there is a workspace, and the library clears it
-/// before the product: as a node of a graph that takes 5 us, 9 us if the graph has several streams.
-bool gets_workspace(const cublasLtMatmulHeuristicResult_t& result) { return result.workspaceSize > kCounterBytes; }
-
 struct Proposal {
   Algorithm algorithm;
-  double tiles;  // of the result
+  std::size_t workspace;  // what it takes of one [bytes]
+  double tiles;           // of the result
 };
 
 bool is_split(const Proposal& proposal) { return attribute(proposal.algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1; }
+
+/// Whether a proposal takes at most a counter of the workspace. A product of several waves of tiles takes its tiles from a
+/// counter wherever there is a workspace, and the library clears it before the product: as a node of a graph that takes
+/// 5 us, 9 us if the graph has several streams.
+bool is_lean(const Proposal& proposal) { return proposal.workspace <= kCounterBytes && !is_split(proposal); }
 
 /// What the library proposes for a product with at most `workspace` bytes, best first by its own estimate.
 std::vector<Proposal> proposed(const Kind& kind, Plan& plan, std::size_t workspace) {
@@ -210,14 +212,15 @@ std::vector<Proposal> proposed(const Kind& kind, Plan& plan, std::size_t workspa
   for (int i = 0; i < found; ++i) {
     if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
     const double tiles = results[i].wavesCount * library().multiprocessors;  // one a multiprocessor is a wave
-    proposals.push_back({{results[i].algo, gets_workspace(results[i])}, tiles});
+    proposals.push_back({{results[i].algo, results[i].workspaceSize > 0}, results[i].workspaceSize, tiles});
   }
   return proposals;
 }
 
 /// The library's proposals, best first by its own estimate, with two exceptions.
 ///
-/// If its first one gets no workspace, those that it makes for products without any go before the others.
+/// Those that take at most a counter of the workspace are replaced by what the library proposes when it is offered none.
+/// They go first if one of them was the first, else last.
 ///
 /// On Hopper the library prefers tiles of 256x128 and 320x128 elements, which seem not to overlap the write of their
 /// results with products; tiles up to 176x128 do. So the first proposal with such a smaller tile is moved to the front,
@@ -227,12 +230,12 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   std::vector<Proposal> found = proposed(kind, plan, workspace_bytes(kind));
   if (found.empty()) throw std::runtime_error("gemm: the library proposes no algorithm for " + text_of(kind));
   const bool splits = is_split(found.front());
-  if (!found.front().algorithm.has_workspace) {
-    std::erase_if(found, [](const Proposal& p) { return !p.algorithm.has_workspace; });
-    const std::vector<Proposal> lean = proposed(kind, plan, 0);
-    found.insert(found.begin(), lean.begin(), lean.end());
-    if (found.empty())
-      throw std::runtime_error("gemm: the library proposes no algorithm without a workspace for " + text_of(kind));
+  if (workspace_bytes(kind) > 0) {
+    if (const std::vector<Proposal> lean = proposed(kind, plan, 0); !lean.empty()) {
+      const bool is_first_lean = is_lean(found.front());
+      std::erase_if(found, is_lean);
+      found.insert(is_first_lean ? found.begin() : found.end(), lean.begin(), lean.end());
+    }
   }
   if (library().capability == 90 && bytes_of(kind.in) == 2 && !splits) {
     const auto has_small_tile = [&](const Proposal& proposal) {
@@ -365,6 +368,7 @@ std::vector<std::string> algorithms() {
       std::snprintf(digits, sizeof(digits), " %016" PRIx64, word);
       line += digits;
     }
+    if (!plan.algorithm.has_workspace) line += kNoWorkspace;
     lines.push_back(line + " # " + attributes_of(plan.algorithm));
   }
   return lines;
@@ -380,13 +384,16 @@ void set_algorithms(const std::vector<std::string>& lines) {
   for (std::size_t i = 1; i < lines.size(); ++i) {
     std::istringstream text(lines[i]);
     Kind kind;
-    Algorithm algorithm{};
+    Algorithm algorithm;
     try {
       kind = kind_of(text);
       std::string colon;
       text >> colon >> std::hex;
       for (std::uint64_t& word : algorithm.words.data) text >> word;
-      if (!text || colon != ":") throw std::invalid_argument("not the digits of an algorithm");
+      const bool has_words = !text.fail();
+      std::string rest;
+      algorithm.has_workspace = !(std::getline(text, rest) && rest.starts_with(kNoWorkspace));
+      if (colon != ":" || !has_words) throw std::invalid_argument("not the digits of an algorithm");
     } catch (const std::invalid_argument& fault) {
       throw std::invalid_argument("gemm: cannot read the algorithm '" + lines[i] + "': " + fault.what());
     }
@@ -399,7 +406,6 @@ void set_algorithms(const std::vector<std::string>& lines) {
       throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
                                "': " + cublasLtGetStatusString(status));
     }
-    plan.algorithm.has_workspace = gets_workspace(result);
     plans.emplace(kind, plan);
   }
   library().plans = std::move(plans);

@@ -280,10 +280,14 @@ void expect_squares_of_sums(int parts, std::size_t n, std::size_t shift) {
   const Buffer<double> squares = Buffer<double>::zeros((n + kBlock - 1) / kBlock);
   const Buffer<double> again = Buffer<double>::zeros(squares.size());
   const std::vector<Scalar> sums = summed_into(plain, {});
+  const Buffer<Scalar> copy = Buffer<Scalar>::zeros(n + shift);
+  sum.copies[sum.copy_count++] = copy.data() + shift;
   const std::string what = std::to_string(parts) + " parts of " + std::to_string(n) + ", from " + std::to_string(shift);
   EXPECT_TRUE(same_bits(summed_into(out, squares.vector()), sums)) << what;
   EXPECT_TRUE(same_bits(summed_into(buffers[parts / 2], again.vector()), sums)) << what << ", in place";
   EXPECT_TRUE(same_bits(squares.elements(), again.elements())) << what;
+  const std::vector<Scalar> copied = copy.elements();
+  EXPECT_TRUE(same_bits(std::vector<Scalar>(copied.begin() + shift, copied.end()), sums)) << what << ", copied";
   std::vector<double> expected(squares.size(), 0.0);
   for (std::size_t i = 0; i < n; ++i)
     expected[i / kBlock] += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);

@@ -157,6 +157,7 @@ class Squaring final : public Collectives {
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
+    besides.push_back(beside);
     return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, beside), span, rank(), size());
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
@@ -170,6 +171,8 @@ class Squaring final : public Collectives {
   void broadcast(const Span& span) override { all_.broadcast(span); }
   std::string fault() override { return all_.fault(); }
   void abandon() override { all_.abandon(); }
+
+  std::vector<Beside> besides;  // of the sums made so far
 
  private:
   Collectives& all_;
@@ -195,6 +198,26 @@ TEST(Squares, of_all_ranks_make_the_norm_of_all_gradients) {
     for (const float sum : g.sums(world.size())) expected += std::pow(sum, 2);
     EXPECT_EQ(total, expected);
   }
+}
+
+TEST(Replicated, says_beside_which_of_its_sums_nothing_is_computed) {
+  using Grouping = GradientOrder::Grouping;
+  using Start = GradientOrder::Start;
+  TestWorld world;
+  Gradients g({10, 20, 30}, world.rank());
+  double total = 0;
+  std::vector<double> room(3);
+  const NormSpans norm{{"norm", &total, 1, Dtype::fp64}, {"room", room.data(), 3, Dtype::fp64}};
+  const auto besides = [&](const GradientOrder& order) {
+    Squaring squaring(world.collectives());
+    const Replicated queue(squaring, {}, g.spans, order, {}, norm);
+    return squaring.besides;
+  };
+  const auto work = Beside::work, nothing = Beside::nothing;  // the last sum is the norm's
+  EXPECT_EQ(besides({Grouping::all, Start::after_backward, 0}), (std::vector{nothing, nothing}));
+  EXPECT_EQ(besides({Grouping::parameter, Start::after_backward, 0}), std::vector(4, nothing));
+  EXPECT_EQ(besides({Grouping::parameter, Start::when_ready, 0}), (std::vector{work, work, nothing, nothing}));
+  EXPECT_EQ(besides({Grouping::bucket, Start::when_ready, 120}), (std::vector{work, nothing, nothing}));  // 10 20 | 30
 }
 
 TEST(Squares, that_no_transfer_leaves_make_no_sum_of_the_norm) {

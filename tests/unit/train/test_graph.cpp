@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/chain.hpp"
+#include "kernels/cuda/target.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "model/generate.hpp"
+#include "support/buffer.hpp"
+#include "support/close.hpp"
 #include "support/random.hpp"
 #include "support/scalars.hpp"
 #include "unit/model/pass.hpp"
@@ -35,6 +39,54 @@ TEST(StepGraph, of_other_work_than_kernels_is_not_chained_and_says_so) {
   exec.fence();
   const auto copied = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), to);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(copied(i), 7) << i;
+}
+
+/// A product of several waves of tiles is recorded as a kernel alone: nothing is cleared before it. So is one by an algorithm
+/// that was stored and restored; one by a stored line without the mark has a workspace, and gives the same bits.
+TEST(StepGraph, of_a_large_product_is_one_kernel) {
+  if (!kernels::kKernelsWait) GTEST_SKIP() << "graphs are chained, and say why not, in builds for sm_90 alone";
+  const int n = 4096, k = 64;  // 1024 tiles of 128 x 128
+  const Buffer<bfloat16> a(uniform(std::size_t{n} * k, 1)), b(uniform(std::size_t{n} * k, 2));
+  const auto c = Buffer<bfloat16>::unwritten(std::size_t{n} * n);
+  const auto workspace = Buffer<float>::unwritten(
+      static_cast<std::size_t>(kernels::gemm_workspace<bfloat16, bfloat16>(kernels::kHere, n, n, k)));
+  const Device exec;
+  const auto multiply = [&] {
+    kernels::Gemm<Device, bfloat16, bfloat16>{.a = a.matrix(n, k),
+                                              .op_a = kernels::Op::none,
+                                              .b = b.matrix(n, k),
+                                              .op_b = kernels::Op::transpose,
+                                              .c = c.matrix(n, n),
+                                              .accumulate = false,
+                                              .workspace = workspace.vector(),
+                                              .math = kernels::GemmMath::full}
+        .launch(exec);
+  };
+  const auto replayed = [&](std::string& why_not) {
+    StepGraph graph;
+    multiply();
+    graph.record(exec, multiply, StepGraph::Links::chained);
+    why_not = graph.not_chained_because();
+    c.upload(std::vector<bfloat16>(c.size(), bfloat16(0.0f)));
+    graph.launch(exec);
+    exec.fence();
+    return c.elements();
+  };
+  std::string why_not;
+  kernels::set_gemm_algorithms({});
+  const std::vector<bfloat16> fresh = replayed(why_not);
+  EXPECT_EQ(why_not, "");
+  std::vector<std::string> lines = kernels::gemm_algorithms();
+  ASSERT_EQ(lines.size(), 2u);
+  kernels::set_gemm_algorithms(lines);
+  EXPECT_TRUE(same_bits(replayed(why_not), fresh));
+  EXPECT_EQ(why_not, "");
+  const std::string mark = " without workspace";
+  ASSERT_NE(lines[1].find(mark), std::string::npos);
+  lines[1].erase(lines[1].find(mark), mark.size());
+  kernels::set_gemm_algorithms(lines);
+  EXPECT_TRUE(same_bits(replayed(why_not), fresh));
+  kernels::set_gemm_algorithms({});
 }
 
 /// Texts of a small model with random weights, whose cache fills up several times.
