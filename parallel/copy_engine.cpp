@@ -132,8 +132,12 @@ std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) cons
 }
 
 std::int64_t CopyEngines::squares_of(Operation operation, const Span& span) const {
+  return ceil_div(own_part(operation, span).count, kSquaresBytes);
+}
+
+Range CopyEngines::own_part(Operation operation, const Span& span) const {
   const std::int64_t part = part_bytes(operation, span), first = std::min(rank_ * part, span.bytes());
-  return ceil_div(std::min(first + part, span.bytes()) - first, kSquaresBytes);
+  return {first, std::min(part, span.bytes() - first)};
 }
 
 std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
@@ -206,17 +210,16 @@ void CopyEngineTransfer::sum(const Device& exec) const {
 /// Adds this rank's part of every rank's span, and writes the sum to all of them, by one kernel.
 void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
   const CopyEngines& e = engines_;
-  const std::int64_t begin = std::min(e.rank_ * part_bytes_, span_.bytes());
-  const std::int64_t bytes = std::min(part_bytes_, span_.bytes() - begin);
+  const Range own = e.own_part(operation_, span_);
   std::array<const void*, kMaxRanks> parts{};
   std::array<void*, kMaxRanks> copies{};
   std::size_t copied = 0;
-  for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + begin;
-  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + begin; });
+  for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + own.first;
+  for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + own.first; });
   e.barrier_->enqueue(0, exec.cuda_stream());
-  if (bytes > 0) {
+  if (own.count > 0) {
     sum_parts(exec, std::span(parts).first(e.ranks_),
-              {span_.label, arrays_.of(e.rank_) + begin, bytes / bytes_of(span_.dtype), span_.dtype}, squares_,
+              {span_.label, arrays_.of(e.rank_) + own.first, own.count / bytes_of(span_.dtype), span_.dtype}, squares_,
               std::span(copies).first(copied));
   }
   e.barrier_->enqueue(1, exec.cuda_stream());

@@ -51,6 +51,7 @@
 
 #include "kernels/core/tensor.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/ownership.hpp"
 #include "parallel/stream_barrier.hpp"
 
 namespace tessera::parallel {
@@ -129,6 +130,7 @@ class CopyEngines {
  private:
   friend class CopyEngineTransfer;
   std::int64_t part_bytes(Operation operation, const Span& span) const;
+  Range own_part(Operation operation, const Span& span) const;  // of this rank [bytes]
 
   const World& world_;
   int rank_, ranks_;
@@ -161,7 +163,7 @@ class CopyEngineTransfer {
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
   char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
   double* squares_;          // of a sum; null: none
-  Beside beside_;
+  Beside beside_;            // of an all-reduce
   PeerArray arrays_;
 };
 

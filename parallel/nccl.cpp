@@ -50,7 +50,7 @@ struct Message {
   Span span;                     // an all-gather's whole
   Span wire = {};                // of a sum
   Span part = {};                // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
-  Beside beside = Beside::work;  // an all-reduce
+  Beside beside = Beside::work;  // of an all-reduce
 };
 
 class NcclTransfer final : public Transfer {

@@ -29,7 +29,7 @@ struct SumParts {
   int parts;
   Vector<Scalar, Exec> out;                       // [n]                           out
   Vector<double, Exec> squares = {};              // [ceil(n / kSquaresBlock)]     out, optional
-  Kokkos::Array<Scalar*, kMaxParts> copies = {};  // [copy_count] of [n]  out
+  Kokkos::Array<Scalar*, kMaxParts> copies = {};  // [copy_count] of [n]           out
   int copy_count = 0;
 
   void launch(const Exec& exec) const {

@@ -52,7 +52,6 @@ cublasComputeType_t compute_type(const Kind& kind) {
 constexpr std::array<Dtype, 4> kTypes = {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16};
 constexpr const char* kMathNames[] = {"full", "tf32"};
 constexpr const char* kPlusNames[] = {"nothing", "itself"};
-constexpr std::string_view kNoWorkspace = " without workspace";  // in a stored line; else with one
 constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
 
 /// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
@@ -95,6 +94,8 @@ struct Algorithm {
   cublasLtMatmulAlgo_t words;  // opaque; may be stored and reused with the same version of the library
   bool has_workspace;          // whether it gets the operands' workspace
 };
+
+constexpr std::string_view kNoWorkspace = " without workspace";  // in a stored line; else with one
 
 /// A product without its operands, in the library's terms: its first operand is our b, its second our a.
 struct Plan {

@@ -1,4 +1,5 @@
-/// The bench.comm job: collective operations over the collectives in use, by operation, number format and size.
+/// The bench.comm job: collective operations over the collectives in use, by operation, number format and size, with
+/// nothing computed beside them.
 ///
 /// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
 /// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
