@@ -62,8 +62,9 @@ class Transfer {
   virtual void join(const kernels::Device& exec) = 0;
 
   struct Times {
-    double start_s, end_s;  // of the communication, on the clock of events::now_s()
-    double joined_s;        // when the wait for it began; end_s if nothing waited
+    double start_s;   // of the communication, on the clock of events::now_s()
+    double end_s;     // of it and, if is_asynchronous(), of all transfers that were started before
+    double joined_s;  // when the wait for it began; end_s if nothing waited
   };
   /// Times of the latest run, or of the latest replay of the graph that contains it. Call once it has completed, before
   /// it is started again.
@@ -79,7 +80,7 @@ enum class Beside { work, nothing };
 enum class TransferMethod { automatic, ring, copy_engine };
 
 /// Size of each GPU's receive buffer for transfers by copy engines (parallel/copy_engine.hpp) [bytes].
-inline constexpr std::int64_t kReceiveBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kReceiveBytes = std::int64_t{96} << 20;
 
 /// A group of ranks that exchange data: all ranks, or a group made by make_group().
 class Collectives {
@@ -91,6 +92,10 @@ class Collectives {
   /// Whether join() leaves the host free. Such collectives also complete in the order in which they were started, and
   /// progress by themselves.
   virtual bool is_asynchronous() const = 0;
+
+  /// Whether all-reduces beside work hold up no others while their kernels wait for multiprocessors: the kernels of a
+  /// step may then go first.
+  virtual bool can_yield() const { return false; }
 
   /// Bytes of this rank's device for its own buffers, allocated at the beginning. Excludes what a library allocates at
   /// its first transfers.
@@ -130,7 +135,8 @@ class Collectives {
   /// The collectives of a subset of these ranks: those that pass the same `group`, in the same order. Collective.
   virtual std::unique_ptr<Collectives> make_group(int group) = 0;
 
-  /// The instance on which asynchronous transfers run: what is started from it follows them. Otherwise the default one.
+  /// The instance that waits for every asynchronous transfer: what is enqueued on it, or started from it, follows all
+  /// that were started before. Otherwise the default one.
   virtual kernels::Device instance() const { return {}; }
 
   /// The same at once: complete on return. The work that writes the span must have been fenced.

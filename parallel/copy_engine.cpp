@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <span>
+#include <utility>
 
 #include "kernels/core/byte_copies.hpp"
 #include "kernels/core/out_of_memory.hpp"
@@ -26,11 +27,12 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-/// A piece of an all-reduce brings a third of a part from each other rank, or this much from all of them, if that is more.
-/// Up to spans of about 150 MB, as buckets are, it stays in the GPU's L2 (of H200s 50 MB) until it is added, and the sum
-/// until it is sent on. A reduce-scatter, which sends nothing on, has as few pieces as the receive buffer allows, since
-/// each sum may have to wait for multiprocessors.
-constexpr std::int64_t kLeastReceived = std::int64_t{16} << 20;
+// The receive buffer's parts [bytes]; a run uses that of reduce-scatters or those of the channels. Reduce-scatters have
+// the largest: each piece's sum may have to wait for multiprocessors, so the fewer, the better. The pieces of all-reduces
+// are small enough that those of both channels stay in L2 (of H200s 50 MB) until they are added and sent on.
+constexpr std::int64_t kOfReduceScatters = std::int64_t{64} << 20;
+constexpr std::int64_t kOfChannel = std::int64_t{16} << 20;
+constexpr std::int64_t kLargestPiece = std::int64_t{8} << 20;  // of an all-reduce: of each rank's part
 
 /// An array's address for another process: its allocation and the offset in it.
 struct Address {
@@ -108,12 +110,11 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
     fault_ = "there are more than " + std::to_string(kMaxRanks) + " ranks";
   }
   if (!fault_.empty() || ranks_ == 1) return;
-  slot_bytes_ = kReceiveBytes / (ranks_ - 1) / kAlignment * kAlignment;
   memory_ = static_cast<char*>(
       Kokkos::kokkos_malloc<Device::memory_space>("tessera::parallel::receive", kReceiveBytes + kPage));
   buffer_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(memory_), kPage));
   buffers_ = std::make_unique<PeerArray>(world, buffer_);
-  barrier_ = std::make_unique<StreamBarrier>(world);
+  barrier_ = std::make_unique<StreamBarrier>(world, 1 + kChannels);
   fault_ = buffers_->fault();
   for (const std::string& text : world.all_gather(barrier_->fault())) {
     if (fault_.empty()) fault_ = text;
@@ -124,6 +125,11 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
 CopyEngines::~CopyEngines() {
   close();
   if (memory_ && std::uncaught_exceptions() == 0) Kokkos::kokkos_free<Device::memory_space>(memory_);
+}
+
+void CopyEngines::close() {
+  for (const auto& channel : channels_) cudaStreamSynchronize(channel.instance().cuda_stream());
+  buffers_.reset();
 }
 
 std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) const {
@@ -140,9 +146,25 @@ Range CopyEngines::own_part(Operation operation, const Span& span) const {
   return {first, std::min(part, span.bytes() - first)};
 }
 
+int CopyEngines::take_channel(Operation operation, Beside beside) {
+  if (ranks_ == 1 || operation != Operation::all_reduce || beside == Beside::nothing) return kNoChannel;
+  return std::exchange(next_channel_, (next_channel_ + 1) % kChannels);
+}
+
+Range CopyEngines::room(int channel) const {
+  static_assert(kReceiveBytes == kOfReduceScatters + kChannels * kOfChannel);
+  if (channel == kNoChannel) return {0, kOfReduceScatters};
+  return {kOfReduceScatters + channel * kOfChannel, kOfChannel};
+}
+
+std::int64_t CopyEngines::slot_bytes(int channel) const {
+  return room(channel).count / (ranks_ - 1) / kAlignment * kAlignment;
+}
+
 std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
                                                       double* squares, Beside beside) {
-  std::unique_ptr<CopyEngineTransfer> transfer(new CopyEngineTransfer(*this, operation, span, part, squares, beside));
+  std::unique_ptr<CopyEngineTransfer> transfer(
+      new CopyEngineTransfer(*this, operation, span, part, squares, beside, take_channel(operation, beside)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -153,7 +175,7 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
 }
 
 CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part,
-                                       double* squares, Beside beside)
+                                       double* squares, Beside beside, int channel)
     : engines_(engines),
       operation_(operation),
       span_(span),
@@ -161,7 +183,13 @@ CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation ope
       part_(static_cast<char*>(part)),
       squares_(squares),
       beside_(beside),
+      channel_(channel),
       arrays_(engines.world_, span.data) {}
+
+const Device* CopyEngineTransfer::channel() const {
+  return channel_ == CopyEngines::kNoChannel ? nullptr
+                                             : &engines_.channels_[static_cast<std::size_t>(channel_)].instance();
+}
 
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
@@ -179,11 +207,8 @@ void CopyEngineTransfer::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
-  std::int64_t most = (e.slot_bytes_ - kAlignment) / kSquaresBytes * kSquaresBytes;  // of each part in a piece
-  if (gathers) {
-    const std::int64_t wanted = std::max(kLeastReceived / (e.ranks_ - 1), ceil_div(part_bytes_, 3));
-    most = std::min(most, round_up(wanted, kSquaresBytes));
-  }
+  std::int64_t most = (e.slot_bytes(channel_) - kAlignment) / kSquaresBytes * kSquaresBytes;  // of each part in a piece
+  if (gathers) most = std::min(most, kLargestPiece);
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
     const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };
@@ -196,14 +221,14 @@ void CopyEngineTransfer::sum(const Device& exec) const {
     for_each_peer(e.rank_, e.ranks_, [&](int peer) {
       copy(slot(e.rank_, peer, arrays_.of(peer) + begin_of(peer)), mine + begin_of(peer), bytes_of_piece(peer), stream);
     });
-    e.barrier_->enqueue(0, stream);
+    e.meet(channel_, 0, stream);
     add(exec, own, done, bytes_of_piece(e.rank_));
     if (gathers) {
       for_each_peer(e.rank_, e.ranks_, [&](int peer) {
         copy(arrays_.of(peer) + begin_of(e.rank_), own, bytes_of_piece(e.rank_), stream);
       });
     }
-    e.barrier_->enqueue(1, stream);
+    e.meet(channel_, 1, stream);
   }
 }
 
@@ -216,13 +241,13 @@ void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
   std::size_t copied = 0;
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + own.first;
   for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + own.first; });
-  e.barrier_->enqueue(0, exec.cuda_stream());
+  e.meet(channel_, 0, exec.cuda_stream());
   if (own.count > 0) {
     sum_parts(exec, std::span(parts).first(e.ranks_),
               {span_.label, arrays_.of(e.rank_) + own.first, own.count / bytes_of(span_.dtype), span_.dtype}, squares_,
               std::span(copies).first(copied));
   }
-  e.barrier_->enqueue(1, exec.cuda_stream());
+  e.meet(channel_, 1, exec.cuda_stream());
 }
 
 /// Its own part comes last: that copy takes multiprocessors, so it may have to wait for them, and no other rank should.
@@ -231,9 +256,9 @@ void CopyEngineTransfer::gather(const Device& exec) const {
   const cudaStream_t stream = exec.cuda_stream();
   const auto place_in_whole_of = [&](int rank) { return arrays_.of(rank) + e.rank_ * part_bytes_; };
   if (e.ranks_ > 1) {
-    e.barrier_->enqueue(0, stream);
+    e.meet(channel_, 0, stream);
     for_each_peer(e.rank_, e.ranks_, [&](int peer) { copy(place_in_whole_of(peer), part_, part_bytes_, stream); });
-    e.barrier_->enqueue(1, stream);
+    e.meet(channel_, 1, stream);
   }
   if (char* const own = place_in_whole_of(e.rank_); own != part_) {
     kernels::copy_bytes(exec, part_, own, static_cast<std::size_t>(part_bytes_));
@@ -244,7 +269,7 @@ void CopyEngineTransfer::gather(const Device& exec) const {
 /// the alignment of `own`: copies between addresses of different alignment take almost twice as long.
 char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const {
   const int index = sender < receiver ? sender : sender - 1;
-  return engines_.buffers_->of(receiver) + index * engines_.slot_bytes_ +
+  return engines_.buffers_->of(receiver) + engines_.room(channel_).first + index * engines_.slot_bytes(channel_) +
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 

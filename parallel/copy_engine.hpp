@@ -11,13 +11,17 @@
 ///   gather     the owner copies its part to its place in every rank's span
 ///
 /// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
-/// second, with a barrier of all ranks after scatter and at the end of each piece. They are as large as the receive buffer
-/// holds; those of an all-reduce also no larger than a third of a part, unless that is less than 16 MiB from all other
-/// ranks together: so those of a bucket of gradients stay in L2 from scatter to gather.
+/// second, with a barrier of all ranks after scatter and at the end of each piece. Pieces of a reduce-scatter are as large
+/// as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather.
+///
+/// Sums may wait for multiprocessors, and all that comes behind them in their stream with them. All-reduces beside work
+/// therefore go by two channels, in turn as they were made, each with a stream, a part of the receive buffer and flags of
+/// its own: while one channel waits or adds, the other one copies.
+///
 /// An all-gather is gather alone, at once and without the receive buffer, between two barriers. An all-reduce beside which
 /// nothing is computed needs no receive buffer either: between two barriers one kernel reads this rank's part of every
 /// rank's span, adds as above and writes the sum to its place in each. Nothing else reads another rank's memory. The other
-/// ranks' memory is addressed through CUDA's interprocess handles. Everything is enqueued on one stream and may be captured
+/// ranks' memory is addressed through CUDA's interprocess handles. A transfer is enqueued on one stream and may be captured
 /// in a graph.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
@@ -26,8 +30,8 @@
 ///         - in a sum, the barrier after scatter guarantees that the others' contributions are in the receive buffer,
 ///           and that every rank's piece has been sent: gather overwrites only that piece of a span. Later scatters
 ///           read other pieces.
-///         - the barrier at the end of a piece guarantees that it has been added and gathered: the receive buffer may
-///           be overwritten by the next piece or transfer, and what follows sees the sums.
+///         - the barrier at the end of a piece guarantees that it has been added and gathered: its place in the receive
+///           buffer may be overwritten by the next piece or transfer, and what follows sees the sums.
 ///         - in an all-gather, the barrier before the copies guarantees that no rank still uses the previous content of
 ///           its whole: each stream first waits for the work after which the transfer was started. The one after them
 ///           guarantees that all parts have arrived. The copy to a rank's own place concerns no other rank and needs
@@ -35,20 +39,23 @@
 ///         - in an all-reduce beside nothing, the barrier before the kernel guarantees that every rank's values are
 ///           there, and the one after it that all sums are, and that nobody reads the span any longer. Only its owner
 ///           reads and writes a part in between.
-///         Barriers (parallel/stream_barrier.hpp) alternate between their two sets of flags, within and across
-///         transfers, each of which has an even number of barriers. All ranks therefore enqueue the same transfers in
-///         the same order, each on one stream.
+///         Barriers (parallel/stream_barrier.hpp) alternate between two sets of flags, within and across the transfers
+///         of a channel, each of which has an even number of barriers. Transfers of no channel have two sets as well,
+///         and, for reduce-scatters, a place of their own in the receive buffer. All ranks therefore enqueue the same
+///         transfers in the same order, those of a channel one after the other, and those of none.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/ownership.hpp"
@@ -92,7 +99,7 @@ constexpr const char* name_of(Operation operation) {
 
 class CopyEngineTransfer;
 
-/// The receive buffer and the barrier, which all transfers share.
+/// What transfers share: the receive buffer, the barrier and the channels.
 class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
@@ -118,9 +125,9 @@ class CopyEngines {
   /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
   std::int64_t squares_of(Operation operation, const Span& span) const;
 
-  /// Unmaps the other ranks' receive buffers; no transfer may follow. Before the first CopyEngines is destroyed, every
-  /// rank must have closed its own and destroyed its transfers.
-  void close() { buffers_.reset(); }
+  /// Waits for the channels and unmaps the other ranks' receive buffers; no transfer may follow. Before the first
+  /// CopyEngines is destroyed, every rank must have closed its own and destroyed its transfers.
+  void close();
 
   /// After this, nothing waits for other ranks: enqueued work runs to its end, with wrong results.
   void abandon() {
@@ -129,14 +136,22 @@ class CopyEngines {
 
  private:
   friend class CopyEngineTransfer;
+  static constexpr int kChannels = 2;
+  static constexpr int kNoChannel = -1;
+
   std::int64_t part_bytes(Operation operation, const Span& span) const;
   Range own_part(Operation operation, const Span& span) const;  // of this rank [bytes]
+  int take_channel(Operation operation, Beside beside);         // for the next transfer
+  Range room(int channel) const;                                // of a channel, or of no channel, in the receive buffer
+  std::int64_t slot_bytes(int channel) const;                   // of it: one for each other rank
+  void meet(int channel, int set, cudaStream_t stream) const { barrier_->enqueue(channel + 1, set, stream); }
 
   const World& world_;
   int rank_, ranks_;
-  std::int64_t slot_bytes_;  // of the receive buffer: one for each other rank
-  char* memory_ = nullptr;   // the allocation, which holds
-  char* buffer_ = nullptr;   // the receive buffer
+  std::array<kernels::SideStream<kernels::Device>, kChannels> channels_;
+  int next_channel_ = 0;
+  char* memory_ = nullptr;  // the allocation, which holds
+  char* buffer_ = nullptr;  // the receive buffer
   std::unique_ptr<StreamBarrier> barrier_;
   std::unique_ptr<PeerArray> buffers_;
   std::string fault_;
@@ -144,13 +159,17 @@ class CopyEngines {
 
 class CopyEngineTransfer {
  public:
-  /// Enqueues it on the stream of `exec`.
+  /// The instance of its channel; null: it has none.
+  const kernels::Device* channel() const;
+
+  /// Enqueues it on the stream of `exec`. Transfers of one channel, and those of none, may not be under way on several
+  /// streams.
   void enqueue(const kernels::Device& exec) const;
 
  private:
   friend class CopyEngines;
   CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
-                     Beside beside);
+                     Beside beside, int channel);
   void sum(const kernels::Device& exec) const;
   void sum_by_kernel(const kernels::Device& exec) const;
   void gather(const kernels::Device& exec) const;
@@ -164,6 +183,7 @@ class CopyEngineTransfer {
   char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
   double* squares_;          // of a sum; null: none
   Beside beside_;            // of an all-reduce
+  int channel_;
   PeerArray arrays_;
 };
 

@@ -89,26 +89,27 @@ class NcclTransfer final : public Transfer {
 
   void start(const Device& exec) override {
     if (engines_ && !copies_) throw std::logic_error(what_ + ": connect it before the first start");
-    if (exec.cuda_stream() != comm_.stream()) {
-      CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
-      CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
-    }
-    begin_.stamp(comm_.stream());
-    comm_.log().start(begin_, name_, wire_.message().bytes());
-    wire_.narrow(comm_.instance());
+    const Device& on = fork(exec);
+    begin_.stamp(on.cuda_stream());
+    comm_.log().start(begin_, on.cuda_stream(), name_, wire_.message().bytes());
+    wire_.narrow(on);
     if (engines_) {
-      copies_->enqueue(comm_.instance());
+      copies_->enqueue(on);
     } else {
       enqueue_ring();
     }
     if (operation_ == Operation::reduce_scatter) {
-      wire_.widen(comm_.instance(), comm_.rank() * part_.count, part_);
+      wire_.widen(on, comm_.rank() * part_.count, part_);
     } else {
-      wire_.widen(comm_.instance());
+      wire_.widen(on);
+    }
+    if (channel()) {  // the communication stream passes the ends in the order of the starts
+      CUDA_CHECK(cudaEventRecord(ready_, on.cuda_stream()));
+      CUDA_CHECK(cudaStreamWaitEvent(comm_.stream(), ready_, 0));
     }
     is_captured_ = end_.stamp(comm_.stream());
     if (is_captured_) CUDA_CHECK(cudaEventRecord(done_, comm_.stream()));  // last: every fork has to be joined
-    comm_.log().end(end_);
+    comm_.log().end(end_, comm_.stream());
     was_started_ = true;
     was_joined_ = false;
   }
@@ -129,6 +130,17 @@ class NcclTransfer final : public Transfer {
   }
 
  private:
+  const Device* channel() const { return copies_ ? copies_->channel() : nullptr; }
+
+  /// The instance on which the transfer runs, behind the work of `exec`: that of its channel, or the communication stream's.
+  const Device& fork(const Device& exec) {
+    const Device& on = channel() ? *channel() : comm_.instance();
+    if (exec.cuda_stream() == on.cuda_stream()) return on;
+    CUDA_CHECK(cudaEventRecord(ready_, exec.cuda_stream()));
+    CUDA_CHECK(cudaStreamWaitEvent(on.cuda_stream(), ready_, 0));
+    return on;
+  }
+
   bool sums() const { return operation_ == Operation::all_reduce || operation_ == Operation::reduce_scatter; }
 
   /// What this rank gives to an all-gather, or where its part of a reduce-scatter ends; of others, nothing.
@@ -236,6 +248,7 @@ class NcclCollectives final : public Collectives {
   }
 
   bool is_asynchronous() const override { return true; }
+  bool can_yield() const override { return engines_ != nullptr && size() > 1; }
 
   std::int64_t device_bytes() const override { return engines_ ? engines_->device_bytes() : 0; }
 

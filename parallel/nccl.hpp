@@ -5,7 +5,9 @@
 /// it has the lowest: their sums then fill what kernels of raised streams leave idle, instead of delaying them.
 /// A transfer forks off the compute stream by one event and joins it by another; the host only enqueues, and a capture
 /// of the compute stream includes the communication stream. Elements that cross the network in bf16 are rounded and
-/// widened on the communication stream, too; a reduce-scatter widens only this rank's part.
+/// widened on the communication stream, too; a reduce-scatter widens only this rank's part. All-reduces by copy engines
+/// beside work do all this on a stream of their channel, and the communication stream waits for them: it passes the ends
+/// of all transfers in the order of their starts.
 ///
 /// If the ranks share a host and can access each other's memory, copy engines do the transfers
 /// (parallel/copy_engine.hpp), and NCCL only broadcasts and detects lost ranks; otherwise NCCL's ring does them.

@@ -74,12 +74,7 @@ Communicator::Communicator(Communicator& all, int group, int priority)
     : Communicator(all.split(group), all.family_, all.log_.recorder(), priority) {}
 
 Communicator::Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder, int priority)
-    : stream_(priority),
-      clock_stream_(0),
-      compute_(stream_),
-      log_(recorder, stream_),
-      comm_(comm),
-      family_(std::move(family)) {
+    : stream_(priority), clock_stream_(0), compute_(stream_), log_(recorder), comm_(comm), family_(std::move(family)) {
   check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
   check(ncclCommCount(comm_, &size_), "ncclCommCount");
   family_->add(*this);

@@ -1,4 +1,4 @@
-/// NCCL's communicators: ranks that NCCL has joined, their stream and the log of its transfers; and the family of those
+/// NCCL's communicators: ranks that NCCL has joined, their stream and the log of their transfers; and the family of those
 /// that are abandoned together.
 ///
 /// Source  NCCL 2.28 user guide, "Creating a communicator", "Fault tolerance".

@@ -153,13 +153,18 @@ double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
   const double joined_s = last_started_->times().joined_s;  // after this, exec only waited
-  double exposed_s = 0;
+  double exposed_s = 0;                                     // sums that are under way together are waited for once
   const auto collect = [&](const Bucket& bucket, const Transfer::Times& times, double waiting_from_s) {
     const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
     report(bucket, times, waited_s);
     exposed_s += waited_s;
   };
-  for (const Bucket& bucket : buckets_) collect(bucket, bucket.sum->times(), joined_s);
+  double waiting_from_s = joined_s;
+  for (const Bucket& bucket : buckets_) {
+    const Transfer::Times times = bucket.sum->times();
+    collect(bucket, times, waiting_from_s);
+    waiting_from_s = std::max(waiting_from_s, times.end_s);
+  }
   if (norm_.sum) collect(norm_, norm_.sum->times(), norm_.sum->times().joined_s);
   return exposed_s;
 }

@@ -11,8 +11,8 @@
 /// bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
 ///
 /// Over MPI, transfers progress in progress(), since the library need not have a progress thread, and finish() waits on
-/// the host. Over NCCL the sums run on the communication stream and finish() only orders the streams; collect() reads
-/// the times afterwards.
+/// the host. Over NCCL the sums run on streams of their own and finish() only orders the streams; collect() reads the
+/// times afterwards.
 ///
 /// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
 #pragma once

@@ -33,9 +33,10 @@ CUstreamBatchMemOpParams wait_until_set(const std::uint32_t* flag) {
 
 }  // namespace
 
-StreamBarrier::StreamBarrier(const World& world) : rank_(world.rank()), ranks_(world.size()) {
+StreamBarrier::StreamBarrier(const World& world, int channels)
+    : rank_(world.rank()), ranks_(world.size()), sets_(2 * channels), operations_(static_cast<std::size_t>(sets_)) {
   if (ranks_ == 1) return;
-  const std::size_t bytes = 2 * static_cast<std::size_t>(ranks_) * ranks_ * sizeof(std::uint32_t);
+  const std::size_t bytes = static_cast<std::size_t>(sets_) * ranks_ * ranks_ * sizeof(std::uint32_t);
   if (rank_ == 0) memory_ = std::make_unique<SharedMemory>(bytes);
   const auto address_of = [](const SharedMemory& memory) {
     return std::string(memory.address().data(), memory.address().size());
@@ -59,7 +60,7 @@ StreamBarrier::StreamBarrier(const World& world) : rank_(world.rank()), ranks_(w
   }
   world.barrier();
   memory_->close_to_others();
-  for (int set = 0; set < 2; ++set) prepare(set);
+  for (int set = 0; set < sets_; ++set) prepare(set);
 }
 
 StreamBarrier::~StreamBarrier() {
@@ -83,8 +84,8 @@ void StreamBarrier::prepare(int set) {
   for_each_peer([&](int peer) { return write(mapped_ + place(set, rank_, peer), 0); });
 }
 
-void StreamBarrier::enqueue(int set, cudaStream_t stream) const {
-  const std::vector<CUstreamBatchMemOpParams>& operations = operations_[set];
+void StreamBarrier::enqueue(int channel, int set, cudaStream_t stream) const {
+  const std::vector<CUstreamBatchMemOpParams>& operations = operations_[2 * channel + set];
   if (operations.empty()) return;  // nobody to wait for
   CUDA_CHECK(cuStreamBatchMemOp(stream, static_cast<unsigned>(operations.size()),
                                 const_cast<CUstreamBatchMemOpParams*>(operations.data()), 0));
@@ -95,7 +96,7 @@ void StreamBarrier::abandon() {
   releaser_ = std::jthread([this](const std::stop_token& stop) {
     auto* const flags = static_cast<std::uint32_t*>(memory_->data());
     while (!stop.stop_requested()) {  // a wait that has ended clears its flags, and the next one needs them
-      for (int set = 0; set < 2; ++set) {
+      for (int set = 0; set < sets_; ++set) {
         for (int peer = 0; peer < ranks_; ++peer) std::atomic_ref(flags[place(set, rank_, peer)]).store(kArrived);
       }
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -67,8 +67,8 @@ struct CapturePoint {
 
 }  // namespace
 
-StreamLog::StreamLog(FlightRecorder& recorder, cudaStream_t stream)
-    : recorder_(recorder), recorded_(stream), priority_(kernels::cuda::highest_priority()), own_(priority_) {
+StreamLog::StreamLog(FlightRecorder& recorder)
+    : recorder_(recorder), priority_(kernels::cuda::highest_priority()), own_(priority_) {
   if (recorder.ranks() == 1) return;
   lane_ = recorder.take_lane();
   if (!lane_) {
@@ -106,18 +106,18 @@ StreamLog::~StreamLog() {
   recorder_.give_back(lane_);
 }
 
-void StreamLog::start(const Event& begun, std::uint32_t name, std::int64_t bytes) {
-  if (mapped_) enqueue(begun, write_start, mapped_, counts_, name, bytes, ahead_ns_);
+void StreamLog::start(const Event& begun, cudaStream_t stream, std::uint32_t name, std::int64_t bytes) {
+  if (mapped_) enqueue(begun, stream, write_start, mapped_, counts_, name, bytes, ahead_ns_);
 }
 
-void StreamLog::end(const Event& ended) {
-  if (mapped_) enqueue(ended, write_end, mapped_, counts_ + 1, ahead_ns_);
+void StreamLog::end(const Event& ended, cudaStream_t stream) {
+  if (mapped_) enqueue(ended, stream, write_end, mapped_, counts_ + 1, ahead_ns_);
 }
 
 template <class... Arguments>
-void StreamLog::enqueue(const Event& after, void (*kernel)(Arguments...),
+void StreamLog::enqueue(const Event& after, cudaStream_t stream, void (*kernel)(Arguments...),
                         std::type_identity_t<Arguments>... arguments) {
-  CapturePoint point(recorded_);
+  CapturePoint point(stream);
   if (!point.graph) {
     CUDA_CHECK(cudaStreamWaitEvent(own_, after, 0));
     kernel<<<1, 1, 0, own_>>>(arguments...);

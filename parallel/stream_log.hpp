@@ -1,19 +1,20 @@
-/// The transfers of a stream, recorded by the GPU itself, in each launch and in each replay of a graph.
+/// The transfers of a communicator, recorded by the GPU itself, in each launch and in each replay of a graph.
 ///
-///   begun.stamp(stream);  log.start(begun, name, bytes);
+///   begun.stamp(stream);  log.start(begun, stream, name, bytes);
 ///   ...transfer...
-///   ended.stamp(stream);  log.end(ended);
+///   ended.stamp(stream);  log.end(ended, stream);
 ///
 /// Single-thread kernels beside the transfer write into a lane of the flight recorder (parallel/flight_recorder.hpp),
 /// whose memory CUDA pins and maps and the other ranks of the host read. What they must know of earlier transfers lies
 /// in the device's memory, so that they read nothing across the bus.
 ///
-/// The kernels run in a stream of the log's own, which follows the recorded one by the events; in a capture they become
+/// The kernels run in a stream of the log's own, which follows the transfers' by the events; in a capture they become
 /// nodes that no captured work depends on, so there is nothing to join. Neither the transfer nor what follows it waits
 /// for them.
 ///
-/// Order   a transfer's start is written when the transfer may start, even if it never ends; then its end; then the next
-///         one's start. Where a graph is launched right behind a transfer that was launched by itself, what that one still
+/// Order   a transfer's start is written when the transfer may start and those before it have ended, even if it never
+///         ends; then its end; then the next one's start. Transfers may be under way together, but end in the order of
+///         their starts. Where a graph is launched right behind a transfer that was launched by itself, what that one still
 ///         has to write may come after the graph's first lines, and their numbers be exchanged.
 /// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
 ///         and two launches, none in a replay.
@@ -36,10 +37,9 @@ namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// The stream's transfers must run one after the other, on the current device. Waits for the device, to compare the
-  /// clocks. Records nothing if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot
+  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot
   /// map; the recorder's report mentions the latter two.
-  StreamLog(FlightRecorder& recorder, cudaStream_t stream);
+  explicit StreamLog(FlightRecorder& recorder);
   ~StreamLog();
   StreamLog(const StreamLog&) = delete;
   StreamLog& operator=(const StreamLog&) = delete;
@@ -47,19 +47,18 @@ class StreamLog {
   FlightRecorder& recorder() const { return recorder_; }
 
   // The event was recorded on the stream just before.
-  void start(const kernels::cuda::Event& begun, std::uint32_t name, std::int64_t bytes);
-  void end(const kernels::cuda::Event& ended);
+  void start(const kernels::cuda::Event& begun, cudaStream_t stream, std::uint32_t name, std::int64_t bytes);
+  void end(const kernels::cuda::Event& ended, cudaStream_t stream);
 
  private:
   using Lane = FlightRecorder::Lane;
   using Number = unsigned long long;  // as CUDA counts
 
   template <class... Arguments>
-  void enqueue(const kernels::cuda::Event& after, void (*kernel)(Arguments...),
+  void enqueue(const kernels::cuda::Event& after, cudaStream_t stream, void (*kernel)(Arguments...),
                std::type_identity_t<Arguments>... arguments);
 
   FlightRecorder& recorder_;
-  cudaStream_t recorded_;
   int priority_;
   kernels::cuda::Stream own_;
   Lane* lane_ = nullptr;              // the host's address

@@ -102,9 +102,10 @@ parallel::GradientOrder order_of(const config::Parallel& keys) {
   return {bucket, when_ready, bucket_bytes};
 }
 
-kernels::StreamPriority priority_of(const config::Parallel& keys) {
+kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives) {
   const bool keeps_whole_weights = keys.shard == config::Shard::optimizer || keys.shard == config::Shard::gradients;
-  const bool is_raised = keeps_whole_weights || keys.offload != config::Offload::none;
+  const bool yields = keys.shard == config::Shard::none && collectives.can_yield();
+  const bool is_raised = yields || keeps_whole_weights || keys.offload != config::Offload::none;
   return is_raised ? kernels::StreamPriority::raised : kernels::StreamPriority::lowest;
 }
 

@@ -18,9 +18,9 @@ namespace tessera::train {
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
 /// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle, where that is faster:
-/// with ZeRO-1 and 2, and with offload. Elsewhere sums (everything on each rank) or the copies of own parts, for which the
-/// next unit waits (ZeRO-3), would wait too long. Figures: parallel/README.md.
-kernels::StreamPriority priority_of(const config::Parallel& keys);
+/// with everything on each rank, if the collectives can yield; with ZeRO-1 and 2; and with offload. With ZeRO-3 the copies
+/// of own parts, for which the next unit waits, would wait too long. Figures: parallel/README.md.
+kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
 /// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there
 /// may be one. Not collective; the strategy's connect() is.

@@ -31,7 +31,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
     : plan_(plan),
       settings_(settings),
       world_(world),
-      stream_(priority_of(settings.parallel)),
+      stream_(priority_of(settings.parallel, world.collectives())),
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.state.state))),
       state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),

@@ -25,7 +25,7 @@ using test::TestWorld;
 /// Of a part: one element, a few, a prime, whole packets, and 4.8 MB in double.
 const std::vector<std::size_t> kParts = {1, 3, 1009, 4096, 600'001};
 
-/// 68 MB of four bytes each: more than the receive buffer takes of all ranks.
+/// 68 MB of four bytes each: more than a reduce-scatter receives at a time.
 const std::vector<std::size_t> kLongParts = {17'000'003};
 
 /// What a rank contributes to a sum in its `run`: numbers of at most 8 bits, as are the sums of up to 4 ranks, which
@@ -396,6 +396,83 @@ TEST_P(Nccl, captured_transfers_repeat_with_their_times) {
     EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
+}
+
+/// All-reduces of several lengths, a reduce-scatter and an all-gather that are under way together.
+struct TogetherStep {
+  explicit TogetherStep(Nccl& test) : ranks(test.world.size()), rank(test.world.rank()), barrier(test.world) {
+    for (const std::size_t n : {3, 600'001, 17, 9'000'001, 4096, 1'000'003}) add(n);
+    const auto last = [&] { return span_of(*spans.back()); };
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const Beside beside = i == 4 ? Beside::nothing : Beside::work;
+      transfers.push_back(test.nccl().make_all_reduce(span_of(*spans[i]), {}, beside));
+    }
+    add(50'021 * ranks);
+    transfers.insert(transfers.begin() + 2, test.nccl().make_reduce_scatter(last(), {}));
+    add(50'021 * ranks);
+    transfers.insert(transfers.begin() + 5, test.nccl().make_all_gather(part_of(*spans.back(), rank, ranks), last()));
+    for (const auto& transfer : transfers) transfer->connect();
+  }
+
+  void add(std::size_t n) {
+    values.push_back(std::make_unique<Buffer<float>>(numbers_of<float>(1, n, 0)));
+    spans.push_back(std::make_unique<Buffer<float>>(Buffer<float>::zeros(n)));
+  }
+
+  void enqueue() const {
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      set_gradients(exec, *spans[i], *values[i], static_cast<float>(rank + 1));
+    }
+    for (const auto& transfer : transfers) transfer->start(exec);
+    transfers.back()->join(exec);
+  }
+
+  void expect_sums_and_ends_in_order() const {
+    const int total = ranks * (ranks + 1) / 2;
+    for (std::size_t i = 0; i + 2 < spans.size(); ++i) {
+      EXPECT_TRUE(same_bits(spans[i]->elements(), numbers_of<float>(total, spans[i]->size(), 0))) << "all-reduce " << i;
+    }
+    const std::size_t scattered = spans.size() - 2, gathered = scattered + 1;
+    const auto whole = numbers_of<float>(total, spans[scattered]->size(), 0);
+    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(rank * (whole.size() / ranks));
+    EXPECT_EQ(part_of(spans[scattered]->elements(), rank, ranks),
+              std::vector<float>(first, first + static_cast<std::ptrdiff_t>(whole.size() / ranks)));
+    std::vector<float> parts = numbers_of<float>(1, spans[gathered]->size(), 0);
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] *= static_cast<float>(i / (parts.size() / ranks) + 1);
+    EXPECT_TRUE(same_bits(spans[gathered]->elements(), parts)) << "all-gather";
+    for (std::size_t i = 1; i < transfers.size(); ++i) {
+      EXPECT_GE(transfers[i]->times().end_s, transfers[i - 1]->times().end_s - 1e-4) << i;
+    }
+  }
+
+  int ranks, rank;
+  Device exec;
+  std::vector<std::unique_ptr<Buffer<float>>> values, spans;
+  BarrierAtEnd barrier;
+  std::vector<std::unique_ptr<Transfer>> transfers;
+};
+
+TEST_P(Nccl, transfers_under_way_together_end_in_the_order_of_their_starts) {
+  const TogetherStep step(*this);
+  const cudaStream_t stream = step.exec.cuda_stream();
+  for (int run = 0; run < 3; ++run) {
+    step.enqueue();
+    step.exec.fence();
+    step.expect_sums_and_ends_in_order();
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  step.enqueue();
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  for (int run = 0; run < 3; ++run) {
+    ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+    step.exec.fence();
+    step.expect_sums_and_ends_in_order();
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 /// The message of the std::invalid_argument that `make` throws; empty: none.

@@ -9,6 +9,7 @@
 #include "kernels/core/events.hpp"
 #include "parallel/collective.hpp"
 #include "support/buffer.hpp"
+#include "support/no_collectives.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -218,6 +219,42 @@ TEST(Replicated, says_beside_which_of_its_sums_nothing_is_computed) {
   EXPECT_EQ(besides({Grouping::parameter, Start::after_backward, 0}), std::vector(4, nothing));
   EXPECT_EQ(besides({Grouping::parameter, Start::when_ready, 0}), (std::vector{work, work, nothing, nothing}));
   EXPECT_EQ(besides({Grouping::bucket, Start::when_ready, 120}), (std::vector{work, nothing, nothing}));  // 10 20 | 30
+}
+
+/// Collectives whose all-reduces take the given times, one after the other.
+class Timed final : public test::NoCollectives {
+ public:
+  explicit Timed(std::vector<Transfer::Times> times) : NoCollectives(0, 2), times_(std::move(times)) {}
+  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&, Beside) override {
+    return std::make_unique<Sum>(times_.at(next_++));
+  }
+
+ private:
+  struct Sum final : Transfer {
+    explicit Sum(const Times& times) : given(times) {}
+    void start(const kernels::Device&) override {}
+    bool test() override { return true; }
+    void join(const kernels::Device&) override {}
+    Times times() override { return given; }
+    Times given;
+  };
+  std::vector<Transfer::Times> times_;
+  std::size_t next_ = 0;
+};
+
+TEST(Replicated, waits_once_for_sums_that_are_under_way_together) {
+  // Backward ends at 10 s. Of two sums that run, one ends at 15 s and the other at 16 s; then the last one takes 2 s.
+  Timed timed({{8, 15, 15}, {9, 16, 16}, {16, 18, 10}});
+  Gradients g({10, 20, 30}, 0);
+  Replicated queue(timed, {}, g.spans, buckets_of(0));
+  queue.connect();
+  run_all(queue, 3);
+  Listener listener;
+  EXPECT_DOUBLE_EQ(queue.collect(), 8);
+  ASSERT_EQ(listener.entries.size(), 3u);
+  EXPECT_DOUBLE_EQ(listener.entries[0].exposed_s, 5);
+  EXPECT_DOUBLE_EQ(listener.entries[1].exposed_s, 1);
+  EXPECT_DOUBLE_EQ(listener.entries[2].exposed_s, 2);
 }
 
 TEST(Squares, that_no_transfer_leaves_make_no_sum_of_the_norm) {

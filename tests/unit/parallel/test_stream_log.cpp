@@ -38,7 +38,7 @@ struct Log : ::testing::Test {
   Log() : recorder(std::make_unique<SharedMemory>(FlightRecorder::bytes_for(1)), 0, 1, 0, 2) {
     lane = recorder.take_lane();
     recorder.give_back(lane);  // for the log to take
-    log.emplace(recorder, transfers);
+    log.emplace(recorder);
     let_go();
   }
   ~Log() override {
@@ -57,11 +57,11 @@ struct Log : ::testing::Test {
       CUDA_CHECK(cudaEventRecord(ready, exec.cuda_stream()));
       CUDA_CHECK(cudaStreamWaitEvent(transfers, ready, 0));
       begun.stamp(transfers);
-      log->start(begun, name, static_cast<std::int64_t>(100 * i));
+      log->start(begun, transfers, name, static_cast<std::int64_t>(100 * i));
       wait_for(instance, flag);
       ended.stamp(transfers);
       CUDA_CHECK(cudaEventRecord(done, transfers));
-      log->end(ended);
+      log->end(ended, transfers);
       CUDA_CHECK(cudaStreamWaitEvent(exec.cuda_stream(), done, 0));
     }
   }

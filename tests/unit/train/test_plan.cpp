@@ -320,15 +320,21 @@ class Engines final : public test::NoCollectives {
   };
 };
 
-TEST(Priority, of_a_step_is_raised_with_ZeRO_1_and_2_and_with_offload) {
+TEST(Priority, of_a_step_is_raised_where_transfers_yield_with_ZeRO_1_and_2_and_with_offload) {
+  struct Yielding final : test::NoCollectives {
+    bool can_yield() const override { return true; }
+  };
   using enum config::Shard;
   for (const auto shard : {none, optimizer, gradients, parameters}) {
     config::Parallel keys;
     keys.shard = shard;
-    const bool is_raised = priority_of(keys) == kernels::StreamPriority::raised;
-    EXPECT_EQ(is_raised, shard == optimizer || shard == gradients);
+    const auto is_raised = [&](const parallel::Collectives& collectives) {
+      return priority_of(keys, collectives) == kernels::StreamPriority::raised;
+    };
+    EXPECT_EQ(is_raised(test::NoCollectives()), shard == optimizer || shard == gradients);
+    EXPECT_EQ(is_raised(Yielding()), shard != parameters);
     keys.offload = config::Offload::optimizer;
-    EXPECT_EQ(priority_of(keys), kernels::StreamPriority::raised);
+    EXPECT_TRUE(is_raised(test::NoCollectives()));
   }
 }
 
@@ -434,7 +440,7 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
     return plan.layout.total_bytes() - plan.layout.arena_bytes();
   };
   EXPECT_EQ(outside(1), 0);
-  EXPECT_EQ(outside(4), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 96} << 20);
   machine.is_one_host = false;  // no copy engine reaches another host
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
@@ -469,10 +475,10 @@ TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buf
     const Plan plan = plan_training(deck, Dtype::bf16, 4, kH200);
     return plan.layout.total_bytes() - plan.layout.arena_bytes();
   };
-  EXPECT_EQ(outside(0), std::int64_t{490 + 64} << 20);
-  EXPECT_EQ(outside(1), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(0), std::int64_t{490 + 96} << 20);
+  EXPECT_EQ(outside(1), std::int64_t{490 + 96} << 20);
   EXPECT_EQ(outside(2), std::int64_t{3 * 490} << 20);
-  EXPECT_EQ(outside(4), std::int64_t{490 + 64} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 96} << 20);
 }
 
 /// Whatever the size of the model, as test_collective.cpp measures it.
