@@ -13,6 +13,7 @@
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/event.hpp"
 #include "kernels/cuda/stream.hpp"
+#include "unit/parallel/hold_up.hpp"
 
 namespace tessera::parallel {
 namespace {
@@ -20,16 +21,6 @@ namespace {
 using kernels::Device;
 using kernels::cuda::Event;
 using kernels::cuda::Stream;
-using Flag = Kokkos::View<int, Kokkos::SharedHostPinnedSpace>;
-
-/// Keeps the instance busy until the flag is set: for seconds, but not for ever.
-void wait_for(const Device& exec, const Flag& flag) {
-  Kokkos::parallel_for(
-      "transfer", Kokkos::RangePolicy<Device>(exec, 0, 1), KOKKOS_LAMBDA(int) {
-        const volatile int* const is_set = flag.data();
-        for (int polls = 0; *is_set == 0 && polls < 20'000'000;) ++polls;
-      });
-}
 
 /// A log in the recorder of one of two ranks, of transfers that fork off `exec` and join it, as those over NCCL do.
 struct Log : ::testing::Test {
@@ -58,7 +49,7 @@ struct Log : ::testing::Test {
       CUDA_CHECK(cudaStreamWaitEvent(transfers, ready, 0));
       begun.stamp(transfers);
       log->start(begun, transfers, name, static_cast<std::int64_t>(100 * i));
-      wait_for(instance, flag);
+      hold_up(instance, flag);
       ended.stamp(transfers);
       CUDA_CHECK(cudaEventRecord(done, transfers));
       log->end(ended, transfers);
