@@ -1,7 +1,6 @@
 """Starts the launches of an experiment, and reads what they wrote."""
 import os
 import re
-import signal
 import subprocess
 import sys
 import tomllib
@@ -10,10 +9,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import plotting
+from launching import STOPPED, run_handing_on
 from places import places
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FINISHED, OUT_OF_MEMORY, STOPPED = 0, 4, 75
+FINISHED, OUT_OF_MEMORY = 0, 4
 STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
 
 
@@ -44,22 +44,9 @@ class Program:
     def run(self, ranks, deck, *words):
         """The exit code; what the program says goes to standard error. Signals that ask to stop are handed on."""
         command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, self.path, str(deck), *words]
-        # in a group of its own, so that a terminal's Ctrl-C reaches it once
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0)
-        came = []
-
-        def hand_on(number, _):
-            came.append(signal.Signals(number).name)
-            os.killpg(child.pid, number)
-
-        before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            code = child.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        if came:
-            raise Refusal(STOPPED, f"stopped by {came[0]}: the same command goes on after the rows that have run")
+        code, _, signal_name = run_handing_on(command, stdout=sys.stderr)
+        if signal_name:
+            raise Refusal(STOPPED, f"stopped by {signal_name}: the same command goes on after the rows that have run")
         return code
 
 

@@ -182,6 +182,8 @@ Exit bench_strategies(const Context& context) {
 
   BenchTable table;
   Timeline timeline;
+  std::optional<Failure> refusal;  // the first, of a strategy that these ranks cannot run
+  bool has_result = false;         // a time, or that it takes too much memory
   for (const std::string& size : bench.sizes) {
     for (const std::string& strategy : bench.strategies) {
       config::Settings settings = config::with_bench_size(context.settings(), size);
@@ -195,6 +197,9 @@ Exit bench_strategies(const Context& context) {
         row.outcome = outcome_of(*failure);
         row.steps.reset();
       }
+      const bool is_refused = failure && failure->code() != Exit::out_of_memory;
+      if (is_refused && !refusal) refusal.emplace(*failure);
+      has_result = has_result || !is_refused;
       add_and_print(table, cells_of(row, settings, world.size()), context);
     }
   }
@@ -204,6 +209,7 @@ Exit bench_strategies(const Context& context) {
       write(timeline, file);
     });
   });
+  if (!has_result && refusal) throw Failure(*refusal);
   return Exit::finished;
 }
 

@@ -30,9 +30,27 @@ std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
                 fmt::format("{}: hosts = \"{}\" names no ranks. Give the run.h5 of a training run.", where, hosts));
 }
 
-double column_median(const io::h5::Group& steps, const std::string& name) {
-  return median_after(steps.dataset(name).values<double>(), kWarmupSteps);
-}
+/// The rows of a run's latest start, to which its ranks and its deck belong; older files have no other.
+class LatestStart {
+ public:
+  explicit LatestStart(const io::h5::Group& steps) : steps_(steps) {
+    if (!steps.has("attempt")) return;
+    const auto attempts = steps.dataset("attempt").values<std::int64_t>();
+    first_ = std::find(attempts.begin(), attempts.end(), attempts.empty() ? 0 : attempts.back()) - attempts.begin();
+  }
+
+  std::vector<double> column(const std::string& name) const {
+    std::vector<double> values = steps_.dataset(name).values<double>();
+    values.erase(values.begin(), values.begin() + std::min(first_, std::ssize(values)));
+    return values;
+  }
+  double median(const std::string& name) const { return median_after(column(name), kWarmupSteps); }
+  bool is_resumed() const { return first_ > 0; }
+
+ private:
+  const io::h5::Group& steps_;
+  std::ptrdiff_t first_ = 0;
+};
 
 /// The value of plan.device for the GPU that a run names; empty if there is none.
 std::optional<config::PlanDevice> device_named(const std::string& devices) {
@@ -51,7 +69,7 @@ config::Deck deck_of(const config::CommandLine& line, const RunFigures& run) {
 }
 
 std::string row_text(const char* what, const std::string& predicted, const std::string& measured, double difference) {
-  return fmt::format("  {:<22}{:>18}{:>18}{:>12}\n", what, predicted, measured,
+  return fmt::format("  {:<24}{:>18}{:>18}{:>12}\n", what, predicted, measured,
                      std::isfinite(difference) ? fmt::format("{:+.1f} %", 100 * difference) : "-");
 }
 
@@ -90,22 +108,23 @@ RunFigures read_run(const std::filesystem::path& path) {
   run.ranks = std::accumulate(on_hosts.begin(), on_hosts.end(), 0);
   run.hosts = static_cast<int>(on_hosts.size());
   run.ranks_per_host = on_hosts.front();
-  const std::vector<double> times = steps.dataset("step_time").values<double>();
+  const LatestStart rows(steps);
+  run.is_resumed = rows.is_resumed();
+  const std::vector<double> times = rows.column("step_time");
   for (std::size_t i = kWarmupSteps; i < times.size(); ++i) run.timed_steps += std::isnan(times[i]) ? 0 : 1;
   if (run.timed_steps == 0) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: /steps/step_time has no step that counts: {} recorded, the first {} "
-                              "warm up, profiled ones have no time. Give a longer run.",
-                              path.string(), counted(static_cast<std::int64_t>(times.size()), "step"), kWarmupSteps));
+    throw Failure(Exit::files, fmt::format("{}: /steps/step_time has no step that counts: {} recorded{}, the first {} "
+                                           "warm up, profiled ones have no time. Give a longer run.",
+                                           path.string(), counted(static_cast<std::int64_t>(times.size()), "step"),
+                                           run.is_resumed ? " since the last resume" : "", kWarmupSteps));
   }
-  run.step_s = column_median(steps, "step_time");
-  run.forward_s = column_median(steps, "forward");
-  run.backward_s = column_median(steps, "backward");
-  run.exposed_s = column_median(steps, "exposed_comm");
-  run.optimizer_s = column_median(steps, "optimizer");
+  run.step_s = rows.median("step_time");
+  run.forward_s = rows.median("forward");
+  run.backward_s = rows.median("backward");
+  run.exposed_s = rows.median("exposed_comm");
+  run.optimizer_s = rows.median("optimizer");
   run.peak_bytes = NAN;
-  for (const double bytes : steps.dataset("peak_bytes").values<double>())
-    run.peak_bytes = std::fmax(run.peak_bytes, bytes);
+  for (const double bytes : rows.column("peak_bytes")) run.peak_bytes = std::fmax(run.peak_bytes, bytes);
   return run;
 }
 
@@ -146,10 +165,10 @@ std::string compare_text(const config::CommandLine& line) {
   }
   const auto arena = static_cast<double>(plan.layout.arena_bytes());
   const auto bytes_text = [](double bytes) { return std::isnan(bytes) ? "-" : fmt::format("{:.0f} B", bytes); };
-  std::string text =
-      fmt::format("compare    {}: {}, medians of {} after {} of warm-up\n  {:<22}{:>18}{:>18}{:>12}\n", path.string(),
-                  counted(run.ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"), kWarmupSteps,
-                  "", "predicted", "measured", "difference");
+  std::string text = fmt::format(
+      "compare    {}: {}, medians of {}{} after {} of warm-up\n  {:<24}{:>18}{:>18}{:>12}\n", path.string(),
+      counted(run.ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"),
+      run.is_resumed ? " since the last resume" : "", kWarmupSteps, "", "predicted", "measured", "difference");
   text += row_text("arena of a rank", bytes_text(arena), bytes_text(run.peak_bytes), run.peak_bytes / arena - 1);
   text += ms_row("step", time.step_s(), run.step_s) + ms_row("  forward", time.forward_s, run.forward_s) +
           ms_row("  backward", time.backward_s, run.backward_s) +

@@ -31,6 +31,7 @@ struct RunFigures {
   int ranks = 1, hosts = 1;
   int ranks_per_host = 1;       // on the first host
   std::size_t timed_steps = 0;  // that count
+  bool is_resumed = false;  // then all figures are those since the last resume: before it all may have been different
   double peak_bytes, step_s, forward_s, backward_s, exposed_s, optimizer_s;
 };
 RunFigures read_run(const std::filesystem::path& run);

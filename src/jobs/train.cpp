@@ -135,11 +135,11 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      trace_ =
-          std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5",
-                                      io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command,
-                                                  context_.deck.resolved, world_.devices(), transport, mfu_.formula()},
-                                      settings_.trace.flush_s, continues ? std::optional(step_) : std::nullopt);
+      trace_ = std::make_unique<io::Trace>(
+          fs::path(settings_.job.directory) / "run.h5",
+          io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved,
+                      world_.devices(), transport, mfu_.formula()},
+          settings_.trace.flush_s, continues || beginning.checkpoint ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
       const bool is_chosen = context_.resume && *context_.resume != "auto";
       if (continues && beginning.checkpoint && (is_chosen || io::is_rewinding(settings_.job.directory))) {
@@ -383,9 +383,10 @@ class TrainingRun {
     const auto share = [&](double s) {
       return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9));
     };
-    note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}\n",
+    const double named_s = steps_s_ + validation_s_ + checkpoint_s_ + trace_s_;
+    note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
-                     share(checkpoint_s_), share(trace_s_)));
+                     share(checkpoint_s_), share(trace_s_), share(std::max(0.0, wall_s - named_s))));
     if (offload_s_ > 0 && step_ > first_step_) {
       note(fmt::format("offload    steps took {:.1f} ms each, the link alone {:.1f} ms\n",
                        1e3 * steps_s_ / static_cast<double>(step_ - first_step_), 1e3 * offload_s_));

@@ -190,6 +190,13 @@ class Resume(RunTest):
                 self.run_deck(TINY, f"job.directory={directory}", "train.steps=15", "--resume", "auto", ranks=ranks)
                 self.assertEqual(list(column(directory, "step")), list(range(11, 16)))
 
+    def test_a_start_from_another_runs_checkpoint_counts_its_events_on_from_there(self):
+        other = self.train("other", "train.steps=10")
+        directory = self.train("run", "train.steps=12", "--resume", other, ranks=2)
+        with h5py.File(directory / "run.h5") as file:
+            for table in ("memory/events", "events", "comm"):
+                self.assertEqual(int(file[table]["step"][()].min()), 11, table)
+
     def test_a_run_that_is_about_to_end_is_waited_for(self):
         directory = self.train("run", "train.steps=10")
         arguments = (TINY, f"job.directory={directory}", "train.steps=15", "--resume", "auto")

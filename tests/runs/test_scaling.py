@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -10,7 +11,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, PROGRAM, SOURCE, TINY, USAGE, RunTest, column, gpus
+from harness import FILES, LIMIT_S, PROGRAM, SOURCE, STOPPED, TINY, USAGE, Job, RunTest, column, descendants, gpus, wait_for_end
 
 DECK = SOURCE / "input/scaling/tiny.toml"
 RATES = ("plan.gemm_tflops=0.05", "plan.attention_tflops=0.01", "plan.copy_gbyte_per_s=10", "plan.link_gbyte_per_s=1")
@@ -38,6 +39,14 @@ class Compare(RunTest):
                     self.assertAlmostEqual(float(percent), 100 * (median / float(predicted) - 1), delta=0.2 + 0.002 * abs(float(percent)))
                 exposed = 1e3 * np.nanmedian(column(run, "exposed_comm")[5:])
                 self.assertAlmostEqual(float(rows["exposed communication"][1]), exposed, delta=1e-3 * max(exposed, 1e-3))
+
+    def test_a_resumed_run_is_compared_by_its_last_start(self):
+        run = self.train("run", "train.steps=12")
+        self.run_deck(TINY, f"job.directory={run}", "train.steps=30", "parallel.shard=optimizer", "--resume", "auto", ranks=2)
+        result, rows = self.compare(run / "run.h5")
+        self.assertEqual(rows["arena of a rank"][2], "+0.0")
+        self.assertIn("2 ranks, medians of 13 steps since the last resume after 5", result.out)
+        self.assertAlmostEqual(float(rows["step"][1]) / (1e3 * np.nanmedian(column(run, "step_time")[12 + 5:])), 1, 3)
 
     def test_without_rates_times_are_only_measured_and_the_keys_are_named(self):
         run = self.train("run")
@@ -143,6 +152,35 @@ class Scaling(RunTest):
         with h5py.File(output / "ranks_0001/run.h5") as file:
             times = file["steps/step_time"][5:]
         self.assertAlmostEqual(self.rows(output)[0]["time_s"], float(np.median(times[np.isfinite(times)])))
+
+    def test_what_the_last_row_lacks_is_refused_before_the_first_runs(self):
+        output = self.folder / "out"
+        self.scale(DECK, "--ranks", "1,2,3", "train.batch_size=16", "--output", output, code=USAGE, says="not a multiple of 3 ranks")
+        self.scale(DECK, "--ranks", f"1,{8 * self.room}", f"train.batch_size={8 * self.room}", "plan.link_gbyte_per_s=0", "--output", output,
+                   code=USAGE, says="--plan has no time")
+        self.assertFalse(output.exists())
+
+    def test_a_signal_ends_the_run_and_keeps_the_rows_before_it(self):
+        if self.room < 2:
+            self.skipTest(f"needs room for 2 ranks, found {self.room}")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            output = self.folder / f"out {number.name}"
+            command = [sys.executable, SOURCE / "scripts/scaling", DECK, "--ranks", "1,2", "bench.repeats=300", "--output", output]
+            series = subprocess.Popen([str(word) for word in command], text=True, cwd=self.folder, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
+            self.addCleanup(series.kill)
+            while "running 2 ranks" not in series.stderr.readline():
+                self.assertIsNone(series.poll())
+            while not (below := [pid for pid in descendants(series.pid) if Job._runs_program(pid)]):
+                self.assertIsNone(series.poll())
+            series.send_signal(number)
+            printed, errors = series.communicate(timeout=LIMIT_S)
+            self.assertEqual(series.returncode, STOPPED, errors)
+            self.assertIn(f"stopped by {number.name} on 2 ranks", errors)
+            self.assertNotIn("Traceback", errors)
+            self.assertTrue(wait_for_end(below))
+            self.assertRegex(printed, r"\| 1 \| \d+ \| [\d.e+]+ \| measured \|")
+            self.assertEqual([row["ranks"] for row in self.rows(output)], [1])
 
     def test_what_cannot_be_is_refused(self):
         self.scale(DECK, "--ranks", "2,1", code=USAGE, says="rise")

@@ -1,0 +1,28 @@
+"""Runs a program that signals stop in its own way: one copy of each reaches it, wherever it came from."""
+import os
+import signal
+import subprocess
+
+STOPPED = 75  # the exit code of what was asked to stop and can go on
+
+
+def run_handing_on(command, **streams):
+    """Exit code, standard error (None unless `streams` pipes it) and the name of the signal that asked to stop, or None.
+
+    SIGINT and SIGTERM are handed on to the command, and what it makes of them is awaited.
+    """
+    # in a group of its own, so that a terminal's Ctrl-C reaches it once
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, **streams)
+    came = []
+
+    def hand_on(number, _):
+        came.append(signal.Signals(number).name)
+        os.killpg(child.pid, number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        errors = child.communicate()[1]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return child.returncode, errors, came[0] if came else None
