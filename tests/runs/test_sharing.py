@@ -431,6 +431,9 @@ class Refusals(RunTest):
             rank, = re.findall(r"^per rank .*\((\d+) bytes\)", out, re.M)
             sizes[stage] = int(rank)
             self.assertEqual(f'sharing    {stage} in 6 parts' in out, stage != "none", out)
+            self.assertNotIn("note       parallel.shard_ranks", out)
+        out = self.run_deck(TINY, *VARIANTS["shards of one rank"], "parallel.ranks=6", "--plan").out
+        self.assertIn("note       parallel.shard_ranks = 1: each rank keeps everything", out)
         self.assertEqual(list(sizes.values()), sorted(sizes.values(), reverse=True), sizes)
         self.assertEqual(len(set(sizes.values())), 4, sizes)
 
