@@ -152,14 +152,13 @@ void Replicated::sum() {
 double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
-  const double joined_s = last_started_->times().joined_s;  // after this, exec only waited
-  double exposed_s = 0;                                     // sums that are under way together are waited for once
+  double exposed_s = 0;
   const auto collect = [&](const Bucket& bucket, const Transfer::Times& times, double waiting_from_s) {
     const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
     report(bucket, times, waited_s);
     exposed_s += waited_s;
   };
-  double waiting_from_s = joined_s;
+  double waiting_from_s = last_started_->times().joined_s;  // after this, exec only waited: for each moment once
   for (const Bucket& bucket : buckets_) {
     const Transfer::Times times = bucket.sum->times();
     collect(bucket, times, waiting_from_s);

@@ -37,8 +37,9 @@ namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder is that of a single rank, has no free lane or has memory that CUDA cannot
-  /// map; the recorder's report mentions the latter two.
+  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder is
+  /// that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's report mentions the
+  /// latter two.
   explicit StreamLog(FlightRecorder& recorder);
   ~StreamLog();
   StreamLog(const StreamLog&) = delete;
