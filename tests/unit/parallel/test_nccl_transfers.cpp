@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/core/events.hpp"
+#include "kernels/cuda/check.hpp"
 #include "parallel/collective.hpp"
 #include "parallel/nccl.hpp"
 #include "support/buffer.hpp"
@@ -364,22 +365,43 @@ struct ShardedStep {
   std::unique_ptr<Transfer> scatter, gather, sum;
 };
 
+/// Work that a GPU repeats as a graph.
+class Replay {
+ public:
+  /// Captures what `enqueue` launches from `exec`, without running it. Enqueue it before, as it is: a capture must not
+  /// initialise anything.
+  template <class Enqueue>
+  Replay(const Device& exec, const Enqueue& enqueue) : stream_(exec.cuda_stream()) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph_));
+    CUDA_CHECK(cudaGraphInstantiate(&replay_, graph_, 0));
+  }
+  ~Replay() {
+    EXPECT_EQ(cudaGraphExecDestroy(replay_), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph_), cudaSuccess);
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  void launch() const { CUDA_CHECK(cudaGraphLaunch(replay_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t replay_ = nullptr;
+};
+
 TEST_P(Nccl, captured_transfers_repeat_with_their_times) {
   for (const bool is_narrow : {false, true}) {
     const ShardedStep step(*this, is_narrow);
     step.enqueue();  // warm-up: a capture must not initialise anything
     step.exec.fence();
     step.expect_after(1);
-    const cudaStream_t stream = step.exec.cuda_stream();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t replay = nullptr;
-    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    step.enqueue();
-    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+    const Replay replay(step.exec, [&] { step.enqueue(); });
     for (int steps = 2; steps <= 3; ++steps) {
       const double start_s = events::now_s();
-      ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+      replay.launch();
       step.exec.fence();
       const double end_s = events::now_s();
       step.expect_after(steps);
@@ -393,8 +415,6 @@ TEST_P(Nccl, captured_transfers_repeat_with_their_times) {
         EXPECT_THAT(world.recorder().report(1e9), ::testing::Contains(::testing::HasSubstr("on stream 1: none")));
       }
     }
-    EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
 }
 
@@ -454,25 +474,17 @@ struct TogetherStep {
 
 TEST_P(Nccl, transfers_under_way_together_end_in_the_order_of_their_starts) {
   const TogetherStep step(*this);
-  const cudaStream_t stream = step.exec.cuda_stream();
   for (int run = 0; run < 3; ++run) {
     step.enqueue();
     step.exec.fence();
     step.expect_sums_and_ends_in_order();
   }
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  step.enqueue();
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  const Replay replay(step.exec, [&] { step.enqueue(); });
   for (int run = 0; run < 3; ++run) {
-    ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+    replay.launch();
     step.exec.fence();
     step.expect_sums_and_ends_in_order();
   }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 /// The message of the std::invalid_argument that `make` throws; empty: none.
