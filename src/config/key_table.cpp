@@ -319,27 +319,32 @@ std::vector<Key> make_table() {
        "(scripts/run -n)."},
 
       {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
-       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on. a100 h100 h200: "
-       "those GPUs with 80, 80 and 141 GB, under a build for them with CUDA and NCCL, which this build need not be."},
+       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on, of which no "
+       "rates "
+       "ship. a100 h100 h200: those GPUs with 80, 80 and 141 GB, under a build for them with CUDA and NCCL, which this "
+       "build need not be."},
       {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
        "Number of ranks on each host that --plan adds up memory for; runs ignore it. Ranks on several hosts sum over "
        "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
       {"plan.gemm_tflops", at<&S::plan, &PlanSettings::gemm_tflops>(), between(0, 1e6), "TFLOP/s",
-       "Rate of matrix products on one rank, for the times that --plan predicts; runs ignore it. 0: as measured on "
-       "plan.device, where a figure ships with it."},
-      {"plan.attention_tflops", at<&S::plan, &PlanSettings::attention_tflops>(), between(0, 1e6), "TFLOP/s",
-       "Rate of causal attention on one rank, forward and backward together, for the times that --plan predicts; runs "
-       "ignore it. Forward counts 2 C T flop per token, backward 5 C T. 0: as measured on plan.device, where a figure "
-       "ships with it."},
-      {"plan.copy_gbyte_per_s", at<&S::plan, &PlanSettings::copy_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate of a copy in the memory of one rank, bytes read plus bytes written, for the times that --plan predicts; "
+       "Rate of matrix products on one rank, for the times that --plan predicts, and runs with parallel.offload; other "
        "runs ignore it. 0: as measured on plan.device, where a figure ships with it."},
+      {"plan.attention_tflops", at<&S::plan, &PlanSettings::attention_tflops>(), between(0, 1e6), "TFLOP/s",
+       "Rate of causal attention on one rank, forward and backward together; used like plan.gemm_tflops. Forward "
+       "counts "
+       "2 C T flop per token, backward 5 C T. 0: as measured on plan.device, where a figure ships with it."},
+      {"plan.copy_gbyte_per_s", at<&S::plan, &PlanSettings::copy_gbyte_per_s>(), between(0, 1e9), "GB/s",
+       "Rate of a copy in the memory of one rank, bytes read plus bytes written; used like plan.gemm_tflops. 0: as "
+       "measured on plan.device, where a figure ships with it."},
       {"plan.link_gbyte_per_s", at<&S::plan, &PlanSettings::link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank sends to ranks of its host while it receives as much, for the times that --plan "
-       "predicts; runs ignore it. 0: as measured on plan.device, where a figure ships with it."},
+       "Rate at which one rank sends to ranks of its host while it receives as much; used like plan.gemm_tflops. 0: as "
+       "measured on plan.device, where a figure ships with it."},
       {"plan.node_link_gbyte_per_s", at<&S::plan, &PlanSettings::node_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank sends to other hosts while it receives as much, its share of their network, for the "
-       "times that --plan predicts; runs ignore it. No figure ships."},
+       "Rate at which one rank sends to other hosts while it receives as much, its share of their network; used like "
+       "plan.gemm_tflops. No figure ships."},
+      {"plan.host_link_gbyte_per_s", at<&S::plan, &PlanSettings::host_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
+       "Rate at which one rank copies from its host's memory while it copies as much there, for the times that --plan "
+       "predicts with parallel.offload; runs measure it before their first step. No figure ships."},
 
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},

@@ -160,6 +160,7 @@ struct PlanSettings {
   double copy_gbyte_per_s = 0;       // bytes read plus bytes written
   double link_gbyte_per_s = 0;       // sent to the ranks of its host, which send as much
   double node_link_gbyte_per_s = 0;  // the same to other hosts
+  double host_link_gbyte_per_s = 0;  // to its host's memory, which sends as much: what is offloaded
 
   bool operator==(const PlanSettings&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <numeric>
 #include <stdexcept>
@@ -253,6 +254,8 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
+  if (std::isfinite(info_.host_link)) info.set_attribute("host_link", info_.host_link);
+  if (std::isfinite(info_.taken_bytes)) info.set_attribute("taken_bytes", info_.taken_bytes);
 
   Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
               {"1", "optimizer steps done, over all resumes"});

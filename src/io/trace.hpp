@@ -1,7 +1,8 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
 ///   /info            attributes: format, version, git_hash, build, hosts, devices, transport, mfu, command, deck,
-///                    created, attempts
+///                    created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs from
+///                    the first steps on
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
@@ -36,13 +37,15 @@ namespace tessera::io {
 struct RunInfo {
   std::string version;  // of the program
   std::string git_hash;
-  std::string build;      // compiler, Kokkos, MPI, flags
-  std::string hosts;      // name and ranks of each
-  std::string command;    // as typed
-  std::string deck;       // resolved, TOML
-  std::string devices;    // the GPU of each rank; empty on CPUs
-  std::string transport;  // what the ranks talk through, with its version; empty for one rank
-  std::string mfu;        // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
+  std::string build;                  // compiler, Kokkos, MPI, flags
+  std::string hosts;                  // name and ranks of each
+  std::string command;                // as typed
+  std::string deck;                   // resolved, TOML
+  std::string devices;                // the GPU of each rank; empty on CPUs
+  std::string transport;              // what the ranks talk through, with its version; empty for one rank
+  std::string mfu;                    // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
+  double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
+  double taken_bytes = kNotMeasured;  // of its GPU's memory, by this rank
 };
 
 struct KernelRow {
@@ -63,6 +66,7 @@ class Trace final : public events::Listener {
   Trace& operator=(const Trace&) = delete;
 
   void add(const StepRecord&);
+  void set_taken(double bytes) { info_.taken_bytes = bytes; }
   void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels
   void set_sample(std::span<const int> prompt, std::span<const int> generated);  // replaces /sample; tokens
   /// Whether reports become rows of /events, /memory/events and /comm; initially off. Live bytes and peaks are tracked

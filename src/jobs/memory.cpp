@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "errors.hpp"
 #include "kernels/core/device_info.hpp"
@@ -28,6 +29,11 @@ std::int64_t free_now(parallel::World& world) {
 std::int64_t free_at_start(parallel::World& world) {
   static const std::int64_t bytes = free_now(world);
   return bytes;
+}
+
+double taken_bytes(parallel::World& world) {
+  if (kComputesOnHost || world.ranks_on_device() > 1) return NAN;
+  return static_cast<double>(free_at_start(world) - kernels::device_info<kernels::Device>().free_bytes);
 }
 
 MemoryShare share_of_plan(parallel::World& world, const config::Settings& settings) {

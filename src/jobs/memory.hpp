@@ -28,6 +28,10 @@ std::int64_t free_now(parallel::World& world);
 /// The same at the first call in this process.
 std::int64_t free_at_start(parallel::World& world);
 
+/// Bytes of its GPU that this rank has taken since then, those of the collectives' buffers included; NaN where it computes
+/// on a host, or shares its GPU.
+double taken_bytes(parallel::World& world);
+
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
 std::int64_t available_bytes(const MemoryShare& share = {});
 

@@ -12,8 +12,10 @@
 #include "config/deck.hpp"
 #include "errors.hpp"
 #include "io/h5.hpp"
+#include "jobs/step_timing.hpp"
 #include "kernels/core/words.hpp"
 #include "train/plan_time.hpp"
+#include "train/strategy.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -30,37 +32,55 @@ std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
                 fmt::format("{}: hosts = \"{}\" names no ranks. Give the run.h5 of a training run.", where, hosts));
 }
 
-/// The rows of a run's latest start, to which its ranks and its deck belong; older files have no other.
+/// The rows of a table that belong to a run's latest start, as its ranks and its deck do; older files have no other.
 class LatestStart {
  public:
-  explicit LatestStart(const io::h5::Group& steps) : steps_(steps) {
-    if (!steps.has("attempt")) return;
-    const auto attempts = steps.dataset("attempt").values<std::int64_t>();
-    first_ = std::find(attempts.begin(), attempts.end(), attempts.empty() ? 0 : attempts.back()) - attempts.begin();
+  LatestStart(const io::h5::Group& table, std::int64_t attempts) : table_(table) {
+    if (!table.has("attempt")) return;
+    const auto rows = table.dataset("attempt").values<std::int64_t>();
+    first_ = std::find(rows.begin(), rows.end(), attempts - 1) - rows.begin();
   }
 
-  std::vector<double> column(const std::string& name) const {
-    std::vector<double> values = steps_.dataset(name).values<double>();
+  template <class T = double>
+  std::vector<T> column(const std::string& name) const {
+    return behind(table_.dataset(name).values<T>());
+  }
+  std::vector<std::string> words(const std::string& name) const { return behind(table_.dataset(name).strings()); }
+  double median(const std::string& name) const { return median_after(column(name), kWarmupSteps); }
+
+ private:
+  template <class T>
+  std::vector<T> behind(std::vector<T> values) const {
     values.erase(values.begin(), values.begin() + std::min(first_, std::ssize(values)));
     return values;
   }
-  double median(const std::string& name) const { return median_after(column(name), kWarmupSteps); }
-  bool is_resumed() const { return first_ > 0; }
 
- private:
-  const io::h5::Group& steps_;
+  const io::h5::Group& table_;
   std::ptrdiff_t first_ = 0;
 };
 
-/// The value of plan.device for the GPU that a run names; empty if there is none.
-std::optional<config::PlanDevice> device_named(const std::string& devices) {
-  using config::PlanDevice;
-  if (devices.empty()) return PlanDevice::cpu;
-  for (const auto& [name, device] :
-       {std::pair{"H200", PlanDevice::h200}, {"H100", PlanDevice::h100}, {"A100", PlanDevice::a100}}) {
-    if (devices.find(name) != std::string::npos) return device;
+std::map<std::string, double> largest_live_bytes(const LatestStart& events) {
+  const auto categories = events.words("category");
+  const auto bytes = events.column<std::int64_t>("bytes"), begins = events.column<std::int64_t>("begin");
+  std::map<std::string, double> live, most;
+  for (std::size_t i = 0; i < categories.size(); ++i) {
+    double& now = live[categories[i]];
+    now += static_cast<double>(begins.at(i) != 0 ? bytes.at(i) : -bytes.at(i));
+    most[categories[i]] = std::max(most[categories[i]], now);
   }
-  return std::nullopt;
+  return most;
+}
+
+/// Bytes of the first recorded step by operation, without those of the gradients' norm.
+std::map<std::string, double> moved_in_a_step(const LatestStart& calls) {
+  const auto operations = calls.words("operation"), labels = calls.words("label");
+  const auto steps = calls.column<std::int64_t>("step"), bytes = calls.column<std::int64_t>("bytes");
+  std::map<std::string, double> moved;
+  for (std::size_t i = 0; i < operations.size() && steps.at(i) == steps.at(0); ++i) {
+    if (labels.at(i) == train::kNormLabel) continue;
+    moved[operations[i].substr(0, operations[i].find('['))] += static_cast<double>(bytes.at(i));
+  }
+  return moved;
 }
 
 config::Deck deck_of(const config::CommandLine& line, const RunFigures& run) {
@@ -68,28 +88,78 @@ config::Deck deck_of(const config::CommandLine& line, const RunFigures& run) {
   return config::parse_deck(run.deck, *line.compare, line.overrides);
 }
 
-std::string row_text(const char* what, const std::string& predicted, const std::string& measured, double difference) {
-  return fmt::format("  {:<24}{:>18}{:>18}{:>12}\n", what, predicted, measured,
-                     std::isfinite(difference) ? fmt::format("{:+.1f} %", 100 * difference) : "-");
+/// Appends rows of predictions beside measurements; NaN, which prints as "-", where there is none.
+class Rows {
+ public:
+  void add_bytes(const std::string& what, double predicted, double measured) {
+    add(what, predicted, measured, [](double bytes) { return fmt::format("{:.0f} B", bytes); });
+  }
+  void add_time(const std::string& what, double predicted_s, double measured_s) {
+    add(what, predicted_s, measured_s, [](double seconds) { return fmt::format("{:.4g} ms", 1e3 * seconds); });
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  template <class Format>
+  void add(const std::string& what, double predicted, double measured, const Format& format) {
+    const auto word = [&](double value) { return std::isnan(value) ? std::string("-") : format(value); };
+    const double difference = measured / predicted - 1;
+    text_ += fmt::format("  {:<24}{:>18}{:>18}{:>12}\n", what, word(predicted), word(measured),
+                         std::isfinite(difference) ? fmt::format("{:+.1f} %", 100 * difference) : "-");
+  }
+
+  std::string text_;
+};
+
+/// Memory of rank 0: the arena, of which categories have their share at different times, and the whole GPU's.
+void add_memory(const train::Plan& plan, const RunFigures& run, bool is_on_gpu, Rows& rows) {
+  rows.add_bytes("arena of a rank", static_cast<double>(plan.layout.arena_bytes()), run.peak_bytes);
+  const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();
+  for (int i = 0; i < memory::kCategories && !run.live_bytes.empty(); ++i) {
+    const std::string name(memory::name_of(static_cast<memory::Category>(i)));
+    const auto live = run.live_bytes.find(name);
+    if (live == run.live_bytes.end() && peaks[i] == 0) continue;
+    rows.add_bytes("  " + name, static_cast<double>(peaks[i]), live == run.live_bytes.end() ? 0 : live->second);
+  }
+  if (is_on_gpu) rows.add_bytes("taken of its GPU", static_cast<double>(plan.layout.total_bytes()), run.taken_bytes);
 }
 
-std::string ms_row(const char* what, double predicted_s, double measured_s) {
-  const auto text = [](double seconds) {
-    return std::isnan(seconds) ? std::string("-") : fmt::format("{:.4g} ms", 1e3 * seconds);
+void add_transfers(const train::Plan& plan, const RunFigures& run, Rows& rows) {
+  const train::NetworkBytes bytes = train::network_bytes(plan);
+  const int shards = plan.sharing.ownership.shards();
+  const auto add = [&](const char* what, const char* operation, double predicted, double share) {
+    const auto moved = run.moved.find(operation);
+    if (predicted == 0 && moved == run.moved.end()) return;
+    rows.add_bytes(what, predicted, run.moved.empty() ? NAN : moved == run.moved.end() ? 0 : share * moved->second);
   };
-  return row_text(what, text(predicted_s), text(measured_s), measured_s / predicted_s - 1);
+  const auto sent = [](int of) { return static_cast<double>(of - 1) / of; };
+  add("sent by all-reduce", "all_reduce", bytes.all_reduce, 2 * sent(run.ranks / shards));
+  add("sent by reduce-scatter", "reduce_scatter", bytes.reduce_scatter, sent(shards));
+  add("sent by all-gather", "all_gather", bytes.all_gather, sent(shards));
+}
+
+void add_times(const train::Plan& plan, const config::Settings& settings, const train::Machine& machine,
+               const RunFigures& run, Rows& rows) {
+  const train::Rates rates = train::rates_of(settings, plan, machine);
+  const train::Spread spread = train::spread_of(plan, settings.plan);
+  const bool is_known = train::missing_rates(plan, rates, spread).empty();
+  train::StepTime time{NAN, NAN, NAN, NAN, NAN};
+  if (is_known) time = train::predict_step(plan, settings.parallel, rates, spread);
+  if (train::offloaded_bytes(plan) > 0) {  // streamed beside the phases, which then have no times of their own
+    const train::OffloadTime offload = train::predict_offloaded(plan, settings, machine);
+    rows.add_time("step", offload.step_s, run.step_s);
+    rows.add_time("  its link to the host", offload.streams_s, NAN);
+    time = {NAN, NAN, NAN, NAN, NAN};
+  } else {
+    rows.add_time("step", time.step_s(), run.step_s);
+  }
+  rows.add_time("  forward", time.forward_s, run.forward_s);
+  rows.add_time("  backward", time.backward_s, run.backward_s);
+  rows.add_time("  exposed communication", time.exposed_s, run.exposed_s);
+  rows.add_time("  optimizer", time.optimizer_s, run.optimizer_s);
 }
 
 }  // namespace
-
-double median_after(std::vector<double> values, std::size_t skipped) {
-  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, values.size())));
-  std::erase_if(values, [](double value) { return std::isnan(value); });
-  if (values.empty()) return NAN;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
 
 RunFigures read_run(const std::filesystem::path& path) {
   const io::h5::File file = io::h5::File::open(path);
@@ -108,8 +178,9 @@ RunFigures read_run(const std::filesystem::path& path) {
   run.ranks = std::accumulate(on_hosts.begin(), on_hosts.end(), 0);
   run.hosts = static_cast<int>(on_hosts.size());
   run.ranks_per_host = on_hosts.front();
-  const LatestStart rows(steps);
-  run.is_resumed = rows.is_resumed();
+  const std::int64_t attempts = info.has_attribute("attempts") ? info.integer("attempts") : 1;
+  const LatestStart rows(steps, attempts);
+  run.is_resumed = attempts > 1;
   const std::vector<double> times = rows.column("step_time");
   for (std::size_t i = kWarmupSteps; i < times.size(); ++i) run.timed_steps += std::isnan(times[i]) ? 0 : 1;
   if (run.timed_steps == 0) {
@@ -125,6 +196,12 @@ RunFigures read_run(const std::filesystem::path& path) {
   run.optimizer_s = rows.median("optimizer");
   run.peak_bytes = NAN;
   for (const double bytes : rows.column("peak_bytes")) run.peak_bytes = std::fmax(run.peak_bytes, bytes);
+  const auto number = [&](const char* name) { return info.has_attribute(name) ? info.number(name) : NAN; };
+  run.taken_bytes = number("taken_bytes");
+  run.host_link = number("host_link");
+  const io::h5::Group events = file.group("memory/events"), calls = file.group("comm");
+  run.live_bytes = largest_live_bytes(LatestStart(events, attempts));
+  run.moved = moved_in_a_step(LatestStart(calls, attempts));
   return run;
 }
 
@@ -141,40 +218,28 @@ std::string compare_text(const config::CommandLine& line) {
     throw Failure(Exit::usage, fmt::format("parallel.ranks = {}, but {} was made by {}: leave parallel.ranks out",
                                            settings.parallel.ranks, path.string(), counted(run.ranks, "rank")));
   }
-  if (settings.plan.device == config::PlanDevice::here) {
-    const std::optional<config::PlanDevice> device = device_named(run.devices);
-    const bool runs_there = !train::machine_of(settings.plan, run.ranks).target.is_host;
-    if (device) {
-      settings.plan.device = *device;
-    } else if (!runs_there) {
-      throw Failure(Exit::usage, fmt::format("{} ran on {}, which --plan does not know: compare it with a build for "
-                                             "that GPU, or name the nearest as plan.device",
-                                             path.string(), run.devices));
-    }
+  settings.plan = train::keys_of_run(settings.plan, run.devices, run.hosts > 1 ? run.ranks_per_host : 0);
+  if (std::isfinite(run.host_link) && settings.plan.host_link_gbyte_per_s == 0) {
+    settings.plan.host_link_gbyte_per_s = 1e-9 * run.host_link;
   }
-  if (settings.plan.ranks_per_node == 0 && run.hosts > 1) settings.plan.ranks_per_node = run.ranks_per_host;
   const train::Machine machine = train::machine_of(settings.plan, run.ranks);
+  if (settings.plan.device == config::PlanDevice::here && machine.target.is_host) {
+    throw Failure(Exit::usage, fmt::format("{} ran on {}, which --plan does not know: compare it with a build for "
+                                           "that GPU, or name the nearest as plan.device",
+                                           path.string(), run.devices));
+  }
   config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
   const train::Plan plan =
       train::plan_training(settings, train::dtype_of(settings.precision.compute), run.ranks, machine);
-  const train::Rates rates = train::rates_of(settings, plan, machine);
-  const train::Spread spread = train::spread_of(plan, settings.plan);
-  train::StepTime time{NAN, NAN, NAN, NAN, NAN};
-  if (train::missing_rates(plan, rates, spread).empty() && train::offloaded_bytes(plan) == 0) {
-    time = train::predict_step(plan, settings.parallel, rates, spread);
-  }
-  const auto arena = static_cast<double>(plan.layout.arena_bytes());
-  const auto bytes_text = [](double bytes) { return std::isnan(bytes) ? "-" : fmt::format("{:.0f} B", bytes); };
-  std::string text = fmt::format(
-      "compare    {}: {}, medians of {}{} after {} of warm-up\n  {:<24}{:>18}{:>18}{:>12}\n", path.string(),
-      counted(run.ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"),
-      run.is_resumed ? " since the last resume" : "", kWarmupSteps, "", "predicted", "measured", "difference");
-  text += row_text("arena of a rank", bytes_text(arena), bytes_text(run.peak_bytes), run.peak_bytes / arena - 1);
-  text += ms_row("step", time.step_s(), run.step_s) + ms_row("  forward", time.forward_s, run.forward_s) +
-          ms_row("  backward", time.backward_s, run.backward_s) +
-          ms_row("  exposed communication", time.exposed_s, run.exposed_s) +
-          ms_row("  optimizer", time.optimizer_s, run.optimizer_s);
-  return text + train::describe_time(plan, settings, machine);
+  Rows rows;
+  add_memory(plan, run, !machine.target.is_host, rows);
+  add_transfers(plan, run, rows);
+  add_times(plan, settings, machine, run, rows);
+  return fmt::format(
+             "compare    {}: {}, medians of {}{} after {} of warm-up\n  {:<24}{:>18}{:>18}{:>12}\n", path.string(),
+             counted(run.ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"),
+             run.is_resumed ? " since the last resume" : "", kWarmupSteps, "", "predicted", "measured", "difference") +
+         rows.text() + train::describe_time(plan, settings, machine);
 }
 
 }  // namespace tessera::jobs

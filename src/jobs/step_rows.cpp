@@ -27,7 +27,8 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
                        StepRow& row) {
   const auto watch = world_.watch("the set-up of a row", kPatience);
   together(world_, [&] {
-    row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world_.size()));
+    row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world_.size(),
+                                          train::machine_of(world_)));
     planned(*row.plan);
     require_memory(row.plan->layout, share_of_plan(world_, settings), "\nsmaller batches or models need less");
     require_pinned_memory(row.plan->layout, world_);
@@ -42,7 +43,8 @@ void StepRows::prepare_forward(const config::Settings& settings,
                                const std::function<void(const train::ForwardPlan&)>& planned, StepRow& row) {
   const auto watch = world_.watch("the set-up of a row", kPatience);
   together(world_, [&] {
-    row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size()));
+    row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size(),
+                                                 train::machine_of(world_)));
     planned(*row.forward_plan);
     // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have left
     require_memory(row.forward_plan->layout, share_of_memory(world_), "\nsmaller batches or models need less");

@@ -1,6 +1,7 @@
 #include "jobs/step_timing.hpp"  // the contract is there; here is how
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/core/events.hpp"
 
@@ -103,6 +104,15 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < bench.repeats; ++i) seconds.push_back(pass_s());
   return summarize(std::move(seconds));
+}
+
+double median_after(std::vector<double> values, std::size_t skipped) {
+  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, values.size())));
+  std::erase_if(values, [](double value) { return std::isnan(value); });
+  if (values.empty()) return NAN;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
 }  // namespace tessera::jobs

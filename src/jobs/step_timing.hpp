@@ -1,4 +1,5 @@
-/// How bench.step times: warm-up, counted steps and passes, and their statistics.
+/// How bench.step times: warm-up, counted steps and passes, and their statistics. And which steps of a training run
+/// count.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +34,11 @@ std::vector<train::StepNumbers> run_steps(const config::Settings& settings, trai
 /// Collective.
 Timing time_forward(const config::Settings& settings, train::Validator& model, const data::Sampler& sampler,
                     parallel::World& world);
+
+/// Steps at the beginning of a training run that do not count: they touch memory for the first time, and record graphs.
+inline constexpr std::size_t kWarmupSteps = 5;
+
+/// The median of what is a number, without the first `skipped`; NaN of nothing.
+double median_after(std::vector<double> values, std::size_t skipped);
 
 }  // namespace tessera::jobs

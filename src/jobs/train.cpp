@@ -19,6 +19,8 @@
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
+#include "jobs/offload_report.hpp"
+#include "jobs/step_timing.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
@@ -26,7 +28,6 @@
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
-#include "train/plan_time.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
@@ -82,7 +83,8 @@ class TrainingRun {
     const bool continues = continues_itself(context_);
     if (!continues) on_root(world_, [&] { require_new_directory(settings_.job); });
     together(world_, [&] {
-      plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size()));
+      plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size(),
+                                         train::machine_of(world_)));
     });
     const std::string transport = world_.size() > 1 ? world_.collectives().description() : "";
     note(fmt::format("{}\nhosts      {}{}{}\n{}{}", build_info::summary(), world_.hosts(),
@@ -129,7 +131,7 @@ class TrainingRun {
     } else {
       trainer_->initialize(settings_.job.seed);
     }
-    together(world_, [&] { measure_offload(); });
+    together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     on_root(world_, [&] {
       if (!continues) directory_->clear();  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
@@ -138,7 +140,7 @@ class TrainingRun {
       trace_ = std::make_unique<io::Trace>(
           fs::path(settings_.job.directory) / "run.h5",
           io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved,
-                      world_.devices(), transport, mfu_.formula()},
+                      world_.devices(), transport, mfu_.formula(), offload_.link()},
           settings_.trace.flush_s, continues || beginning.checkpoint ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
       const bool is_chosen = context_.resume && *context_.resume != "auto";
@@ -150,20 +152,6 @@ class TrainingRun {
     if (beginning.checkpoint && !continues)
       save();  // so that a kill before the next checkpoint does not lose the start
     return true;
-  }
-
-  /// Prints the rate of the link to the offloaded state, and the time of a step that follows from it.
-  void measure_offload() {
-    if (train::offloaded_bytes(*plan_) == 0) return;
-    const train::LinkRate rate = trainer_->measure_link();
-    const double bytes_per_s = rate.bytes / rate.seconds;
-    const train::OffloadTime time =
-        train::predict_offloaded(*plan_, settings_, train::machine_of(settings_.plan, world_.size()), bytes_per_s);
-    offload_s_ = time.streams_s;
-    note(fmt::format(
-        "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.1f} ms{}\n",
-        memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), bytes_per_s / 1e9, 1e3 * time.streams_s,
-        std::isnan(time.step_s) ? "" : fmt::format(", by the formulas of --plan {:.1f} ms", 1e3 * time.step_s)));
   }
 
   /// After this, --resume auto finds this checkpoint or a successor. Call on rank 0.
@@ -283,6 +271,8 @@ class TrainingRun {
           kNotMeasured;
       record.tokens_per_second = record.mfu = kNotMeasured;
     }
+    times_.push_back(record.step_time_s);
+    if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
     require_numbers(record, numbers);
     if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
@@ -387,10 +377,7 @@ class TrainingRun {
     note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
                      share(checkpoint_s_), share(trace_s_), share(std::max(0.0, wall_s - named_s))));
-    if (offload_s_ > 0 && step_ > first_step_) {
-      note(fmt::format("offload    steps took {:.1f} ms each, the link alone {:.1f} ms\n",
-                       1e3 * steps_s_ / static_cast<double>(step_ - first_step_), 1e3 * offload_s_));
-    }
+    note(offload_.summary(times_));
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
     }
@@ -485,7 +472,8 @@ class TrainingRun {
   std::int64_t validated_step_ = 0;
   double start_s_ = 0;           // of the loop
   std::int64_t first_step_ = 0;  // of this start
-  double offload_s_ = 0;         // time of the link per step with offloaded state; 0: none
+  std::vector<double> times_;    // of this start's steps [s]; NaN of profiled ones
+  OffloadReport offload_;
   double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
 };
 

@@ -24,7 +24,7 @@ struct Machine {
   std::string_view build = "this build";  // as messages name it
   kernels::Target target = kernels::kHere;
   bool has_nccl = parallel::kHasNccl;
-  bool is_one_host = true;
+  bool reaches_peers = true;  // a GPU can access the memory of every other rank's: all are on one host
 };
 
 /// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes those tuned for

@@ -170,7 +170,7 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   // is taken to need as much: that of all ranks and, in groups, those of a rank's shards and of its replicas.
   constexpr std::int64_t kNcclBytes = std::int64_t{490} << 20;
   const bool has_groups = forms_groups(choice, ranks);
-  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.is_one_host;
+  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.reaches_peers;
   return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
 }
 

@@ -131,6 +131,13 @@ config::BuildFeatures this_build();
 /// A build for plan.device, with `ranks` divided among hosts by plan.ranks_per_node.
 Machine machine_of(const config::PlanSettings& keys, int ranks);
 
+/// This build, with the collectives that the ranks use.
+Machine machine_of(parallel::World& world);
+
+/// The keys for a run: where they leave it open, plan.device is what `devices` names as World::devices() does, if --plan
+/// knows it, and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
+config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host);
+
 /// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (bench.step: one for
 /// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a
 /// host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device

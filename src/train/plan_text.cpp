@@ -119,15 +119,30 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
 }  // namespace
 
 Machine machine_of(const config::PlanSettings& keys, int ranks) {
-  const bool is_one_host = keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node;
   Machine machine;
   if (const Gpu* gpu = gpu_of(keys.device)) {
     machine = {.build = gpu->build, .target = kernels::gpu_target(gpu->capability), .has_nccl = true};
   } else if (keys.device == config::PlanDevice::cpu) {
     machine = {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
   }
-  machine.is_one_host = is_one_host;
+  machine.reaches_peers = keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node;
   return machine;
+}
+
+Machine machine_of(parallel::World& world) {
+  const parallel::Collectives& collectives = world.collectives();
+  return {.has_nccl = parallel::kHasNccl && collectives.is_asynchronous(),
+          .reaches_peers = collectives.device_bytes() > 0};
+}
+
+config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host) {
+  if (keys.ranks_per_node == 0) keys.ranks_per_node = ranks_per_host;
+  if (keys.device != config::PlanDevice::here) return keys;
+  if (devices.empty()) keys.device = config::PlanDevice::cpu;
+  for (const Gpu& gpu : kGpus) {
+    if (devices.find(gpu.name) != std::string::npos) keys.device = gpu.device;
+  }
+  return keys;
 }
 
 std::string plan_text(const config::Settings& settings, int started) {
@@ -144,7 +159,7 @@ std::string plan_text(const config::Settings& settings, int started) {
   const Machine machine = machine_of(settings.plan, ranks);
   const bool is_on_gpu = !machine.target.is_host;
   config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
-  if (!machine.is_one_host && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+  if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
     throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" needs all ranks on one host, and "
                                            "plan.ranks_per_node = {} puts {} ranks on several: set parallel.all_reduce "
                                            "= \"auto\"",

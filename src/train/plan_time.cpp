@@ -68,7 +68,7 @@ Rates shipped(const config::Settings& settings, const Plan& plan, const Machine&
   rates.attention.value = attention_h200(plan);
   rates.copy.value = kCopyH200;
   const int shards = plan.sharing.ownership.shards();  // groups of ranks go by the ring
-  const bool is_copied = machine.is_one_host && settings.parallel.all_reduce != config::AllReduceMethod::ring &&
+  const bool is_copied = machine.reaches_peers && settings.parallel.all_reduce != config::AllReduceMethod::ring &&
                          (shards == 1 || shards == plan.batch.ranks);
   rates.link.value = is_copied ? kCopyEnginesH200 : kRingH200;
   return rates;
@@ -117,7 +117,8 @@ Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine
           .attention = given_or(1e12 * keys.attention_tflops, measured.attention),
           .copy = given_or(1e9 * keys.copy_gbyte_per_s, measured.copy),
           .link = given_or(1e9 * keys.link_gbyte_per_s, measured.link),
-          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, measured.node_link)};
+          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, measured.node_link),
+          .host_link = given_or(1e9 * keys.host_link_gbyte_per_s, measured.host_link)};
 }
 
 Spread spread_of(const Plan& plan, const config::PlanSettings& keys) {
@@ -142,6 +143,7 @@ std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, con
   if ((shards > 0 && spread.shards) || (bytes.all_reduce > 0 && spread.replicas)) {
     want(rates.node_link, "plan.node_link_gbyte_per_s");
   }
+  if (offloaded_bytes(plan) > 0) want(rates.host_link, "plan.host_link_gbyte_per_s");
   return keys;
 }
 
@@ -191,15 +193,17 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
   return time;
 }
 
-OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine,
-                              double bytes_per_s) {
+OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine) {
+  const Rates rates = rates_of(settings, plan, machine);
+  OffloadTime time{.streams_s = NAN, .step_s = NAN};
+  const double bytes_per_s = rates.host_link.value;
+  if (bytes_per_s == 0) return time;
   const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
   const UploadedBytes uploaded = uploaded_bytes(plan);
   const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
   double forward_s = update_s - early_s + uploaded.forward / bytes_per_s;
   double backward_s = early_s + uploaded.backward / bytes_per_s;
-  OffloadTime time{.streams_s = forward_s + backward_s, .step_s = NAN};
-  const Rates rates = rates_of(settings, plan, machine);
+  time.streams_s = forward_s + backward_s;
   const Spread spread = spread_of(plan, settings.plan);
   if (!missing_rates(plan, rates, spread).empty()) return time;
   const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
@@ -215,29 +219,33 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
 }
 
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine) {
-  if (offloaded_bytes(plan) > 0) {
-    return "time       not predicted: it depends on the link to the host, which a run measures before its first step "
-           "(parallel.offload)\n";
-  }
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);
+  const bool is_offloaded = offloaded_bytes(plan) > 0;
   if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {
+    const bool is_here = settings.plan.device == config::PlanDevice::here;
     return fmt::format(
         "time       not predicted: no figure for {} ships with this device, dtype and attention; set {} "
-        "to what was measured there\n",
-        fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them");
+        "to what was measured there{}{}\n",
+        fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them",
+        is_offloaded && rates.host_link.value == 0 ? " (a run with parallel.offload prints its link's)" : "",
+        is_here ? ", or name the GPU: plan.device=h200 has most" : "");
   }
   const StepTime time = predict_step(plan, settings.parallel, rates, spread);
   const double tokens = real(plan.batch.global_sequences * plan.shape.T);
   const auto ms = [](double seconds) {
     return seconds < 1 ? fmt::format("{:.4g}", 1e3 * seconds) : fmt::format("{:.0f}", 1e3 * seconds);
   };
-  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(time.step_s()),
-                                 ms(time.forward_s), ms(time.backward_s));
+  const OffloadTime offload = is_offloaded ? predict_offloaded(plan, settings, machine) : OffloadTime{};
+  const double step_s = is_offloaded ? offload.step_s : time.step_s();
+  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(step_s), ms(time.forward_s),
+                                 ms(time.backward_s));
   if (plan.batch.ranks > 1) {
     text += fmt::format("exposed communication {} of {}, ", ms(time.exposed_s), ms(time.communication_s));
   }
-  text += fmt::format("optimizer {}; {:.0f} tokens/s\n", ms(time.optimizer_s), tokens / time.step_s());
+  text += is_offloaded ? fmt::format("beside them {} on the link to the host", ms(offload.streams_s))
+                       : fmt::format("optimizer {}", ms(time.optimizer_s));
+  text += fmt::format("; {:.0f} tokens/s\n", tokens / step_s);
   text += "rates     ";
   const auto add = [&](const char* name, const Rate& rate, double unit, const char* unit_name) {
     if (rate.value == 0) return;
@@ -251,6 +259,7 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
     if (!spread.shards || !spread.replicas) add("link", rates.link, 1e9, "GB/s");
     if (spread.shards || spread.replicas) add("link between hosts", rates.node_link, 1e9, "GB/s");
   }
+  if (is_offloaded) add("link to the host", rates.host_link, 1e9, "GB/s");
   text.back() = '\n';
   return text;
 }

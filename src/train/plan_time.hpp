@@ -32,6 +32,7 @@ struct Rates {
   Rate gemm, attention;  // [flop/s]
   Rate copy;             // [bytes/s], read plus written
   Rate link, node_link;  // [bytes/s] sent, within a host and to other hosts
+  Rate host_link;        // [bytes/s] in each direction at once, between a rank and its host's memory
 };
 Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine);
 
@@ -52,20 +53,20 @@ struct StepTime {
   double step_s() const { return forward_s + backward_s + exposed_s + optimizer_s; }
 };
 
-/// Every rate that missing_rates() would name must be known. What parallel.offload streams is not included.
+/// Every rate that missing_rates() would name must be known, but host_link: what parallel.offload streams is not
+/// included.
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
-/// The time of a step whose state is offloaded to a link that moves `bytes_per_s` in each direction at once: the update
-/// runs under the next step's forward pass, or one half of it there and the other under backward (updates_early());
-/// copies of weights share the link with it. What the slots on the device hold is copied under backward instead, as far
-/// as that leaves the link free: not in a graph, whose forward pass waits for all copies, and not with offloaded
-/// parameters, which are read from the host once they are there. NaN where a rate is missing.
+/// The time of a step whose state is offloaded: the link to the host's memory streams it under the next step's forward
+/// pass, or one half of it there and the other under backward (updates_early()); copies of weights share the link with
+/// it. What the slots on the device hold is copied under backward instead, as far as that leaves the link free: not in a
+/// graph, whose forward pass waits for all copies, and not with offloaded parameters, which are read from the host once
+/// they are there. NaN where a rate is missing.
 struct OffloadTime {
-  double streams_s = 0;  // the link alone: no step is shorter
-  double step_s = 0;
+  double streams_s;  // the link alone: no step is shorter
+  double step_s;
 };
-OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine,
-                              double bytes_per_s);
+OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine);
 
 /// The lines `time` and `rates` of --plan, or one that says why no time is predicted, for example which keys are
 /// missing.

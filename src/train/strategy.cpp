@@ -28,7 +28,7 @@ parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::st
 
 parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
-  return {.total = {"norm_squared", &state->norm_squared, 1, Dtype::fp64},
+  return {.total = {kNormLabel, &state->norm_squared, 1, Dtype::fp64},
           .squares =
               plan.state.has_squares ? whole_span(arena, plan.state.norm_partial, "norm2.partial") : parallel::Span{}};
 }

@@ -14,6 +14,9 @@
 
 namespace tessera::train {
 
+/// Of the sum of the gradients' squared norms, in /comm of run.h5.
+inline constexpr char kNormLabel[] = "norm_squared";
+
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 

@@ -15,16 +15,21 @@ from harness import FILES, LIMIT_S, PROGRAM, SOURCE, STOPPED, TINY, USAGE, Job, 
 
 DECK = SOURCE / "input/scaling/tiny.toml"
 RATES = ("plan.gemm_tflops=0.05", "plan.attention_tflops=0.01", "plan.copy_gbyte_per_s=10", "plan.link_gbyte_per_s=1")
-ROW = re.compile(r"^ +(arena of a rank|step|forward|backward|exposed communication|optimizer) {2,}(\S+)(?: B| ms)? +(\S+)(?: B| ms)? +(\S+)", re.M)
+ROW = re.compile(r"^ +(\S.*?) {2,}(\S+)( B| ms|) +(\S+)(?: B| ms|) +(\S+)(?: %)?$", re.M)
 
 
 class Compare(RunTest):
     def compare(self, *arguments, **more):
         result = self.run_deck("--plan", "--compare", *arguments, **more)
-        return result, {name: (predicted, measured, difference) for name, predicted, measured, difference in ROW.findall(result.out)}
+        return result, {(f"{name}, bytes" if unit == " B" and name == "optimizer" else name): (predicted, measured, difference)
+                        for name, predicted, unit, measured, difference in ROW.findall(result.out)}
 
-    def test_memory_agrees_to_the_byte_and_times_are_the_medians_of_the_run(self):
-        for ranks, keys in ((1, ()), (2, ()), (2, ("parallel.shard=parameters",)), (2, ("train.checkpoint_activations=1",))):
+    def test_memory_and_transfers_agree_to_the_byte_and_times_are_the_medians_of_the_run(self):
+        sums, scatters, gathers = (f"sent by {name}" for name in ("all-reduce", "reduce-scatter", "all-gather"))
+        for ranks, keys, transfers in ((1, (), ()), (2, (), (sums,)), (2, ("parallel.shard=parameters",), (scatters, gathers)),
+                                       (2, ("train.checkpoint_activations=1",), (sums,)),
+                                       (4, ("parallel.shard=gradients", "parallel.shard_ranks=2", "train.micro_batch_size=1"),
+                                        (sums, scatters, gathers))):
             with self.subTest(ranks=ranks, keys=keys):
                 run = self.train(f"run {ranks} {len(keys)} {'-'.join(keys)[:20]}", *keys, ranks=ranks)
                 _, rows = self.compare(run / "run.h5", *RATES)
@@ -32,6 +37,11 @@ class Compare(RunTest):
                 self.assertEqual(planned, measured)
                 self.assertEqual(int(measured), int(column(run, "peak_bytes").max()))
                 self.assertEqual(difference, "+0.0")
+                self.assertEqual({name for name in rows if name.startswith("sent")}, set(transfers))
+                for name in ("parameters", "gradients", "optimizer, bytes", "activations", "workspace", *transfers):
+                    planned, measured, difference = rows[name]
+                    self.assertGreater(int(planned), 0, name)
+                    self.assertEqual((planned, "+0.0"), (measured, difference), name)
                 for name, quantity in (("step", "step_time"), ("forward", "forward"), ("optimizer", "optimizer")):
                     median = 1e3 * np.nanmedian(column(run, quantity)[5:])
                     predicted, shown, percent = rows[name]
@@ -44,9 +54,44 @@ class Compare(RunTest):
         run = self.train("run", "train.steps=12")
         self.run_deck(TINY, f"job.directory={run}", "train.steps=30", "parallel.shard=optimizer", "--resume", "auto", ranks=2)
         result, rows = self.compare(run / "run.h5")
-        self.assertEqual(rows["arena of a rank"][2], "+0.0")
+        for name in ("arena of a rank", "parameters", "optimizer, bytes", "sent by reduce-scatter"):
+            self.assertEqual(rows[name][2], "+0.0", name)
         self.assertIn("2 ranks, medians of 13 steps since the last resume after 5", result.out)
         self.assertAlmostEqual(float(rows["step"][1]) / (1e3 * np.nanmedian(column(run, "step_time")[12 + 5:])), 1, 3)
+
+    def test_a_start_that_recorded_no_step_is_not_taken_for_the_one_before(self):
+        run = self.train("run", "train.steps=12")
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["attempts"] = 2
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says="0 steps recorded since the last resume")
+
+    def test_an_offloaded_run_tells_its_link_and_both_times_of_a_step(self):
+        """The prediction comes before the steps, the measurement after them, and a comparison finds both in run.h5."""
+        result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "parallel.offload=optimizer", *RATES)
+        rate, least = re.search(r"the link moves ([\d.]+) GB/s each way at once: a step takes at least ([\d.]+) ms", result.out).groups()
+        self.assertGreater(float(rate), 0)
+        predicted = float(re.search(r"^time +([\d.]+) ms per step: .* on the link to the host", result.out, re.M)[1])
+        taken, percent, again, alone = re.search(
+            r"^offload +a step took ([\d.]+) ms, the median after 5 of warm-up, ([-+][\d.]+) % of the predicted ([\d.]+), "
+            r"the link alone takes ([\d.]+) ms", result.out, re.M).groups()
+        self.assertEqual(alone, least)
+        self.assertAlmostEqual(float(again), predicted, delta=0.051)
+        median = 1e3 * np.nanmedian(column(self.folder / "run", "step_time")[5:])
+        self.assertAlmostEqual(float(taken), median, delta=0.051)
+        self.assertAlmostEqual(float(percent), 100 * (median / predicted - 1), delta=0.2)
+        with h5py.File(self.folder / "run/run.h5") as file:
+            self.assertAlmostEqual(file["info"].attrs["host_link"] / 1e9, float(rate), delta=0.051)
+        _, rows = self.compare(self.folder / "run/run.h5")
+        self.assertAlmostEqual(float(rows["step"][0]), predicted, delta=1e-3 * predicted)
+        self.assertAlmostEqual(float(rows["step"][1]), median, delta=1e-3 * median)
+        self.assertEqual(rows["forward"][0], "-")
+
+    def test_an_offloaded_run_without_rates_names_them(self):
+        result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "parallel.offload=optimizer", "train.steps=4",
+                               "optimizer.warmup_steps=2")
+        if gpus() is None:
+            self.assertIn("no figure for plan.gemm_tflops, plan.attention_tflops, plan.copy_gbyte_per_s ships", result.out)
+        self.assertIn("no time of a step: the first 5 warm up, the link alone takes", result.out)
 
     def test_without_rates_times_are_only_measured_and_the_keys_are_named(self):
         run = self.train("run")
@@ -60,7 +105,7 @@ class Compare(RunTest):
     def test_another_deck_shows_what_it_would_have_taken(self):
         run = self.train("run")
         result = self.run_deck(TINY, "model.num_layers=3", "--plan", "--compare", run / "run.h5")
-        planned, measured, difference = ROW.search(result.out).groups()[1:]
+        planned, _, measured, difference = ROW.search(result.out).groups()[1:]
         self.assertGreater(int(planned), int(measured))
         self.assertTrue(difference.startswith("-"), difference)
 

@@ -441,7 +441,7 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
   };
   EXPECT_EQ(outside(1), 0);
   EXPECT_EQ(outside(4), std::int64_t{490 + 96} << 20);
-  machine.is_one_host = false;  // no copy engine reaches another host
+  machine.reaches_peers = false;  // no copy engine reaches another host
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
 

@@ -1,5 +1,6 @@
 #include "train/plan_time.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,10 +97,36 @@ TEST(StepWork, attention_that_is_kept_is_not_repeated) {
   EXPECT_DOUBLE_EQ(again.backward_attention_flop, kept.backward_attention_flop);
 }
 
-TEST(DescribeTime, has_none_where_the_optimizer_is_offloaded) {
+TEST(DescribeTime, needs_the_rate_of_the_link_where_the_optimizer_is_offloaded) {
   config::Settings s = settings();
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), Not(HasSubstr("host")));
   s.parallel.offload = config::Offload::optimizer;
-  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("the link to the host"));
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("no figure for plan.host_link_gbyte_per_s ships"));
+  s.plan.host_link_gbyte_per_s = 0.5;
+  const OffloadTime time = predict_offloaded(plan_of(s, 1), s, kCpus);
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus),
+              AllOf(HasSubstr(fmt::format("time       {:.4g} ms per step", 1e3 * time.step_s)),
+                    HasSubstr(fmt::format("beside them {:.4g} on the link to the host", 1e3 * time.streams_s)),
+                    HasSubstr("link to the host 0.5 GB/s (given)")));
+}
+
+TEST(DescribeTime, names_the_gpus_whose_rates_ship_where_none_are_known) {
+  config::Settings s = test::small_deck();
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("plan.device=h200"));
+  s.plan.device = config::PlanDevice::a100;
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), Not(HasSubstr("plan.device=h200")));
+}
+
+TEST(KeysOfRun, are_those_of_its_devices_and_hosts_unless_given) {
+  using config::PlanDevice;
+  const auto device_of = [](const char* devices) { return keys_of_run({}, devices, 0).device; };
+  EXPECT_EQ(device_of(""), PlanDevice::cpu);
+  EXPECT_EQ(device_of("rank 0 on node1: NVIDIA H200 at 0000:1b:00.0"), PlanDevice::h200);
+  EXPECT_EQ(device_of("rank 0 on node1: NVIDIA A100-SXM4-80GB at 0000:1b:00.0"), PlanDevice::a100);
+  EXPECT_EQ(device_of("rank 0 on node1: a GPU of another make"), PlanDevice::here);
+  EXPECT_EQ(keys_of_run({.device = PlanDevice::h100}, "0: NVIDIA H200", 0).device, PlanDevice::h100);
+  EXPECT_EQ(keys_of_run({}, "", 4).ranks_per_node, 4);
+  EXPECT_EQ(keys_of_run({.ranks_per_node = 2}, "", 4).ranks_per_node, 2);
 }
 
 TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
@@ -107,12 +134,13 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
   for (const double bytes_per_s : {link, 1e6 * link}) {
     config::Settings s = settings();
     s.parallel.offload = config::Offload::optimizer;
+    s.plan.host_link_gbyte_per_s = 1e-9 * bytes_per_s;
     const Plan clipped = plan_of(s, 1);
     EXPECT_EQ(offloaded_bytes(clipped),
               2 * 4 * clipped.sharing.ownership.owned_count());  // moments; the rest is master
     const StepTime computed = time_of(s, 1);
     const double update_s = static_cast<double>(offloaded_bytes(clipped)) / bytes_per_s;
-    OffloadTime time = predict_offloaded(clipped, s, kCpus, bytes_per_s);
+    OffloadTime time = predict_offloaded(clipped, s, kCpus);
     EXPECT_DOUBLE_EQ(time.streams_s, update_s);
     const double slots_s = static_cast<double>(slots_bytes(clipped)) / bytes_per_s;
     EXPECT_DOUBLE_EQ(slots_s,
@@ -120,18 +148,18 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     const double moved_s = std::min(slots_s, computed.backward_s);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - moved_s) + computed.backward_s);
     s.train.graph = true;
-    time = predict_offloaded(clipped, s, kCpus, bytes_per_s);
+    time = predict_offloaded(clipped, s, kCpus);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s) + computed.backward_s);
     s.train.graph = false;
 
     config::Settings wide = s;  // every chunk has its slot: what backward leaves time for
     wide.parallel.offload_slots = std::ssize(chunks_of(clipped.sharing.ownership.owned_count()));
-    time = predict_offloaded(plan_of(wide, 1), wide, kCpus, bytes_per_s);
+    time = predict_offloaded(plan_of(wide, 1), wide, kCpus);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - std::min(update_s, computed.backward_s)) +
                                       computed.backward_s);
 
     s.optimizer.clip_norm = 0;
-    time = predict_offloaded(plan_of(s, 1), s, kCpus, bytes_per_s);
+    time = predict_offloaded(plan_of(s, 1), s, kCpus);
     const double half_s = update_s / 2, beside_s = std::max(computed.backward_s, half_s);
     const double more_s = std::min({slots_s, half_s, beside_s - half_s});
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, half_s - more_s) + beside_s);
@@ -145,7 +173,7 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     EXPECT_EQ(uploaded.forward, static_cast<double>(weights));
     EXPECT_GT(uploaded.backward, 0);
     EXPECT_LE(uploaded.backward, uploaded.forward);
-    time = predict_offloaded(streamed, s, kCpus, bytes_per_s);
+    time = predict_offloaded(streamed, s, kCpus);
     EXPECT_DOUBLE_EQ(time.streams_s,
                      (3.0 * static_cast<double>(weights) + uploaded.forward + uploaded.backward) / bytes_per_s);
     EXPECT_GE(time.step_s, time.streams_s);
@@ -153,7 +181,7 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
   config::Settings unknown = settings();
   unknown.parallel.offload = config::Offload::optimizer;
   unknown.plan.gemm_tflops = 0;
-  EXPECT_TRUE(std::isnan(predict_offloaded(plan_of(unknown, 1), unknown, kCpus, link).step_s));
+  EXPECT_TRUE(std::isnan(predict_offloaded(plan_of(unknown, 1), unknown, kCpus).step_s));
 }
 
 TEST(StepWork, is_that_of_the_rank_with_the_most_sequences) {

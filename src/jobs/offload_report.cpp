@@ -1,0 +1,42 @@
+#include "jobs/offload_report.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "jobs/step_timing.hpp"
+
+namespace tessera::jobs {
+
+std::string OffloadReport::measure(const train::Plan& plan, const config::Settings& settings, parallel::World& world,
+                                   train::Trainer& trainer) {
+  if (train::offloaded_bytes(plan) == 0) return "";
+  const train::LinkRate rate = trainer.measure_link();
+  link_ = rate.bytes / rate.seconds;
+  const bool has_several_hosts = world.local_size() < world.size();
+  config::Settings known = settings;
+  known.plan = train::keys_of_run(settings.plan, world.devices(), has_several_hosts ? world.local_size() : 0);
+  known.plan.host_link_gbyte_per_s = 1e-9 * link_;
+  const train::Machine machine = train::machine_of(world);
+  predicted_ = train::predict_offloaded(plan, known, machine);
+  return fmt::format(
+             "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.1f} ms\n",
+             memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), 1e-9 * link_, 1e3 * predicted_.streams_s) +
+         train::describe_time(plan, known, machine);
+}
+
+std::string OffloadReport::summary(const std::vector<double>& steps) const {
+  if (std::isnan(link_)) return "";
+  const double step_s = median_after(steps, kWarmupSteps);
+  std::string text = fmt::format("no time of a step: the first {} warm up", kWarmupSteps);
+  if (std::isfinite(step_s)) {
+    text = fmt::format("a step took {:.1f} ms, the median after {} of warm-up", 1e3 * step_s, kWarmupSteps);
+    if (std::isfinite(predicted_.step_s)) {
+      text += fmt::format(", {:+.1f} % of the predicted {:.1f}", 100 * (step_s / predicted_.step_s - 1),
+                          1e3 * predicted_.step_s);
+    }
+  }
+  return fmt::format("offload    {}, the link alone takes {:.1f} ms\n", text, 1e3 * predicted_.streams_s);
+}
+
+}  // namespace tessera::jobs

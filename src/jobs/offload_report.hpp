@@ -1,0 +1,35 @@
+/// What a training run with parallel.offload says of its link to the host: the rate and the predicted time of a step
+/// before the first one, the measured time beside it after the last one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "io/step_record.hpp"
+#include "parallel/world.hpp"
+#include "train/plan_time.hpp"
+#include "train/trainer.hpp"
+
+namespace tessera::jobs {
+
+class OffloadReport {
+ public:
+  /// Measures the link, and returns lines with its rate and the time that --plan predicts with it, for the GPUs and hosts
+  /// that the run is on; "" without offloaded state. Call before the first step.
+  std::string measure(const train::Plan& plan, const config::Settings& settings, parallel::World& world,
+                      train::Trainer& trainer);
+
+  /// Rate of the link in each direction at once [bytes/s]; NaN if there is nothing to measure.
+  double link() const { return link_; }
+
+  /// A line with the median of this start's steps [s], NaN of those that do not count, beside the prediction; "" without
+  /// offloaded state.
+  std::string summary(const std::vector<double>& steps) const;
+
+ private:
+  double link_ = io::kNotMeasured;
+  train::OffloadTime predicted_{io::kNotMeasured, io::kNotMeasured};
+};
+
+}  // namespace tessera::jobs
