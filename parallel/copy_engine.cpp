@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "kernels/core/byte_copies.hpp"
@@ -121,16 +121,12 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   }
 }
 
-/// While an exception unwinds, other ranks may have the receive buffer mapped still: it stays until the process ends.
-CopyEngines::~CopyEngines() {
-  close();
-  if (memory_ && std::uncaught_exceptions() == 0) Kokkos::kokkos_free<Device::memory_space>(memory_);
-}
-
 void CopyEngines::close() {
   for (const auto& channel : channels_) cudaStreamSynchronize(channel.instance().cuda_stream());
   buffers_.reset();
 }
+
+void CopyEngines::free() { Kokkos::kokkos_free<Device::memory_space>(std::exchange(memory_, nullptr)); }
 
 std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) const {
   const std::int64_t bytes = ceil_div(span.bytes(), ranks_);
@@ -163,8 +159,9 @@ std::int64_t CopyEngines::slot_bytes(int channel) const {
 
 std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
                                                       double* squares, Beside beside) {
+  if (operation == Operation::broadcast) throw std::invalid_argument("copy engines: no broadcast goes by them");
   std::unique_ptr<CopyEngineTransfer> transfer(
-      new CopyEngineTransfer(*this, operation, span, part, squares, beside, take_channel(operation, beside)));
+      new CopyEngineTransfer(*this, operation, span, part, squares, take_channel(operation, beside)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -175,14 +172,13 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
 }
 
 CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part,
-                                       double* squares, Beside beside, int channel)
+                                       double* squares, int channel)
     : engines_(engines),
       operation_(operation),
       span_(span),
       part_bytes_(engines.part_bytes(operation, span)),
       part_(static_cast<char*>(part)),
       squares_(squares),
-      beside_(beside),
       channel_(channel),
       arrays_(engines.world_, span.data) {}
 
@@ -194,8 +190,8 @@ const Device* CopyEngineTransfer::channel() const {
 void CopyEngineTransfer::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
     gather(exec);
-  } else if (engines_.ranks_ > 1 && operation_ == Operation::all_reduce && beside_ == Beside::nothing) {
-    sum_by_kernel(exec);
+  } else if (engines_.ranks_ > 1 && operation_ == Operation::all_reduce && channel_ == CopyEngines::kNoChannel) {
+    sum_by_kernel(exec);  // nothing is computed beside it
   } else if (engines_.ranks_ > 1) {
     sum(exec);
   } else if (part_ != nullptr) {

@@ -43,6 +43,7 @@
 ///         of a channel, each of which has an even number of barriers. Transfers of no channel have two sets as well,
 ///         and, for reduce-scatters, a place of their own in the receive buffer. All ranks therefore enqueue the same
 ///         transfers in the same order, those of a channel one after the other, and those of none.
+/// Limits  at most 16 ranks, on one host.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -104,7 +105,7 @@ class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
   explicit CopyEngines(const World& world);
-  ~CopyEngines();
+  ~CopyEngines() { close(); }
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
 
@@ -117,7 +118,7 @@ class CopyEngines {
   /// or, of a sum, a place for squares_of() partial sums of squares. `beside`: of an all-reduce. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
-  ///         EnvironmentError.
+  ///         EnvironmentError. std::invalid_argument for a broadcast.
   /// Limits  R divides the count, except for an all-reduce.
   std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr,
                                            double* squares = nullptr, Beside beside = Beside::work);
@@ -125,9 +126,12 @@ class CopyEngines {
   /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
   std::int64_t squares_of(Operation operation, const Span& span) const;
 
-  /// Waits for the channels and unmaps the other ranks' receive buffers; no transfer may follow. Before the first
-  /// CopyEngines is destroyed, every rank must have closed its own and destroyed its transfers.
+  /// Waits for the channels and unmaps the other ranks' receive buffers; no transfer may follow.
   void close();
+
+  /// Frees the receive buffer. Before the first rank does, every rank must have closed its own and destroyed its
+  /// transfers. Without this the memory stays until the process ends: ranks that leave in disorder may have it mapped.
+  void free();
 
   /// After this, nothing waits for other ranks: enqueued work runs to its end, with wrong results.
   void abandon() {
@@ -169,7 +173,7 @@ class CopyEngineTransfer {
  private:
   friend class CopyEngines;
   CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
-                     Beside beside, int channel);
+                     int channel);
   void sum(const kernels::Device& exec) const;
   void sum_by_kernel(const kernels::Device& exec) const;
   void gather(const kernels::Device& exec) const;
@@ -182,7 +186,6 @@ class CopyEngineTransfer {
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
   char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
   double* squares_;          // of a sum; null: none
-  Beside beside_;            // of an all-reduce
   int channel_;
   PeerArray arrays_;
 };

@@ -234,8 +234,9 @@ std::vector<std::string> FlightRecorder::report(double silent_s) {
     for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::completed, lines);
   }
   if (!is_anyone_late && memory_->fault().empty()) {
-    lines.push_back(line_of("no rank of this host is behind: each has started %llu transfers",
-                            static_cast<unsigned long long>(load(mine().lanes[0].started))));
+    unsigned long long started = 0;
+    for (const Lane& lane : mine().lanes) started += load(lane.started);
+    lines.push_back(line_of("no rank of this host is behind: each has started %llu transfers", started));
   }
   report_unseen(lines);
   if (const std::unique_lock lock(words_, std::try_to_lock); lock && !why_not_recorded_.empty()) {

@@ -230,6 +230,7 @@ class NcclCollectives final : public Collectives {
     if (!is_orderly) return;
     try {
       world_.barrier();
+      engines_->free();
     } catch (const Error&) {  // no rank is left to wait for
     }
   }
@@ -292,6 +293,7 @@ class NcclCollectives final : public Collectives {
     if (why_ring_.empty()) return engines;
     engines->close();
     world_.barrier();
+    engines->free();
     if (method == TransferMethod::automatic) return nullptr;
     throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring_ +
                            "; set parallel.all_reduce = \"ring\"");

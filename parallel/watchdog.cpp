@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <exception>
+#include <utility>
 
 namespace tessera::parallel {
 
@@ -32,25 +34,25 @@ Watchdog::~Watchdog() {
   if (recorder_) recorder_->rest();
 }
 
-Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patience) : watchdog_(watchdog) {
-  if (watchdog_) watchdog_->begin(what, patience);
+Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patience)
+    : watchdog_(watchdog), exceptions_(std::uncaught_exceptions()) {
+  if (!watchdog_) return;
+  const std::lock_guard lock(watchdog_->mutex_);
+  outer_ = std::exchange(watchdog_->what_, what);
+  outer_patience_ = std::exchange(watchdog_->patience_, patience);
+  watchdog_->progress_s_ = events::now_s();
 }
+
 Watchdog::Watch::~Watch() {
-  if (watchdog_) watchdog_->end();
-}
-
-void Watchdog::begin(std::string_view what, double patience) {
-  const std::lock_guard lock(mutex_);
-  what_ = what;
-  patience_ = patience;
-  progress_s_ = events::now_s();
-}
-
-void Watchdog::end() {
-  const std::lock_guard lock(mutex_);
-  progress();
-  what_.clear();
-  if (patience_ <= 1) ++watches_;
+  if (!watchdog_) return;
+  const std::lock_guard lock(watchdog_->mutex_);
+  if (std::uncaught_exceptions() == exceptions_) {
+    watchdog_->progress();
+    if (watchdog_->patience_ <= 1) ++watchdog_->watches_;
+  }
+  watchdog_->what_ = std::move(outer_);
+  watchdog_->patience_ = outer_patience_;
+  watchdog_->progress_s_ = events::now_s();
 }
 
 void Watchdog::leave(const std::optional<Departure>& departure) {

@@ -1,7 +1,7 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
 /// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
-/// kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes to standard error the operation
+/// kernels/core/events.hpp of a region or of communication is progress. After `limit_s` without any, the thread writes to standard error the operation
 /// under way, which rank of this host is behind and what the others wait for, this rank's latest transfers
 /// (parallel/flight_recorder.hpp) and the latest reports, and ends the process with the caller's exit code, which ends
 /// the launch. It also polls the communication library several times a second, and does the same on a fault. As long as
@@ -45,7 +45,8 @@ class Watchdog final : public events::Listener {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it exists. One at a time. `patience`: factor on the limit.
+  /// Progress is expected while it exists. Within another one it stands in for that: until it ends, only its own
+  /// `patience` holds, a factor on the limit. It is successful unless an exception ends it.
   class Watch {
    public:
     Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: not watched
@@ -55,6 +56,9 @@ class Watchdog final : public events::Listener {
 
    private:
     Watchdog* watchdog_;
+    std::string outer_;  // what was watched before, and goes on after it; empty: nothing
+    double outer_patience_ = 1;
+    int exceptions_;
   };
 
   /// This rank leaves: it is ended after kLeaving_s and half the limit, whatever it reports. `departure`, once known,
@@ -85,8 +89,6 @@ class Watchdog final : public events::Listener {
     char text[120] = "";
   };
 
-  void begin(std::string_view what, double patience);
-  void end();
   void progress();  // with mutex_ held
   void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();

@@ -199,6 +199,7 @@ Measured measure_case(const Case& c, const config::Bench& bench, parallel::World
       const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
       if (all == nullptr || all->code() != Exit::out_of_memory) {
         leave_with(world, caught);
+        if (row.arena) row.arena->keep_until_exit();
         throw;
       }
       m.outcome = "out of memory";

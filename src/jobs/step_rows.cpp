@@ -79,6 +79,7 @@ std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measur
       const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
       if (all == nullptr || !is_outcome(all->code())) {
         leave_with(world_, caught);
+        if (row.trainer) row.trainer->keep_memory();
         throw;
       }
       outcome = *all;

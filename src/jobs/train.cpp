@@ -74,6 +74,11 @@ class TrainingRun {
     world_.leave_together();
   }
 
+  /// After a failure on this rank alone.
+  void leave() {
+    if (trainer_) trainer_->keep_memory();
+  }
+
  private:
   // --- before step 0 -------------------------------------------------------------------------------------------------
 
@@ -489,6 +494,7 @@ Exit train(const Context& context) {
     throw;
   } catch (const std::exception& caught) {
     leave_with(context.world, caught);
+    run.leave();
     throw;
   }
 }

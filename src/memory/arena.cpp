@@ -119,6 +119,11 @@ template <class Exec>
 Arena<Exec>::Arena(const Layout& layout)
     : layout_(&layout), device_(layout, Space::device, "tessera::arena"), host_(layout, Space::host, "tessera::host") {}
 
+template <class Exec>
+void Arena<Exec>::keep_until_exit() {
+  if constexpr (!kernels::kIsHost<Exec>) new auto(device_.bytes);  // one reference more, which nobody gives back
+}
+
 template class Arena<kernels::Device>;
 
 }  // namespace tessera::memory

@@ -103,6 +103,9 @@ class Trainer final : public Steps {
   /// have this one's memory mapped until they have called it, too: a barrier must separate it from the destructor.
   void disconnect();
 
+  /// For a rank that leaves the others: they may still write to its memory, which therefore stays until the process ends.
+  void keep_memory() { arena_.keep_until_exit(); }
+
   /// Weights from seed and label, moments zero. Collective: if nothing is sharded, all ranks receive rank 0's weights.
   void initialize(std::uint64_t seed);
 
@@ -174,7 +177,7 @@ class Trainer final : public Steps {
   parallel::World& world_;
   const kernels::SideStream<Exec> stream_;
   const Exec exec_ = stream_.instance();
-  const memory::Arena<Exec> arena_;
+  memory::Arena<Exec> arena_;
   const optim::StateView<Exec> scalars_;  // on the device
   std::unique_ptr<State> state_;
   std::unique_ptr<Compute> compute_;

@@ -30,6 +30,7 @@ struct CopyEngine : ::testing::Test {
   void TearDown() override {
     engines.close();
     world.barrier();
+    engines.free();
   }
 
   TestWorld world;

@@ -42,6 +42,36 @@ TEST_F(WatchdogDeath, ends_a_step_that_makes_no_progress) {
       "rank 3: no progress for 0.[0-9] s.*under way: step 12(.|\n)*grad.bucket.1 started, 4096 bytes");
 }
 
+TEST_F(WatchdogDeath, goes_on_with_the_outer_watch_when_an_inner_one_has_ended) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(3, kLimit_s, kLost, {});
+        pass_the_first(watchdog);
+        const Watchdog::Watch row(&watchdog, "the exchange between rows");
+        { const Watchdog::Watch watch(&watchdog, "the set-up of a row", kForever_s); }
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "no progress for 0.[0-9] s.*under way: the exchange between rows");
+}
+
+/// The failed row of an experiment, say, after which the next one runs.
+TEST_F(WatchdogDeath, learns_nothing_from_a_watch_that_an_exception_ends) {
+  EXPECT_EXIT(
+      {
+        Watchdog watchdog(3, kLimit_s, kLost, {});
+        try {
+          const Watchdog::Watch watch(&watchdog, "a row");
+          sleep_s(1.9 * kLimit_s);  // the first watches have twice the limit
+          throw 1;
+        } catch (int) {
+        }
+        pass_the_first(watchdog);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "no progress for 0.[23] s");
+}
+
 TEST_F(WatchdogDeath, reports_the_transfers_that_are_recorded) {
   EXPECT_EXIT(
       {

@@ -111,10 +111,12 @@ TEST(DescribeTime, needs_the_rate_of_the_link_where_the_optimizer_is_offloaded) 
 }
 
 TEST(DescribeTime, names_the_gpus_whose_rates_ship_where_none_are_known) {
+  const Machine gpus{.target = kernels::gpu_target("90a"), .has_nccl = true};
   config::Settings s = test::small_deck();
-  EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("plan.device=h200"));
-  s.plan.device = config::PlanDevice::a100;
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, gpus), HasSubstr("plan.device=h200"));
   EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), Not(HasSubstr("plan.device=h200")));
+  s.plan.device = config::PlanDevice::a100;
+  EXPECT_THAT(describe_time(plan_of(s, 1), s, gpus), Not(HasSubstr("plan.device=h200")));
 }
 
 TEST(KeysOfRun, are_those_of_its_devices_and_hosts_unless_given) {
