@@ -30,11 +30,20 @@ VARIANTS = {
     "kept for backward": (*STAGES["parameters"], "parallel.reshard_after_forward=false"),
     "shards of one rank": (*STAGES["parameters"], "parallel.shard_ranks=1"),
 }
+# A state of 2 bytes a number: weights without a master and both moments. Its gradients allow one micro-step.
+NARROW = ("precision.compute=bf16", "precision.master=none", "precision.moments=bf16", "precision.gradients=bf16",
+          "precision.reduce=bf16")
 SHORT = ("train.steps=6", "train.validate_every=3", "optimizer.warmup_steps=2", "trace.profile_steps=[]")
 ENDLESS = ("train.steps=1000000", "train.validate_every=0", "trace.profile_steps=[]")
 
 # A 16-bit path rounds each activation and each gradient once: a loss differs by the unit roundoff of bfloat16.
 LOSS_BOUND_BF16 = 2.0**-8
+
+
+def rounded_to_bf16(values):
+    """To nearest, ties to even; still float32."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def sampled(out):
@@ -229,7 +238,9 @@ class Checkpoints(SharedSteps):
 
     def test_a_resumed_run_goes_on_with_the_same_bits(self):
         long = (*SHORT, "train.steps=8", "checkpoint.every=4", "train.micro_batch_size=2")
-        for name, keys in SHARDED.items():
+        recomputed = ("train.checkpoint_activations=1", "train.recompute=all_but_attention", "train.micro_batch_size=0")
+        narrow = {f"{name} in 16 bits": (*STAGES[name], *NARROW, *recomputed) for name in ("none", "parameters")}
+        for name, keys in {**SHARDED, **narrow}.items():
             with self.subTest(stage=name):
                 whole = self.train(name, *long, *keys, ranks=3)
                 resumed = self.folder / f"{name} resumed"
@@ -256,6 +267,30 @@ class Checkpoints(SharedSteps):
                     self.run_deck(TINY, f"job.directory={resumed}", *long, *places[target], "--resume",
                                   runs[source] / "checkpoints/step_00000004", ranks=ranks)
                     self.assert_same_tensors(tensors(resumed), tensors(runs["none"]), f"{source} to {target}")
+
+    def test_a_state_changes_its_precision_its_place_and_its_ranks(self):
+        """Each start resumes, is over before its first step, and so writes what it read: to nearest if in fewer bits."""
+        precisions = {"fp32": (), "16 bits": NARROW}
+        places = ("none", "optimizer", "parameters")  # parallel.offload
+
+        def resumed(source, precision, place, ranks):
+            directory = self.folder / f"{source.name} to {precision}, {place}"
+            self.run_deck(TINY, f"job.directory={directory}", *SHORT, "train.steps=8", *STAGES["parameters"],
+                          *precisions[precision], f"parallel.offload={place}", "train.time_limit_s=1e-9", "--resume",
+                          source / "checkpoints/step_00000006", ranks=ranks, code=STOPPED, says="written by")
+            return directory
+
+        for precision, other in (("fp32", "16 bits"), ("16 bits", "fp32")):
+            source = self.train(precision, *SHORT, *STAGES["parameters"], *precisions[precision], ranks=2)
+            expected = {label: rounded_to_bf16(value) for label, value in tensors(source).items()}
+            is_narrow = all(np.array_equal(value, expected[label]) for label, value in tensors(source).items())
+            self.assertEqual(is_narrow, precision == "16 bits")
+            for place, back in zip(places, ("parameters", "none", "optimizer")):
+                with self.subTest(source=precision, to=(other, place)):
+                    onward = resumed(source, other, place, 3)
+                    self.assert_same_tensors(tensors(onward), expected, f"{precision} to {other}, {place}")
+                    home = resumed(onward, precision, back, None)
+                    self.assert_same_tensors(tensors(home), expected, f"{other}, {place} to {precision}, {back}")
 
     def test_a_kill_while_a_checkpoint_of_parts_is_written(self):
         heavy = ("model.d_model=192", "model.num_layers=4", "model.d_ff=768", "train.batch_size=2", "train.steps=12",
