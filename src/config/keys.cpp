@@ -124,6 +124,18 @@ std::string value_text(const Key& key, const Settings& settings) {
                     key.field);
 }
 
+std::string overrides_to(const Settings& wanted, const Settings& deck) {
+  std::string text;
+  for (const Key& key : all_keys()) {
+    if (key.name == "model.size") continue;
+    std::string value = value_text(key, wanted);
+    if (value == value_text(key, deck)) continue;
+    if (std::holds_alternative<EnumAccess>(key.field)) std::erase(value, '"');  // shells drop them, and words need none
+    text += fmt::format(" {}={}", key.name, value);
+  }
+  return text;
+}
+
 std::string type_text(const Key& key) {
   const bool is_word = !key.legal.words.empty();
   return std::visit(

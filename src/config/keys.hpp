@@ -76,6 +76,10 @@ std::string nearest_key(std::string_view name);
 /// The key's value as TOML, such that reading it back gives the same bits.
 std::string value_text(const Key& key, const Settings& settings);
 
+/// What to add to a start of `deck` so that it has the values of `wanted`: " model.d_model=128 ...", "" if nothing.
+/// model.size is left out, which is only a name for keys that are compared.
+std::string overrides_to(const Settings& wanted, const Settings& deck);
+
 /// "integer", "list of words", ...; and what is legal, in words ("1 or more", "fp32 tf32 bf16 fp16").
 std::string type_text(const Key& key);
 std::string legal_text(const Key& key);

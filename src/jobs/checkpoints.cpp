@@ -20,20 +20,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDeckInside = "the checkpoint's deck";
 
-/// The checkpoint's keys of the model that differ from the deck's, as overrides, " model.d_model=128 ..."; "" if none.
-std::string overrides_to(const config::Settings& checkpoint, const config::Settings& deck) {
-  std::string text;
-  for (const config::Key& key : config::all_keys()) {
-    if (key.section() != "model" || key.name == "model.size") continue;  // only a name for the sizes compared here
-    const std::string value = value_text(key, checkpoint);
-    if (value != value_text(key, deck)) text += fmt::format(" {}={}", key.name, value);
-  }
-  return text;
-}
-
 void require_same_model(const io::CheckpointState& state, const config::Settings& before,
                         const config::Settings& settings, const data::Corpus& corpus) {
-  if (const std::string overrides = overrides_to(before, settings); !overrides.empty()) {
+  config::Settings wanted = settings;
+  wanted.model = before.model;
+  if (const std::string overrides = overrides_to(wanted, settings); !overrides.empty()) {
     throw Failure(Exit::usage, fmt::format("the checkpoint's model is not the deck's. To continue with the "
                                            "checkpoint's, add{}; to train the deck's, name another job.directory",
                                            overrides));

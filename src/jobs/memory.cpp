@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "config/keys.hpp"
 #include "errors.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
@@ -40,7 +42,8 @@ MemoryShare share_of_plan(parallel::World& world, const config::Settings& settin
   const std::int64_t at_start = free_at_start(world);
   MemoryShare share = share_of_memory(world);
   if constexpr (!kComputesOnHost) {
-    const train::CollectivesBytes counted = train::collectives_bytes(settings.parallel, world.size());
+    const train::CollectivesBytes counted =
+        train::collectives_bytes(settings.parallel, world.size(), train::machine_of(world));
     const std::int64_t taken = at_start - kernels::device_info<kernels::Device>().free_bytes;
     share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
   }
@@ -69,43 +72,108 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
                             layout.table(), advice));
 }
 
-std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, int ranks,
-                           const MemoryShare& share) {
-  const std::string text = "\nwhat would fit:";
-  config::Settings smaller = settings;
-  const std::int64_t sequences = plan.batch.sequences_of(0);
-  const bool wants_one_micro_step = settings.precision.gradients == config::GradientPrecision::bf16;
-  const bool is_any_legal = settings.parallel.allow_uneven;  // then halving suffices; else divisors only
-  for (std::int64_t micro = plan.batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
+namespace {
+
+/// What `deck` may read of a batch at a time, from most to least: as it says, then in smaller micro-batches, then with
+/// recomputed activations.
+std::vector<config::Train> smaller_batches(const config::Settings& deck, const train::BatchPlan& batch) {
+  std::vector<config::Train> found{deck.train};
+  const std::int64_t sequences = batch.sequences_of(0);
+  const bool wants_one_micro_step = deck.precision.gradients == config::GradientPrecision::bf16;
+  const bool is_any_legal = deck.parallel.allow_uneven;  // then halving suffices; else divisors only
+  for (std::int64_t micro = batch.micro_sequences - 1; micro >= 1; is_any_legal ? micro /= 2 : --micro) {
     if (wants_one_micro_step || (sequences % micro != 0 && !is_any_legal)) continue;
-    smaller.train.micro_batch_size = micro;
-    if (fits(train::plan_training(smaller, plan.options.dtype, ranks).layout, share)) {
-      return text + fmt::format(" train.micro_batch_size={}", micro);
-    }
+    found.push_back(deck.train);
+    found.back().micro_batch_size = micro;
   }
-  smaller.train.micro_batch_size = wants_one_micro_step ? settings.train.micro_batch_size : 1;
-  smaller.train.checkpoint_activations = 1;
-  const train::Plan least = train::plan_training(smaller, plan.options.dtype, ranks);
-  const char* micro = wants_one_micro_step ? "" : " train.micro_batch_size=1";
-  if (fits(least.layout, share)) return text + micro + " train.checkpoint_activations=1";
-  return text + fmt::format(" nothing:{} train.checkpoint_activations=1 needs {}{}", micro,
-                            memory::readable_bytes(least.layout.total_bytes()),
-                            wants_one_micro_step ? "; precision.gradients=\"fp32\" allows smaller micro-batches" : "");
+  found.push_back(found.back());
+  found.back().checkpoint_activations = 1;
+  return found;
 }
 
-void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
-  if (kComputesOnHost) return;  // counted by require_memory
-  const std::int64_t pinned = world.local_size() * layout.total_bytes(memory::Space::host);
-  const std::int64_t available = memory::available_host_bytes();
-  if (pinned <= available) return;
+/// How ranks may share what they keep, from `now` to the least memory of a rank: sharded as far as possible, then kept on
+/// the host of a GPU.
+std::vector<config::Parallel> leaner_ways(const config::Parallel& now, int ranks, bool have_gpus) {
+  using config::Offload;
+  using config::Shard;
+  std::vector<config::Parallel> found{now};
+  const auto add = [&](Shard shard, Offload offload) {
+    const config::Parallel& before = found.back();
+    if (shard < before.shard || offload < before.offload || (shard == before.shard && offload == before.offload))
+      return;
+    config::Parallel next = before;
+    next.shard = shard;
+    next.offload = offload;
+    next.offload_slots = config::Parallel{}.offload_slots;  // less state may have fewer chunks
+    if (shard != Shard::none) {                             // orders and buckets are refused beside it
+      next.gradient_sync = config::Parallel{}.gradient_sync;
+      next.bucket_mbyte = config::Parallel{}.bucket_mbyte;
+    }
+    found.push_back(next);
+  };
+  for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
+    if (ranks > 1) add(shard, now.offload);
+  }
+  if (have_gpus) add(found.back().shard, Offload::optimizer);
+  if (have_gpus) add(Shard::parameters, Offload::parameters);
+  return found;
+}
+
+}  // namespace
+
+std::string what_would_fit(const train::Plan& plan, const config::Settings& settings,
+                           const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
+                           const train::Machine& machine) {
+  const std::vector<config::Train> batches = smaller_batches(settings, plan.batch);
+  config::Settings leaner = settings;
+  std::int64_t least = plan.layout.total_bytes();
+  for (const config::Parallel& way : leaner_ways(settings.parallel, plan.batch.ranks, !machine.target.is_host)) {
+    leaner.parallel = way;
+    for (const config::Train& batch : batches) {
+      leaner.train = batch;
+      const train::Plan tried = train::plan_training(leaner, plan.options.dtype, plan.batch.ranks, machine);
+      if (fits(leaner, tried.layout)) return "\nwhat would fit:" + config::overrides_to(leaner, settings);
+      least = tried.layout.total_bytes();
+    }
+  }
+  const bool wants_one_micro_step = settings.precision.gradients == config::GradientPrecision::bf16;
+  const std::string keys = config::overrides_to(leaner, settings);
+  return fmt::format("\nwhat would fit: nothing:{} needs {}{}", keys.empty() ? " this deck" : keys,
+                     memory::readable_bytes(least),
+                     wants_one_micro_step ? "; precision.gradients=\"fp32\" allows smaller micro-batches" : "");
+}
+
+std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world) {
+  return what_would_fit(
+      plan, settings,
+      [&](const config::Settings& leaner, const memory::Layout& layout) {
+        return fits(layout, share_of_plan(world, leaner)) &&
+               (kComputesOnHost || pinned_bytes(layout, world.local_size()) <= memory::available_host_bytes());
+      },
+      train::machine_of(world));
+}
+
+std::int64_t pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
+  return ranks_on_host * layout.total_bytes(memory::Space::host);
+}
+
+void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std::int64_t available_bytes,
+                           const std::string& host) {
+  const std::int64_t pinned = pinned_bytes(layout, ranks_on_host);
+  if (pinned <= available_bytes) return;
   throw Failure(
       Exit::out_of_memory,
       fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
                   "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
                   "(parallel.offload = \"optimizer\" instead of \"parameters\", or \"none\" with parallel.shard = "
                   "\"optimizer\")\n{}",
-                  memory::readable_bytes(pinned), world.host(), counted(world.local_size(), "rank"),
-                  memory::readable_bytes(available), layout.table()));
+                  memory::readable_bytes(pinned), host, counted(ranks_on_host, "rank"),
+                  memory::readable_bytes(available_bytes), layout.table()));
+}
+
+void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
+  if (kComputesOnHost) return;  // counted by require_memory
+  require_pinned_memory(layout, world.local_size(), memory::available_host_bytes(), world.host());
 }
 
 }  // namespace tessera::jobs

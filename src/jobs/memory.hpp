@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "config/settings.hpp"
@@ -41,13 +42,25 @@ bool fits(const memory::Layout& layout, const MemoryShare& share);
 /// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
-/// Advice for require_memory: which smaller micro-batch, with recomputation if need be, makes a plan of `settings` for
-/// `ranks` ranks fit.
-std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, int ranks,
-                           const MemoryShare& share);
+/// Advice for require_memory: what to add to `settings`, whose `plan` does not fit, so that it does. Smaller micro-batches
+/// come first, then recomputed activations; where these do not suffice, the same with more and more sharded over several
+/// ranks, and then, on GPUs, offloaded.
+std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world);
+
+/// The same where `fits` tells whether the ranks of `machine` have the memory for a deck and its layout.
+std::string what_would_fit(const train::Plan& plan, const config::Settings& settings,
+                           const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
+                           const train::Machine& machine = {});
+
+/// Bytes of a host's memory that its ranks pin, where they compute on GPUs.
+std::int64_t pinned_bytes(const memory::Layout& layout, int ranks_on_host);
 
 /// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has left,
 /// where they compute on GPUs.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
+
+/// The same of ranks on GPUs of a `host` that has `available_bytes` left.
+void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std::int64_t available_bytes,
+                           const std::string& host);
 
 }  // namespace tessera::jobs

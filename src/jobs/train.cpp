@@ -98,8 +98,7 @@ class TrainingRun {
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     together(world_, [&] {
       const MemoryShare share = share_of_plan(world_, settings_);
-      if (!fits(plan_->layout, share))
-        require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_.size(), share));
+      if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));
       require_pinned_memory(plan_->layout, world_);
     });
     together(world_, [&] {

@@ -91,12 +91,14 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
                             readable_bytes(available), layout.table(), advice));
 }
 
-void refuse_arena(const Layout& layout, const std::exception& refusal) {
+void refuse_arena(const Layout& layout, Space space, const std::exception& refusal) {
   if (exit_of(refusal) != Exit::out_of_memory) throw;
-  throw Failure(Exit::out_of_memory,
-                fmt::format("{}\n{}\nanother process has taken the memory meanwhile: free it, or make "
-                            "train.micro_batch_size or the model smaller",
-                            refusal.what(), layout.table()));
+  const char* advice = space == Space::device
+                           ? "another process has taken the memory meanwhile: free it, or make train.micro_batch_size "
+                             "or the model smaller"
+                           : "another process has taken the host's memory meanwhile: free it, or keep less there "
+                             "(another parallel.offload, or parallel.shard over more ranks)";
+  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\n{}", refusal.what(), layout.table(), advice));
 }
 
 template <class Exec>
@@ -107,7 +109,7 @@ Arena<Exec>::Block<MemorySpace>::Block(const Layout& layout, Space space, const 
     bytes = Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
                   layout.arena_bytes(space) + Layout::kAlignment);
   } catch (const std::exception& refusal) {
-    refuse_arena(layout, refusal);
+    refuse_arena(layout, space, refusal);
   }
   Kokkos::deep_copy(bytes, static_cast<unsigned char>(0xFF));
   // A View's data follow a header, so they are only half as aligned as the layout promises.

@@ -34,11 +34,11 @@ std::int64_t available_host_bytes(const std::filesystem::path& root = "/");
 /// Throws  Failure(Exit::out_of_memory) with the layout's table and `advice`, which says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
 
-/// Throws what an arena throws that could not be allocated. Call it in a catch block.
+/// Throws what an arena throws whose memory in `space` could not be allocated. Call it in a catch block.
 ///
-/// Throws  Failure(Exit::out_of_memory) with the layout's table if `refusal` says that memory ran out (another process
-///         took it meanwhile), else `refusal` itself.
-[[noreturn]] void refuse_arena(const Layout& layout, const std::exception& refusal);
+/// Throws  Failure(Exit::out_of_memory) with the layout's table and what needs less there, if `refusal` says that memory
+///         ran out (another process took it meanwhile), else `refusal` itself.
+[[noreturn]] void refuse_arena(const Layout& layout, Space space, const std::exception& refusal);
 
 template <class Exec>
 class Arena {

@@ -212,6 +212,16 @@ class Training(RunTest):
         keys, _ = self.advice("model.num_layers=500", f"model.context_length={tokens}", "train.batch_size=4")
         self.assertIn("train.checkpoint_activations=1", keys)
 
+    def test_what_fits_only_shared_is_advised_so(self):
+        _, available = self.advice("train.batch_size=16777214", ranks=2)
+        sharing = 1 if gpus() is not None else 2
+        # 16 bytes of a parameter on each of two ranks, or 8 if all of them are sharded; a layer has 67e6 parameters.
+        layers = int(available * 2**30 / sharing / 11 / 67e6)
+        self.assertGreater(layers, 1, "too little memory to tell")
+        keys, _ = self.advice("model.d_model=2048", "model.num_heads=16", "model.d_ff=8192", f"model.num_layers={layers}",
+                              "train.batch_size=2", ranks=2)
+        self.assertRegex(" ".join(keys), r"parallel\.shard=(optimizer|gradients|parameters)")
+
     def test_every_size_passes_check_and_plan(self):
         for deck in sorted((SOURCE / "input/sizes").glob("*.toml")):
             with self.subTest(deck=deck.name):

@@ -16,6 +16,7 @@ namespace {
 
 using kernels::Device;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct ArenaTest : ::testing::Test {
   Layout layout;
@@ -75,16 +76,21 @@ TEST_F(ArenaTest, is_one_allocation) {
   EXPECT_EQ(timer.counts().allocations, 1);
 }
 
-TEST(ArenaThatDoesNotFit, is_out_of_memory_with_the_table) {
-  Layout layout;
-  layout.add("a.giant", {std::int64_t{1} << 46}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
-  layout.place();
-  try {
-    const Arena<Device> arena(layout);
-    FAIL() << "2^48 bytes were allocated";
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code(), Exit::out_of_memory);
-    EXPECT_THAT(failure.what(), HasSubstr("parameters"));
+TEST(ArenaThatDoesNotFit, is_out_of_memory_with_the_table_and_what_needs_less_in_its_space) {
+  for (const Space space : {Space::device, Space::host}) {
+    Layout layout;
+    layout.add("a.giant", {std::int64_t{1} << 46}, Dtype::fp32, Category::parameters, Lifetime::whole_run(), space);
+    layout.place();
+    try {
+      const Arena<Device> arena(layout);
+      FAIL() << "2^48 bytes were allocated";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.code(), Exit::out_of_memory);
+      EXPECT_THAT(failure.what(), HasSubstr("memory per rank"));
+      const bool is_device = space == Space::device;
+      EXPECT_THAT(failure.what(), HasSubstr(is_device ? "train.micro_batch_size" : "parallel.offload"));
+      EXPECT_THAT(failure.what(), Not(HasSubstr(is_device ? "parallel.offload" : "train.micro_batch_size")));
+    }
   }
 }
 
