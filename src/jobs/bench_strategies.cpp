@@ -20,9 +20,11 @@
 #include <vector>
 
 #include "config/rules.hpp"
+#include "io/answer.hpp"
 #include "jobs/bench.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/mfu.hpp"
+#include "jobs/placement.hpp"
 #include "jobs/step_events.hpp"
 #include "jobs/step_rows.hpp"
 #include "jobs/step_timing.hpp"
@@ -178,6 +180,8 @@ Exit bench_strategies(const Context& context) {
   std::string path;
   on_root(world, [&] { path = result_path(context, "bench.h5"); });
   StepRows rows(context);
+  const std::string note = note_on_groups(world, context.settings().parallel);
+  if (world.rank() == 0 && !note.empty()) io::answer(note);
   const bool is_alone = bench.sizes.size() * bench.strategies.size() == 1;
 
   BenchTable table;

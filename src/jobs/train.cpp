@@ -20,6 +20,7 @@
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/offload_report.hpp"
+#include "jobs/placement.hpp"
 #include "jobs/step_timing.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
@@ -96,6 +97,7 @@ class TrainingRun {
                      world_.devices().empty() ? "" : "\nGPUs       " + world_.devices(),
                      transport.empty() ? "" : "\ntransport  " + transport, train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
+    note(note_on_groups(world_, settings_.parallel));
     together(world_, [&] {
       const MemoryShare share = share_of_plan(world_, settings_);
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));

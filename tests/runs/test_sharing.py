@@ -473,7 +473,50 @@ class Refusals(RunTest):
         self.assertEqual(len(set(sizes.values())), 4, sizes)
 
 
-class Delays(SharedSteps):
+class ShimmedMpi(SharedSteps):
+    """Ranks between whose program and MPI some calls of the C program SHIM step in."""
+
+    def preload(self, **variables):
+        """What start() and its like are given for runs with the shim."""
+        if not shutil.which("mpicc"):
+            self.skipTest("no mpicc to compile the shim with")
+        if not (self.folder / "shim.so").exists():
+            (self.folder / "shim.c").write_text(self.SHIM)
+            subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "shim.so", "shim.c"], cwd=self.folder, check=True)
+        options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
+        # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
+        return {"wrapper": ("env", "LD_PRELOAD=./shim.so", *(f"{name}={value}" for name, value in variables.items())),
+                "env": {"ASAN_OPTIONS": options}}
+
+
+class Hosts(ShimmedMpi):
+    """Ranks on two hosts, as far as they can tell."""
+
+    SHIM = r"""
+    #include <mpi.h>
+    #include <stdio.h>
+    #include <stdlib.h>
+
+    int MPI_Get_processor_name(char* name, int* length) {
+      *length = sprintf(name, "node%c", getenv("HOSTS")[atoi(getenv("OMPI_COMM_WORLD_RANK"))]);
+      return MPI_SUCCESS;
+    }
+    """
+
+    def test_groups_that_span_hosts_without_need_are_noted(self):
+        groups = (*SHORT, *STAGES["parameters"], "parallel.shard_ranks=2")
+        bench = self.deck(TINY.read_text().replace('"train"', '"bench.strategies"'))
+        for hosts, noted in (("0101", True), ("0011", False)):
+            with self.subTest(hosts=hosts):
+                out = self.run_deck(TINY, f"job.directory={self.folder / hosts}", *groups, ranks=4, says="node0: 2 ranks, node1: 2 ranks",
+                                    **self.preload(HOSTS=hosts)).out
+                self.assertEqual("note       2 of 2 groups of 2 consecutive ranks" in out, noted, out)
+        out = self.run_deck(bench, f"job.output={self.folder / 'bench.h5'}", 'bench.strategies=["optimizer"]', "bench.warmup=1",
+                            "bench.repeats=1", "parallel.shard_ranks=2", ranks=4, **self.preload(HOSTS="0101")).out
+        self.assertEqual(out.count("note       2 of 2 groups of 2 consecutive ranks"), 1, out)
+
+
+class Delays(ShimmedMpi):
     """Ranks that are late now and then, in each call that starts, tests or ends a transfer."""
 
     SHIM = r"""
@@ -517,10 +560,6 @@ class Delays(SharedSteps):
     """
 
     def test_no_delay_changes_a_bit(self):
-        if not shutil.which("mpicc"):
-            self.skipTest("no mpicc to compile the delays with")
-        (self.folder / "delays.c").write_text(self.SHIM)
-        subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "delays.so", "delays.c"], cwd=self.folder, check=True)
         keys = ("train.steps=4", "optimizer.warmup_steps=2", "train.validate_every=2", "train.checkpoint_activations=1",
                 "trace.profile_steps=[]", "train.micro_batch_size=2", "parallel.timeout_s=60")
         pairs = (*STAGES["parameters"], "parallel.shard_ranks=2", "precision.compute=bf16", "precision.reduce=bf16",
@@ -532,11 +571,8 @@ class Delays(SharedSteps):
             for seed in range(1, repeats + 1):
                 with self.subTest(way=name, seed=seed):
                     directory = self.folder / f"{name} {seed}"
-                    # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
-                    wrapper = ("env", "LD_PRELOAD=./delays.so", f"DELAY_SEED={seed}")
-                    options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
-                    result = self.run_deck(TINY, f"job.directory={directory}", *keys, *way, ranks=ranks, wrapper=wrapper,
-                                           env={"ASAN_OPTIONS": options})
+                    result = self.run_deck(TINY, f"job.directory={directory}", *keys, *way, ranks=ranks,
+                                           **self.preload(DELAY_SEED=seed))
                     self.assertEqual(result.err.count("dawdled"), ranks, str(result))
                     self.assert_same_bits(directory, expected, name)
 
