@@ -285,14 +285,15 @@ std::vector<Key> make_table() {
        "its "
        "parameters on the host."},
       {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
-       "How many ranks share one copy of what is sharded, such as those of a host; groups of so many ranks replicate "
-       "it. Must divide the number of ranks. 0: all ranks."},
+       "How many consecutive ranks share one copy of what is sharded, such as those of a host; groups of so many ranks "
+       "replicate it. Must divide the number of ranks, which should be numbered host by host (srun "
+       "--distribution=block). 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
        "What is kept in host memory instead of device memory; the results are the same bits. optimizer: AdamW's "
-       "moments "
-       "and the master weights, which stream through the GPU under the next forward pass. parameters: the weights, "
-       "too, "
-       "which are copied to the GPU unit by unit before they are read; with parallel.shard = parameters only."},
+       "moments and what the compute weights lack of the master (fp32: nothing, bf16: its lower halves, fp16: all of "
+       "it), which stream through the GPU under the next forward pass; half of them already under the backward pass "
+       "where one rank neither clips nor scales its loss (optimizer.clip_norm = 0, not fp16). parameters: the weights, "
+       "too, which are copied to the GPU unit by unit before they are read; with parallel.shard = parameters only."},
       {"parallel.offload_slots", at<&S::parallel, &Parallel::offload_slots>(), between(3, 1 << 16), "chunks",
        "How many chunks of offloaded state lie on the device at a time; --plan shows their size. As many as that are "
        "copied under the backward pass, so the next forward pass waits for the others only. 3 serve every model, more "
@@ -312,8 +313,8 @@ std::vector<Key> make_table() {
        "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
        "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
        "set-up and checkpoints, which wait for files, get ten times as long. A rank that fails and then hangs while "
-       "exiting is ended after half that time plus 3 s, with the exit code of the failure (7 outside of training and "
-       "bench.step). 0: no limit."},
+       "exiting is ended after half that time plus 3 s, with the exit code of the failure (7 if its cause is not found "
+       "by then). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
        "(scripts/run -n)."},
