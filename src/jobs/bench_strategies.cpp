@@ -5,10 +5,13 @@
 /// launched kernel by kernel after a barrier, so that all its transfers are reported: `communication_ms` is the sum of
 /// the times of all transfers, `under_way_ms` counts the time once when several run at once, and `exposed_ms` is the
 /// time in which the rank only waited.
-/// Memory is that of the timeline (step_events.hpp): `initial`, `before_update` and `in_update`, each by category in
-/// the file. `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the
-/// other, and its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in its
-/// outcome, and the job continues. A single rank is rejected: it shares nothing.
+/// Memory is that of the timeline (step_events.hpp), each by category in the file: `initial`, then the largest sum in
+/// the passes, `before_update`, and `in_update`; after the update what lives is `initial` again. They count what lies
+/// where the model computes. `host_mib` is what the plan counts beside it in host memory, a GPU's pinned: the step's
+/// inputs, staging for MPI, and what parallel.offload keeps there.
+/// `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the other, and
+/// its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in
+/// its outcome, and the job continues. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
@@ -35,7 +38,7 @@ namespace {
 
 struct Row {
   std::string size, strategy, outcome = "ok";
-  double parameters = NAN, planned_bytes = NAN, transfers = NAN, message_bytes = NAN;
+  double parameters = NAN, planned_bytes = NAN, host_bytes = NAN, transfers = NAN, message_bytes = NAN;
   std::optional<StepTiming> steps;
   Timing communication, under_way, exposed;
   std::optional<LiveBytes> initial, before_update, in_update;
@@ -109,6 +112,7 @@ void measure(const config::Settings& settings, parallel::World& world, StepRows&
   const auto note_plan = [&](const train::Plan& plan) {
     row.parameters = static_cast<double>(plan.table.parameter_count());
     row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
+    row.host_bytes = static_cast<double>(plan.layout.total_bytes(memory::Space::host));
   };
   rows.prepare(settings, note_plan, run);
   row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
@@ -158,6 +162,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   add_memory("initial", row.initial, cells);
   add_memory("before_update", row.before_update, cells);
   add_memory("in_update", row.in_update, cells);
+  cells.push_back(T::number("host_mib", "MiB", row.host_bytes / 1048576));
   cells.push_back(T::text("outcome", row.outcome, "out of memory"));
   return cells;
 }

@@ -119,6 +119,15 @@ class Strategies(BenchTest):
             half(by_name[name], "gradients", flat)
         self.assertEqual(by_name["optimizer"]["initial_gradients_bytes"] // flat, 1)
 
+    def test_offloaded_state_is_counted_on_the_host(self):
+        def memory(offload):
+            rows = self.rows(self.deck(STEPS), 'bench.strategies=["bucket", "optimizer"]', f"parallel.offload={offload}", ranks=2)
+            return [(row["host_mib"] * 2**20, row["initial_optimizer_bytes"]) for row in rows]
+
+        for (host, state), (host_with, state_with) in zip(memory("none"), memory("optimizer")):
+            self.assertLess(state_with, 0.5 * state, "the chunks that lie where the model computes")
+            self.assertTrue(state <= host_with - host < 1.01 * state + 1024, (host, host_with, state))
+
     def test_a_strategy_that_these_ranks_cannot_run_is_a_row_with_its_reason(self):
         rows = self.rows(self.deck(STEPS), 'bench.strategies=["optimizer", "flat"]', "parallel.shard_ranks=3", ranks=2)
         self.assertIn("parallel.shard_ranks", rows[0]["outcome"])
