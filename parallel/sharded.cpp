@@ -84,10 +84,9 @@ void Sharded::connect() {
   } else {
     for (int unit = 0; unit < units; ++unit) gathers_.push_back(make_gather(unit));
   }
-  // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own. Over MPI
-  // a transfer has memory of its own, so each unit has only one.
-  const int times = options_.shards_gradients && all_.is_asynchronous() ? options_.micro_steps : 1;
-  for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units, scatters_into_part(i / units)));
+  // The times of asynchronous transfers are read after the step, so each micro-step has transfers of its own.
+  const int times = options_.shards_gradients ? options_.micro_steps : 1;
+  for (int i = 0; i < times * units; ++i) scatters_.push_back(make_scatter(i % units, i / units));
   for (int unit = 0; replicas_ && unit < units; ++unit) {
     const UnitMemory& memory = memory_[unit];
     const Span wire = memory.wire.count == 0 ? Span{} : own_slice(memory.wire);
@@ -129,21 +128,17 @@ Sharded::Move Sharded::make_gather(int unit) {
           &weight_labels_[unit], memory.weights.bytes()};
 }
 
-Sharded::Move Sharded::make_scatter(int unit, bool into_part) {
+/// The first micro-step's goes into the part that is kept; those of later ones are added to it.
+Sharded::Move Sharded::make_scatter(int unit, int micro_step) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
-  const Span part = into_part && !keeps_part_in_place(unit) ? memory.own_gradient : Span{};
+  const Span part = micro_step == 0 && !keeps_part_in_place(unit) ? memory.own_gradient : Span{};
   return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire, part), &scatter_,
           &gradient_labels_[unit], message.bytes()};
 }
 
 bool Sharded::keeps_part_in_place(int unit) const {
   return memory_[unit].own_gradient.data == own_slice(memory_[unit].gradient).data;
-}
-
-/// Of the first micro-step, unless its transfers are also those of later ones, which add to the part.
-bool Sharded::scatters_into_part(int micro) const {
-  return micro == 0 && (all_.is_asynchronous() || options_.micro_steps == 1);
 }
 
 /// The openings, `times` times over.
@@ -268,12 +263,11 @@ void Sharded::gradient_ready(int param) {
     throw std::logic_error("sharded: a gradient of '" + ownership_[unit].label + "' is ready twice");
   const std::size_t number = static_cast<std::size_t>(micro_ * ownership_.units() + unit) % scatters_.size();
   if (is_alone_) {  // each unit's gradient and wire have their own memory
-    return complete({unit, &scatters_[number], false, completes_, false});
+    return complete({unit, &scatters_[number], completes_, keeps_part_in_place(unit)});
   }
   free_wire(unit);
   start(scatters_[number]);
-  pending_.push_back(
-      {unit, &scatters_[number], micro_ == 0, completes_, keeps_part_in_place(unit) || scatters_into_part(micro_)});
+  pending_.push_back({unit, &scatters_[number], completes_, micro_ == 0 || keeps_part_in_place(unit)});
 }
 
 void Sharded::finish() {
@@ -297,17 +291,15 @@ void Sharded::join_replica_sum(int unit) {
 /// The sums of a unit's gradient become or join the part that is kept.
 void Sharded::complete(const Pending& pending) {
   join(*pending.move);
-  if (!pending.is_in_part) add_to_part(pending.unit, pending.is_first);
+  if (!pending.is_in_part) add_to_part(pending.unit);
   if (!replicas_ || !pending.completes) return;
   start(replica_sums_[pending.unit]);
   is_summing_replicas_[pending.unit] = 1;
 }
 
-void Sharded::add_to_part(int unit, bool is_first) const {
+void Sharded::add_to_part(int unit) const {
   const Span from = own_slice(memory_[unit].gradient);
   const Span& to = memory_[unit].own_gradient;
-  if (from.data == to.data) return;
-  if (is_first) return Kokkos::deep_copy(exec_, bytes_of_span(to), bytes_of_span(from));
   const void* const parts[] = {to.data, from.data};
   sum_parts(exec_, parts, to);
 }

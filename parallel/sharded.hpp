@@ -106,13 +106,13 @@ class Sharded final : public Strategy {
   struct Pending {  // a unit's gradient in transit to its owners
     int unit;
     Move* move;
-    bool is_first, completes;  // of the micro-steps whose gradients are summed
-    bool is_in_part;           // the transfer leaves the sum in the part that is kept
+    bool completes;   // the last of the micro-steps whose gradients are summed
+    bool is_in_part;  // the transfer leaves the sum in the part that is kept
   };
 
   Schedule make_schedule(const std::vector<int>& openings, int times);
   Move make_gather(int unit);
-  Move make_scatter(int unit, bool into_part);
+  Move make_scatter(int unit, int micro_step);
   void begin_passes(Schedule& schedule);
   bool has_place(const Schedule& schedule, std::size_t visit) const;
   void start_gather(Move& move, int unit);
@@ -123,9 +123,8 @@ class Sharded final : public Strategy {
   void complete(const Pending& pending);
   void free_wire(int unit);
   void join_replica_sum(int unit);
-  void add_to_part(int unit, bool is_first) const;
+  void add_to_part(int unit) const;
   bool keeps_part_in_place(int unit) const;
-  bool scatters_into_part(int micro) const;
   void poison(const Span& weights) const;
   void poison_other_parts(int unit) const;
   Span own_slice(const Span& whole) const;
