@@ -235,6 +235,49 @@ class Scripts(unittest.TestCase):
                 self.assertIn(f"--- {verdict}: memcheck unit.kernels.rope", said)
                 self.assertIn(says.splitlines()[-1], said)
 
+    def test_sanitize_on_two_gpus(self):
+        """Each of two ranks has a sanitizer of its own, whose summary must be there, for our kernels alone."""
+        both = ("--only", "unit.kernels.rope|ranks=2 unit.parallel.copy_engine")
+        fine = 'echo "[  PASSED  ] 3 tests."; case "$*" in *racecheck*) echo "RACECHECK SUMMARY: 0 hazards";; *) echo "ERROR SUMMARY: 0 errors";; esac'
+        self.checkout_with_gpus(1)
+        for name in ("timeout", "tail", "head", "tr", "cut", "cksum"):
+            (self.tools / name).symlink_to(shutil.which(name))
+        self.tool("compute-sanitizer", f'echo "arguments $*"; {fine}')
+        skip_setup = {"TESSERA_SKIP_SETUP": "1"}
+        said = self.call("sanitize", *both, code=0, says="left out 2 lines of two ranks", env=skip_setup)
+        self.assertIn("nothing found in 2 lines", said.stderr)
+        self.call("sanitize", "--only", "ranks=2", code=3, says="need two GPUs", env=skip_setup)
+        self.tool("nvidia-smi", "echo 'GPU 0: of a test'; echo 'GPU 1: of a test'")
+        self.tool("mpirun", 'while [ $# -gt 0 ] && [ "${1##*/}" != compute-sanitizer ]; do shift; done; "$@" && "$@"')
+        said = self.call("sanitize", *both, code=0, says="nothing found in 4 lines", env=skip_setup)
+        for tool in ("memcheck", "racecheck"):
+            self.assertRegex(said.stdout, rf"(?m)^ok .*{tool} ranks=2 unit.parallel.copy_engine")
+        for log in (self.folder / "build/cuda/sanitize").glob("*.log"):
+            is_of_two = "copy_engine" in log.read_text()
+            self.assertEqual(log.read_text().count("arguments"), 2 if is_of_two else 1)
+            self.assertEqual("--kernel-name kns=tessera --report-api-errors no" in log.read_text(), is_of_two)
+        self.tool("mpirun", 'while [ $# -gt 0 ] && [ "${1##*/}" != compute-sanitizer ]; do shift; done; "$@"')
+        said = self.call("sanitize", *both, code=1, env=skip_setup)
+        self.assertIn("--- NOT CHECKED: memcheck ranks=2 unit.parallel.copy_engine", said.stdout)
+
+    def test_sanitize_lists_tests_and_decks_that_there_are(self):
+        listed = [line.replace(" ranks=2", "").split(maxsplit=2) for line in self.call("sanitize", "--list", code=0).stdout.splitlines()]
+        tests = {what for _, what, _ in listed if what != "tessera"}
+        for name in tests:
+            _, room, file = name.split(".")
+            source = SOURCE / f"tests/unit/{room}/test_{file}.cpp"
+            self.assertTrue(source.exists(), name)
+            cases = "".join(path.read_text() for path in source.parent.glob(f"test_{file}*.cpp"))
+            for chosen in (rest for _, what, rest in listed if what == name):
+                for part in filter(None, re.split(r"[-:*]|[^:*]*[/.]", chosen)):  # of names of cases, not of suites
+                    self.assertTrue(part in cases or re.search("^refuse|fp32|[bf][fp]16", part), f"{name} {chosen}: {part}")
+        self.assertLessEqual({f"unit.parallel.{name}" for name in ("collective", "copy_engine", "nccl", "sharded", "stream_log")}, tests)
+        decks = [keys.split() for _, what, keys in listed if what == "tessera"]
+        for keys in decks:
+            subprocess.run([PROGRAM, SOURCE / "input/tiny.toml", *keys, "--check"], check=True, capture_output=True)
+        for key in ("parallel.shard", "parallel.offload", "precision.master", "precision.moments", "train.recompute"):
+            self.assertTrue(any(word.startswith(key) for keys in decks for word in keys), key)
+
     def test_quickstart_takes_every_gpu(self):
         self.checkout_with_gpus(4)
         text = self.folder / "own.txt"
