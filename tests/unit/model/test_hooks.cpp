@@ -127,7 +127,7 @@ TEST_F(Hooks, no_weight_is_read_while_its_unit_is_closed) {
         pass->set_params(golden.flat("params"));
         pass->set_tokens(golden.tokens, 3, 24);
       }
-      ClosedUnits<double> closing(closed.table, const_cast<double*>(closed.params()));
+      ClosedUnits closing(closed.table, const_cast<double*>(closed.params()));
       open.run(true);
       closed.run(true, &closing);
       EXPECT_TRUE(same_bits(closed.grads, open.grads)) << checkpoint;
@@ -153,7 +153,7 @@ TEST_F(Hooks, the_reading_of_a_closed_unit_shows) {
     }
     model::Hooks& heard;
   };
-  ClosedUnits<double> closing(pass->table, const_cast<double*>(pass->params()));
+  ClosedUnits closing(pass->table, const_cast<double*>(pass->params()));
   Late late(closing);
   pass->run(false, &late);
   EXPECT_TRUE(std::isnan(pass->loss));
@@ -166,7 +166,7 @@ TEST_F(Hooks, generation_reads_no_weight_of_a_closed_unit) {
                                            {kernels::AttentionKind::flash2, kernels::GemmMath::full}, {4, 5, 6},
                                            {.max_tokens = 40, .temperature = 0}, hooks);
   };
-  ClosedUnits<double> closing(pass->table, const_cast<double*>(pass->params()));
+  ClosedUnits closing(pass->table, const_cast<double*>(pass->params()));
   model::Hooks nobody;
   EXPECT_EQ(text(closing), text(nobody));
   EXPECT_GE(closing.passes, 40);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "kernels/core/events.hpp"
@@ -13,7 +12,6 @@
 #include "support/close.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/scalars.hpp"
-#include "unit/model/closed_units.hpp"
 #include "unit/train/training.hpp"
 
 namespace tessera::test {
@@ -152,42 +150,6 @@ TEST(Training, attention_that_is_kept_is_not_computed_again) {
     return forwards;
   };
   EXPECT_EQ(launches(config::Recompute::all), 2 * launches(config::Recompute::all_but_attention));
-}
-
-/// Closes units of the weights of a trainer, once it exists.
-class ClosesUnits final : public model::Hooks {
- public:
-  void begin(const Training& training) {
-    const parallel::Span weights = training.trainer->state().weights()[0];
-    units.emplace(training.plan.table, static_cast<float*>(weights.data));
-  }
-  void before(model::Pass pass, int unit) override { units->before(pass, unit); }
-  void after(model::Pass pass, int unit) override { units->after(pass, unit); }
-  void gradient_ready(int param) override { units->gradient_ready(param); }
-  std::optional<ClosedUnits<float>> units;
-};
-
-TEST(Training, no_pass_of_a_run_reads_a_weight_while_its_unit_is_closed) {
-  for (const std::int64_t batch : {6, 3}) {  // of 3 sequences the fourth rank gets none
-    for (const int checkpoint : {0, 1, 2}) {
-      config::Settings deck = small_settings();
-      deck.train.batch_size = batch;
-      deck.train.micro_batch_size = 1;
-      deck.train.checkpoint_activations = checkpoint;
-      ClosesUnits closes;
-      Training open(deck), closed(deck, Dtype::fp32, &closes);
-      closes.begin(closed);
-      for (int step = 0; step < 2; ++step) {
-        EXPECT_EQ(closed.step().loss, open.step().loss) << batch << " sequences, checkpoint " << checkpoint;
-        const auto of_open = open.trainer->validate(open.sampler, 5);
-        EXPECT_EQ(closed.trainer->validate(closed.sampler, 5).loss_sum, of_open.loss_sum);
-      }
-      const model::GenerateOptions greedy{.max_tokens = 5, .temperature = 0};
-      EXPECT_EQ(closed.trainer->generate({1, 2, 3}, greedy), open.trainer->generate({1, 2, 3}, greedy));
-      EXPECT_EQ(closed.trainer->weights_fingerprint(), open.trainer->weights_fingerprint());
-      EXPECT_GE(closes.units->passes, 2 * closed.plan.batch.micro_steps + 5);
-    }
-  }
 }
 
 TEST(Training, learns) {

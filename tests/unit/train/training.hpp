@@ -111,12 +111,17 @@ inline State joined_state(train::Trainer& trainer, const parallel::World& world)
   return state;
 }
 
+/// What becomes of weights that are not gathered: NaN, so that one which is read while its unit is closed shows, or what
+/// they happen to be.
+enum class ClosedWeights { poisoned, left };
+
 /// A trainer with everything it refers to. Steps follow each other from sample 0 on.
 class Training {
  public:
-  explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32, model::Hooks* observer = nullptr)
+  explicit Training(const config::Settings& deck, Dtype dtype = Dtype::fp32, model::Hooks* observer = nullptr,
+                    ClosedWeights closed = ClosedWeights::poisoned)
       : settings(deck),
-        plan(planned(settings, dtype, world.size())),
+        plan(planned(settings, dtype, world.size(), closed)),
         corpus(data::Corpus::open(config::DataSource::synthetic, "", settings.model.vocab_size, 11)),
         sampler(corpus, settings.model.context_length, 0.1, 12),
         trainer(std::make_unique<train::Trainer>(plan, settings, world, observer)) {
@@ -132,10 +137,9 @@ class Training {
     }
   }
 
-  /// Weights that are not gathered are NaN, so that one which is read while its unit is closed shows.
-  static train::Plan planned(const config::Settings& settings, Dtype dtype, int ranks) {
+  static train::Plan planned(const config::Settings& settings, Dtype dtype, int ranks, ClosedWeights closed) {
     train::Plan plan = train::plan_training(settings, dtype, ranks);
-    plan.poisons_closed_units = true;
+    plan.poisons_closed_units = closed == ClosedWeights::poisoned;
     return plan;
   }
 

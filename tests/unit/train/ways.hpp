@@ -17,6 +17,13 @@ struct Way {
   config::Offload offload = config::Offload::none;
 };
 
+inline const Way kStages[] = {
+    {.name = "none"},
+    {.name = "optimizer", .shard = config::Shard::optimizer},
+    {.name = "gradients", .shard = config::Shard::gradients},
+    {.name = "parameters", .shard = config::Shard::parameters},
+};
+
 inline bool fits(const Way& way) { return way.shard_ranks == 0 || kRanks->world().size() % way.shard_ranks == 0; }
 
 inline config::Settings settings_of(const Way& way) {
