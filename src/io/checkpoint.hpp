@@ -16,8 +16,9 @@
 ///           files and folder are synced, the folder is renamed, `latest` is moved, and only then are checkpoints older
 ///           than the newest `keep` deleted. Either every rank returns or every rank throws.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
-///           missing source of a virtual dataset as zeros. Any number of ranks may read, each any range of a tensor;
-///           files that hold only other ranges are not opened.
+///           missing source of a virtual dataset as zeros. Of R ranks that open a checkpoint together, rank i reads the
+///           files of the writers i, i + R, ... for their checksums, whatever it needs of them afterwards. Any number
+///           of ranks may read, each any range of a tensor; files that hold only other ranges are not opened for that.
 /// Versions  format_version is 1. Parts of tensors and later attributes of the state are optional: every program that
 ///           reads version 1 reads all its files.
 /// Throws    the same Failure on every rank, naming the rank that failed, with the exit code of the callback that

@@ -339,10 +339,7 @@ TEST(Sharing, everything_in_16_bits_goes_on_bit_for_bit_in_every_stage) {
     Training original(deck, Dtype::bf16), resumed(deck, Dtype::bf16);
     for (int step = 0; step < 3; ++step) original.step();
     const State state = joined_state(*original.trainer, original.world);
-    resumed.trainer->load_state([&](const train::StateTensor& tensor) {
-      const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
-      std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
-    });
+    resumed.load(state);
     resumed.trainer->set_scalars(original.trainer->scalars());
     resumed.next_sample = original.next_sample;
     for (int step = 0; step < 3; ++step) EXPECT_EQ(resumed.step().loss_sum, original.step().loss_sum) << way.name;
@@ -381,10 +378,7 @@ TEST(Sharing, a_state_goes_from_every_stage_to_every_other) {
       const State state = joined_state(*original.trainer, original.world);
       for (const Way& to : kOrdersAndStages) {
         Training resumed(settings_of(to), dtype);
-        resumed.trainer->load_state([&](const train::StateTensor& tensor) {
-          const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
-          std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
-        });
+        resumed.load(state);
         resumed.trainer->set_scalars(original.trainer->scalars());
         EXPECT_EQ(joined_state(*resumed.trainer, resumed.world), state) << from.name << " to " << to.name;
         EXPECT_EQ(resumed.trainer->weights_fingerprint(), original.trainer->weights_fingerprint());
@@ -431,10 +425,7 @@ TEST(Sharing, a_state_goes_from_every_precision_and_place_to_every_other) {
     const State state = joined_state(*original->trainer, original->world);
     for (const Form& to : forms) {
       const auto resumed = make(to);
-      resumed->trainer->load_state([&](const train::StateTensor& tensor) {
-        const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
-        std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
-      });
+      resumed->load(state);
       const State after = joined_state(*resumed->trainer, resumed->world);
       SCOPED_TRACE(from.name + " to " + to.name);
       if (to.is_wide || &from == &to) {

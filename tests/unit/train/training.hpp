@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -111,6 +113,12 @@ inline State joined_state(train::Trainer& trainer, const parallel::World& world)
   return state;
 }
 
+/// Fills a part of a tensor with what `state` has of it.
+inline void fill(const train::StateTensor& tensor, const State& state) {
+  const std::vector<float>& values = state.at(tensor.group + "/" + tensor.param->label);
+  std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
+}
+
 /// What becomes of weights that are not gathered: NaN, so that one which is read while its unit is closed shows, or what
 /// they happen to be.
 enum class ClosedWeights { poisoned, left };
@@ -160,6 +168,29 @@ class Training {
     const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
     numbers.loss = world.sum({numbers.loss_sum})[0] / tokens;
     return numbers;
+  }
+
+  /// Loads a state, part by part as `read` fills them. A rank asks for all that it owns and for nothing else.
+  void load(const std::function<void(const train::StateTensor&)>& read) {
+    const train::Sharing& sharing = plan.sharing;
+    const parallel::Ownership& ownership = sharing.ownership;
+    std::int64_t asked = 0, owned = 0;
+    trainer->load_state([&](const train::StateTensor& tensor) {
+      asked += std::ssize(tensor.data);
+      read(tensor);
+    });
+    for (int unit = 0; unit < ownership.units(); ++unit) {
+      owned += ownership.owned(unit, sharing.shard_of(world.rank())).count;
+    }
+    constexpr int arrays = 3;          // weights and two moments
+    EXPECT_LE(asked, arrays * owned);  // what lies between tensors is owned, too
+    const int copies = world.size() / ownership.shards();
+    EXPECT_EQ(world.sum({static_cast<double>(asked)})[0],
+              static_cast<double>(arrays * copies * plan.table.parameter_count()));
+  }
+  /// The same from whole tensors.
+  void load(const State& state) {
+    load([&](const train::StateTensor& tensor) { fill(tensor, state); });
   }
 
   /// Whether all ranks hold the same weights, bit for bit.
