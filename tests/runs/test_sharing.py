@@ -237,6 +237,26 @@ class Checkpoints(SharedSteps):
                                   onward / "checkpoints/step_00000008", ranks=4, code=STOPPED, says=f"written by {ranks} ranks")
                     self.assert_same_tensors(tensors(back), made, f"{shard}, {ranks} to 4")
 
+    def test_five_ranks_go_on_as_seven(self):
+        """Neither divides batch, windows or tensors, and of the embedding the last ranks own nothing. They may share GPUs."""
+        keys = (*SHORT, *STEADY, "train.steps=8", "checkpoint.every=4", "model.vocab_size=8")
+        shared = (*keys, *STAGES["parameters"], "parallel.allow_uneven=true", SHARED_GPUS)
+        one = self.train("one", *keys)
+        five = self.train("five", *shared, ranks=5)
+        seven = self.folder / "seven"
+        self.run_deck(TINY, f"job.directory={seven}", *shared, "--resume", five / "checkpoints/step_00000004", ranks=7,
+                      says="written by 5 ranks, each its part of the parameters")
+        for directory, first in ((five, 0), (seven, 4)):
+            with self.subTest(run=directory.name):
+                for quantity in ("loss", "validation_loss", "grad_norm"):
+                    self.assert_close(column(directory, quantity), column(one, quantity)[first:], LOSS_BOUND, quantity)
+                made = tensors(directory)
+                for label, expected in tensors(one).items():
+                    self.assert_close(made[label], expected, WEIGHT_BOUND, label)
+                with index_of(directory) as file:
+                    owners = {source.file_name for source in file["params/embedding.weight"].virtual_sources()}
+                self.assertEqual(len(owners), 4, "the other ranks own nothing of the embedding")
+
     def test_a_resumed_run_goes_on_with_the_same_bits(self):
         long = (*SHORT, "train.steps=8", "checkpoint.every=4", "train.micro_batch_size=2")
         recomputed = ("train.checkpoint_activations=1", "train.recompute=all_but_attention", "train.micro_batch_size=0")
