@@ -414,16 +414,15 @@ class Ends(SharedSteps):
 
     def test_ranks_that_are_started_otherwise_end_at_once(self):
         """No transfer notices: two ranks in different stages can train on, each with sums of something else."""
-        starts = {
-            "parallel.shard=optimizer": 'parallel.shard: "parameters" -> "optimizer"',
-            "parallel.prefetch_blocks=0": "parallel.prefetch_blocks: 1 -> 0",
-            "parallel.ranks=2": "parallel.ranks: 0 -> 2",
-            "--resume auto": "--resume",
-        }
-        for other, said in starts.items():
-            with self.subTest(other=other):
+        starts = [(stage, f"parallel.shard={other}", f'parallel.shard: "{stage}" -> "{other}"')
+                  for stage, other in zip(STAGES, ["gradients", "none", "parameters", "optimizer"])]
+        starts += [("parameters", "parallel.prefetch_blocks=0", "parallel.prefetch_blocks: 1 -> 0"),
+                   ("parameters", "parallel.ranks=2", "parallel.ranks: 0 -> 2"),
+                   ("parameters", "--resume auto", "--resume")]
+        for stage, other, said in starts:
+            with self.subTest(stage=stage, other=other):
                 wrapper = ("sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] && set -- "$@" {other}; exec "$@"', "sh")
-                self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *SHORT, *STAGES["parameters"], ranks=2,
+                self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *SHORT, *STAGES[stage], ranks=2,
                               wrapper=wrapper, code=USAGE, says=["rank 1: was started otherwise than rank 0", said])
                 self.assertFalse((self.folder / "run").exists())
 
