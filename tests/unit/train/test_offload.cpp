@@ -38,23 +38,29 @@ TEST(Offload, gives_the_same_bits_in_every_dtype_on_any_ranks) {
   struct Place {
     Shard shard;
     config::Offload offload;
+    std::int64_t shard_ranks = 0;
   };
   using enum config::Offload;
-  for (const auto& [shard, offload] : {Place{Shard::none, optimizer},
-                                       {Shard::optimizer, optimizer},
-                                       {Shard::parameters, optimizer},
-                                       {Shard::parameters, parameters}}) {
+  for (const auto& [shard, offload, shard_ranks] : {Place{Shard::none, optimizer},
+                                                    {Shard::optimizer, optimizer},
+                                                    {Shard::parameters, optimizer},
+                                                    {Shard::parameters, parameters},
+                                                    {Shard::optimizer, optimizer, 2},
+                                                    {Shard::parameters, parameters, 2}}) {
+    const Way way{.shard = shard, .shard_ranks = shard_ranks};
+    if (!fits(way) || shard_ranks == kRanks->world().size()) continue;  // two ranks are one pair, as above
     for (const auto& [dtype, is_all_narrow] :
          {Case{Dtype::fp32, false}, {Dtype::fp16, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
       for (const double clip_norm : {1.0, 0.0}) {
-        config::Settings deck = settings_of({.shard = shard});
+        config::Settings deck = settings_of(way);
         if (is_all_narrow) deck.precision = all_in_16_bits();
         deck.optimizer.clip_norm = clip_norm;
         Training here(deck, dtype);
         deck.parallel.offload = offload;
         Training offloaded(deck, dtype);
-        SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)) + ", offload " +
-                     std::to_string(static_cast<int>(offload)) + ", clip_norm " + std::to_string(clip_norm));
+        SCOPED_TRACE(std::string(name_of(dtype)) + ", shard " + std::to_string(static_cast<int>(shard)) + " of " +
+                     std::to_string(shard_ranks) + ", offload " + std::to_string(static_cast<int>(offload)) +
+                     ", clip_norm " + std::to_string(clip_norm));
         EXPECT_GT(train::chunks_of(offloaded.plan.sharing.ownership.owned_count()).size(), 1u);
         const train::LinkRate rate = offloaded.trainer->measure_link();
         EXPECT_EQ(rate.bytes, static_cast<double>(train::offloaded_bytes(offloaded.plan)));

@@ -174,6 +174,10 @@ TEST(Sharing, uneven_ranks_and_ranks_without_a_sequence_are_weighted_by_tokens) 
     expect_same_training(way, {5, 2, 0, Dtype::fp32});
     expect_same_training(way, {7, 1, 1, Dtype::fp32});
     expect_same_training(way, {1, 0, 0, Dtype::fp32});
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) expect_same_training(way, {7, 1, 1, dtype});
+  }
+  for (const Way& way : kVariants) {
+    if (fits(way)) expect_same_training(way, {7, 1, 2, Dtype::fp32});
   }
 }
 
