@@ -171,7 +171,11 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   constexpr std::int64_t kNcclBytes = std::int64_t{490} << 20;
   const bool has_groups = forms_groups(choice, ranks);
   const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.reaches_peers;
-  return {.receive = has_ring ? 0 : parallel::kReceiveBytes, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
+  if (has_ring) return {.receive = 0, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
+  // Beside copy engines NCCL only broadcasts the first weights, where every rank keeps all (Trainer::initialize).
+  const bool is_sharded = choice.shard != config::Shard::none && choice.shard_ranks != 1;
+  const bool broadcasts = !is_sharded && choice.offload == config::Offload::none;
+  return {.receive = parallel::kReceiveBytes, .nccl = broadcasts ? kNcclBytes : 0};
 }
 
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine) {
@@ -225,7 +229,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   plan.state.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, plan.layout);
   plan.activations = model::declare_activations(shape, plan.options, plan.layout);
   if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
-  if (ranks > 1 && collectives.nccl == 0) {
+  if (ranks > 1 && collectives.receive + collectives.nccl == 0) {
     const memory::Space space = machine.target.is_host ? memory::Space::device : memory::Space::host;
     const MpiBytes mpi = mpi_bytes(plan, has_wire ? Dtype::bf16 : gradients);
     if (mpi.staging > 0) plan.layout.add_outside("staging for MPI", mpi.staging, space);
