@@ -204,9 +204,8 @@ void leave_after_fault(int) {
 FaultExit::FaultExit(int rank, int exit_code) {
   exit_code_of_loss = exit_code;
   std::snprintf(who_is_lost, sizeof who_is_lost, "tessera: rank %d: its GPU is lost: ", rank);
-  std::snprintf(who_leaves, sizeof who_leaves,
-                "\ntessera: rank %d leaves with exit code %d; resume from the last checkpoint (--resume auto)\n", rank,
-                exit_code);
+  std::snprintf(who_leaves, sizeof who_leaves, "\ntessera: rank %d leaves with exit code %d%s\n", rank, exit_code,
+                kAfterLoss);
   struct sigaction action {};
   action.sa_handler = leave_after_fault;
   action.sa_flags = SA_NODEFER;  // a signal that the handler raises is delivered at once

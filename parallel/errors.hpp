@@ -29,6 +29,9 @@ class LossError final : public Error {
   using Error::Error;
 };
 
+/// The end of a message about it: what to do.
+inline constexpr char kAfterLoss[] = "; resume from the last checkpoint (--resume auto)";
+
 /// How a rank that leaves the others ends: its exit code, and the cause in words.
 struct Departure {
   int exit_code;

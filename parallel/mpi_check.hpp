@@ -15,8 +15,8 @@ inline void mpi_check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw LossError(std::string(call) + ": " + std::string(text, length) +
-                  "; a rank or the network is lost, resume from the last checkpoint (--resume auto)");
+  throw LossError(std::string(call) + ": " + std::string(text, length) + ": a rank or the network is lost" +
+                  kAfterLoss);
 }
 
 }  // namespace tessera::parallel::detail

@@ -111,7 +111,7 @@ ncclComm_t Communicator::split(int group) const {
 }
 
 void Communicator::check(ncclResult_t result, const char* call) const {
-  parallel::check<LossError>(result, call, comm_, "; resume from the last checkpoint (--resume auto)");
+  parallel::check<LossError>(result, call, comm_, kAfterLoss);
 }
 
 bool Communicator::is_leaving() const {
@@ -141,7 +141,7 @@ void Communicator::drain() const {
     if (now - asked > milliseconds(20)) {
       asked = now;
       if (const std::string text = family_->fault(); !text.empty()) {
-        throw LossError(text + "; resume from the last checkpoint (--resume auto)");
+        throw LossError(text + kAfterLoss);
       }
     }
     if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));

@@ -141,8 +141,7 @@ void Watchdog::give_up(const std::string& fault) {
   }
   const int code = departure_ ? departure_->exit_code : exit_code_;
   text += me + "leaves with exit code " + std::to_string(code);
-  if (!departure_)
-    text += "; resume from the last checkpoint (--resume auto). parallel.timeout_s sets how long it waits";
+  if (!departure_) text += std::string(kAfterLoss) + ". parallel.timeout_s sets how long it waits";
   text += "\n";
   // Bypasses every lock and buffer that the hanging thread may hold.
   for (std::size_t done = 0; done < text.size();) {

@@ -22,8 +22,7 @@ Failure failure_of(const parallel::World& world, const std::exception& caught) {
   if (failure.code() == Exit::hang || world.devices().empty()) return failure;
   const std::string lost = parallel::device_fault();
   if (lost.empty()) return failure;
-  return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}); resume from the last checkpoint (--resume auto)",
-                                         lost, caught.what()));
+  return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}){}", lost, caught.what(), parallel::kAfterLoss));
 }
 
 void leave_with(parallel::World& world, const std::exception& caught) {
