@@ -39,7 +39,8 @@ Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patienc
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
   outer_ = std::exchange(watchdog_->what_, what);
-  outer_patience_ = std::exchange(watchdog_->patience_, patience);
+  outer_patience_ =
+      std::exchange(watchdog_->patience_, outer_.empty() ? patience : std::max(patience, watchdog_->patience_));
   watchdog_->progress_s_ = events::now_s();
 }
 

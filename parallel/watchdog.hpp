@@ -1,13 +1,13 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
 /// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
-/// kernels/core/events.hpp of a region or of communication is progress. After `limit_s` without any, the thread writes to standard error the operation
-/// under way, which rank of this host is behind and what the others wait for, this rank's latest transfers
-/// (parallel/flight_recorder.hpp) and the latest reports, and ends the process with the caller's exit code, which ends
-/// the launch. It also polls the communication library several times a second, and does the same on a fault. As long as
-/// it exists, it gives the other ranks signs of life of this process. It also ends a rank that leaves by an exception
-/// but whose destructors hang, since they, too, wait for the GPU and the libraries: with the exception's message and
-/// exit code if the cause is known.
+/// kernels/core/events.hpp of a region or of communication is progress. After `limit_s` without any, the thread writes
+/// to standard error the operation under way, which rank of this host is behind and what the others wait for, this
+/// rank's latest transfers (parallel/flight_recorder.hpp) and the latest reports, and ends the process with the caller's
+/// exit code, which ends the launch. It also polls the communication library several times a second, and does the same
+/// on a fault. As long as it exists, it gives the other ranks signs of life of this process. It also ends a rank that
+/// leaves by an exception but whose destructors hang, since they, too, wait for the GPU and the libraries: with the
+/// exception's message and exit code if the cause is known.
 ///
 /// Steps differ: the first few watches (in which libraries load and kernels are chosen) have twice the limit, and none
 /// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
@@ -45,8 +45,8 @@ class Watchdog final : public events::Listener {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it exists. Within another one it stands in for that: until it ends, only its own
-  /// `patience` holds, a factor on the limit. It is successful unless an exception ends it.
+  /// Progress is expected while it exists. `patience`: a factor on the limit; within another watch, for which it stands in
+  /// until it ends, the larger of both. It is successful unless an exception ends it.
   class Watch {
    public:
     Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: not watched

@@ -282,8 +282,7 @@ std::vector<Key> make_table() {
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
        "What is sharded over ranks instead of replicated: nothing; the optimizer's state (ZeRO-1); the gradients, too "
        "(ZeRO-2); the parameters, too (ZeRO-3, FSDP). One rank alone holds everything, unless parallel.offload keeps "
-       "its "
-       "parameters on the host."},
+       "its parameters on the host."},
       {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
        "How many consecutive ranks share one copy of what is sharded, such as those of a host; groups of so many ranks "
        "replicate it. Must divide the number of ranks, which should be numbered host by host (srun "
@@ -322,8 +321,8 @@ std::vector<Key> make_table() {
       {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
        "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on, of which no "
        "rates "
-       "ship. a100 h100 h200: those GPUs with 80, 80 and 141 GB, under a build for them with CUDA and NCCL, which this "
-       "build need not be."},
+       "ship. a100 h100 h200: GPUs with 80, 80 and 141 GB, in a build for them with CUDA and NCCL, which this one need "
+       "not be."},
       {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
        "Number of ranks on each host that --plan adds up memory for; runs ignore it. Ranks on several hosts sum over "
        "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
@@ -332,8 +331,7 @@ std::vector<Key> make_table() {
        "runs ignore it. 0: as measured on plan.device, where a figure ships with it."},
       {"plan.attention_tflops", at<&S::plan, &PlanSettings::attention_tflops>(), between(0, 1e6), "TFLOP/s",
        "Rate of causal attention on one rank, forward and backward together; used like plan.gemm_tflops. Forward "
-       "counts "
-       "2 C T flop per token, backward 5 C T. 0: as measured on plan.device, where a figure ships with it."},
+       "counts 2 C T flop per token, backward 5 C T. 0: as measured on plan.device, where a figure ships with it."},
       {"plan.copy_gbyte_per_s", at<&S::plan, &PlanSettings::copy_gbyte_per_s>(), between(0, 1e9), "GB/s",
        "Rate of a copy in the memory of one rank, bytes read plus bytes written; used like plan.gemm_tflops. 0: as "
        "measured on plan.device, where a figure ships with it."},

@@ -86,8 +86,13 @@ std::vector<config::Train> smaller_batches(const config::Settings& deck, const t
     found.push_back(deck.train);
     found.back().micro_batch_size = micro;
   }
-  found.push_back(found.back());
-  found.back().checkpoint_activations = 1;
+  const auto add = [&](const auto& change) {
+    config::Train next = found.back();
+    change(next);
+    if (next != found.back()) found.push_back(next);
+  };
+  add([](config::Train& train) { train.checkpoint_activations = 1; });
+  add([](config::Train& train) { train.recompute = config::Recompute::all; });
   return found;
 }
 
@@ -113,6 +118,10 @@ std::vector<config::Parallel> leaner_ways(const config::Parallel& now, int ranks
   };
   for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
     if (ranks > 1) add(shard, now.offload);
+  }
+  if (ranks > 1 && now.shard_ranks != 0) {
+    found.push_back(found.back());
+    found.back().shard_ranks = 0;  // over all of them
   }
   if (have_gpus) add(found.back().shard, Offload::optimizer);
   if (have_gpus) add(Shard::parameters, Offload::parameters);

@@ -15,12 +15,14 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
   link_ = rate.bytes / rate.seconds;
   const bool has_several_hosts = world.local_size() < world.size();
   config::Settings known = settings;
-  known.plan = train::keys_of_run(settings.plan, world.devices(), has_several_hosts ? world.local_size() : 0);
+  known.plan.device = config::PlanDevice::here;
+  known.plan.ranks_per_node = 0;
+  known.plan = train::keys_of_run(known.plan, world.devices(), has_several_hosts ? world.local_size() : 0);
   known.plan.host_link_gbyte_per_s = 1e-9 * link_;
   const train::Machine machine = train::machine_of(world);
   predicted_ = train::predict_offloaded(plan, known, machine);
   return fmt::format(
-             "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.1f} ms\n",
+             "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.4g} ms\n",
              memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), 1e-9 * link_, 1e3 * predicted_.streams_s) +
          train::describe_time(plan, known, machine);
 }
@@ -30,13 +32,13 @@ std::string OffloadReport::summary(const std::vector<double>& steps) const {
   const double step_s = median_after(steps, kWarmupSteps);
   std::string text = fmt::format("no time of a step: the first {} warm up", kWarmupSteps);
   if (std::isfinite(step_s)) {
-    text = fmt::format("a step took {:.1f} ms, the median after {} of warm-up", 1e3 * step_s, kWarmupSteps);
-    if (std::isfinite(predicted_.step_s)) {
-      text += fmt::format(", {:+.1f} % of the predicted {:.1f}", 100 * (step_s / predicted_.step_s - 1),
+    text = fmt::format("a step took {:.4g} ms, the median after {} of warm-up", 1e3 * step_s, kWarmupSteps);
+    if (const double more = step_s / predicted_.step_s - 1; std::isfinite(more)) {
+      text += fmt::format(", {:.1f} % {} than the predicted {:.4g}", 100 * std::fabs(more), more < 0 ? "less" : "more",
                           1e3 * predicted_.step_s);
     }
   }
-  return fmt::format("offload    {}, the link alone takes {:.1f} ms\n", text, 1e3 * predicted_.streams_s);
+  return fmt::format("offload    {}, the link alone takes {:.4g} ms\n", text, 1e3 * predicted_.streams_s);
 }
 
 }  // namespace tessera::jobs

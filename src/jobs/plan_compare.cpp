@@ -32,7 +32,7 @@ std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
                 fmt::format("{}: hosts = \"{}\" names no ranks. Give the run.h5 of a training run.", where, hosts));
 }
 
-/// The rows of a table that belong to a run's latest start, as its ranks and its deck do; older files have no other.
+/// The rows of a table that belong to a run's latest start, as its ranks and its deck do; all, if they do not say.
 class LatestStart {
  public:
   LatestStart(const io::h5::Group& table, std::int64_t attempts) : table_(table) {
@@ -71,8 +71,8 @@ std::map<std::string, double> largest_live_bytes(const LatestStart& events) {
   return most;
 }
 
-/// Bytes of the first recorded step by operation, without those of the gradients' norm.
-std::map<std::string, double> moved_in_a_step(const LatestStart& calls) {
+/// Bytes of messages in the first recorded step by operation, without those of the gradients' norm.
+std::map<std::string, double> messages_of_a_step(const LatestStart& calls) {
   const auto operations = calls.words("operation"), labels = calls.words("label");
   const auto steps = calls.column<std::int64_t>("step"), bytes = calls.column<std::int64_t>("bytes");
   std::map<std::string, double> moved;
@@ -126,16 +126,15 @@ void add_memory(const train::Plan& plan, const RunFigures& run, bool is_on_gpu, 
 
 void add_transfers(const train::Plan& plan, const RunFigures& run, Rows& rows) {
   const train::NetworkBytes bytes = train::network_bytes(plan);
-  const int shards = plan.sharing.ownership.shards();
-  const auto add = [&](const char* what, const char* operation, double predicted, double share) {
-    const auto moved = run.moved.find(operation);
-    if (predicted == 0 && moved == run.moved.end()) return;
-    rows.add_bytes(what, predicted, run.moved.empty() ? NAN : moved == run.moved.end() ? 0 : share * moved->second);
+  const auto add = [&](const char* what, const char* operation, double predicted) {
+    const auto sent = run.sent.find(operation);
+    const bool is_there = sent != run.sent.end();
+    if (predicted == 0 && !is_there) return;
+    rows.add_bytes(what, predicted, is_there ? sent->second : run.sent.empty() ? NAN : 0);
   };
-  const auto sent = [](int of) { return static_cast<double>(of - 1) / of; };
-  add("sent by all-reduce", "all_reduce", bytes.all_reduce, 2 * sent(run.ranks / shards));
-  add("sent by reduce-scatter", "reduce_scatter", bytes.reduce_scatter, sent(shards));
-  add("sent by all-gather", "all_gather", bytes.all_gather, sent(shards));
+  add("sent by all-reduce", "all_reduce", bytes.all_reduce);
+  add("sent by reduce-scatter", "reduce_scatter", bytes.reduce_scatter);
+  add("sent by all-gather", "all_gather", bytes.all_gather);
 }
 
 void add_times(const train::Plan& plan, const config::Settings& settings, const train::Machine& machine,
@@ -180,7 +179,7 @@ RunFigures read_run(const std::filesystem::path& path) {
   run.ranks_per_host = on_hosts.front();
   const std::int64_t attempts = info.has_attribute("attempts") ? info.integer("attempts") : 1;
   const LatestStart rows(steps, attempts);
-  run.is_resumed = attempts > 1;
+  run.is_resumed = attempts > 1 && steps.has("attempt");
   const std::vector<double> times = rows.column("step_time");
   for (std::size_t i = kWarmupSteps; i < times.size(); ++i) run.timed_steps += std::isnan(times[i]) ? 0 : 1;
   if (run.timed_steps == 0) {
@@ -199,9 +198,20 @@ RunFigures read_run(const std::filesystem::path& path) {
   const auto number = [&](const char* name) { return info.has_attribute(name) ? info.number(name) : NAN; };
   run.taken_bytes = number("taken_bytes");
   run.host_link = number("host_link");
-  const io::h5::Group events = file.group("memory/events"), calls = file.group("comm");
-  run.live_bytes = largest_live_bytes(LatestStart(events, attempts));
-  run.moved = moved_in_a_step(LatestStart(calls, attempts));
+  if (file.has("memory/events/category")) {
+    const io::h5::Group events = file.group("memory/events");
+    run.live_bytes = largest_live_bytes(LatestStart(events, attempts));
+  }
+  if (file.has("comm/step")) {
+    const io::h5::Group calls = file.group("comm");
+    const config::Parallel sharing = config::parse_deck(run.deck, path.string(), {}).settings.parallel;
+    const int shards = train::shards_of(sharing, run.ranks);
+    run.sent = messages_of_a_step(LatestStart(calls, attempts));
+    for (auto& [operation, bytes] : run.sent) {
+      const int together = operation == "all_reduce" ? run.ranks / shards : shards;
+      bytes *= (operation == "all_reduce" ? 2.0 : 1.0) * (together - 1) / together;
+    }
+  }
   return run;
 }
 
@@ -219,9 +229,10 @@ std::string compare_text(const config::CommandLine& line) {
                                            settings.parallel.ranks, path.string(), counted(run.ranks, "rank")));
   }
   settings.plan = train::keys_of_run(settings.plan, run.devices, run.hosts > 1 ? run.ranks_per_host : 0);
-  if (std::isfinite(run.host_link) && settings.plan.host_link_gbyte_per_s == 0) {
-    settings.plan.host_link_gbyte_per_s = 1e-9 * run.host_link;
-  }
+  const bool is_link_given = std::any_of(line.overrides.begin(), line.overrides.end(), [](const std::string& text) {
+    return text.starts_with("plan.host_link_gbyte_per_s");
+  });
+  if (std::isfinite(run.host_link) && !is_link_given) settings.plan.host_link_gbyte_per_s = 1e-9 * run.host_link;
   const train::Machine machine = train::machine_of(settings.plan, run.ranks);
   if (settings.plan.device == config::PlanDevice::here && machine.target.is_host) {
     throw Failure(Exit::usage, fmt::format("{} ran on {}, which --plan does not know: compare it with a build for "

@@ -4,7 +4,8 @@
 ///   categories     largest live bytes in /memory/events, which the step reports as its tensors begin and end
 ///   GPU            what rank 0 took of its GPU's memory in the first steps, libraries included (/info)
 ///   transfers      bytes that a rank sends in a step, by /comm of the first one
-///   link           to offloaded state, bytes/s as the run measured it (/info): with it the step's time is predicted
+///   link           to offloaded state, bytes/s as the run measured it (/info): with it the step's time is predicted,
+///                  unless the command line gives plan.host_link_gbyte_per_s
 ///   times          medians over /steps, of the rows after the first kWarmupSteps; profiled steps have no times
 ///
 /// All of them are those of the run's latest start.
@@ -35,8 +36,8 @@ struct RunFigures {
   std::size_t timed_steps = 0;  // that count
   bool is_resumed = false;  // then all figures are those since the last resume: before it all may have been different
   double peak_bytes, step_s, forward_s, backward_s, exposed_s, optimizer_s;
-  double taken_bytes, host_link;                    // of rank 0's GPU; [bytes/s]
-  std::map<std::string, double> live_bytes, moved;  // at most, by category; in a step, by operation: "all_reduce"
+  double taken_bytes, host_link;                   // of rank 0's GPU; [bytes/s]
+  std::map<std::string, double> live_bytes, sent;  // at most, by category; in a step, by operation: "all_reduce"
 };
 RunFigures read_run(const std::filesystem::path& run);
 

@@ -41,7 +41,9 @@ const Gpu* gpu_of(config::PlanDevice device) {
 std::string device_text(config::PlanDevice device) {
   if (const Gpu* gpu = gpu_of(device)) return fmt::format("{}s (plan.device; sm_{})", gpu->name, gpu->capability);
   if (device == config::PlanDevice::cpu) return "CPUs (plan.device)";
-  if (parallel::has_gpu_backend()) return fmt::format("GPUs ({})", parallel::compiled_architecture());
+  if (parallel::has_gpu_backend()) {
+    return fmt::format("GPUs ({}; plan.device=h200 plans with rates that ship)", parallel::compiled_architecture());
+  }
   return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
 }
 

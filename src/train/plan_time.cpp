@@ -223,13 +223,11 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
   const Spread spread = spread_of(plan, settings.plan);
   const bool is_offloaded = offloaded_bytes(plan) > 0;
   if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {
-    const bool is_gpu_here = settings.plan.device == config::PlanDevice::here && !machine.target.is_host;
     return fmt::format(
         "time       not predicted: no figure for {} ships with this device, dtype and attention; set {} "
-        "to what was measured there{}{}\n",
+        "to what was measured there{}\n",
         fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them",
-        is_offloaded && rates.host_link.value == 0 ? " (a run with parallel.offload prints its link's)" : "",
-        is_gpu_here ? ", or name the GPU: plan.device=h200 has most" : "");
+        is_offloaded && rates.host_link.value == 0 ? " (a run with parallel.offload prints its link's)" : "");
   }
   const StepTime time = predict_step(plan, settings.parallel, rates, spread);
   const double tokens = real(plan.batch.global_sequences * plan.shape.T);
@@ -259,7 +257,7 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
     if (!spread.shards || !spread.replicas) add("link", rates.link, 1e9, "GB/s");
     if (spread.shards || spread.replicas) add("link between hosts", rates.node_link, 1e9, "GB/s");
   }
-  if (is_offloaded) add("link to the host", rates.host_link, 1e9, "GB/s");
+  if (is_offloaded) text += fmt::format(" link to the host {:.4g} GB/s,", 1e-9 * rates.host_link.value);
   text.back() = '\n';
   return text;
 }

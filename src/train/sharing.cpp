@@ -42,9 +42,13 @@ std::string_view name_of(config::Shard shard) {
   return "none";
 }
 
+int shards_of(const config::Parallel& parallel, int ranks) {
+  if (parallel.shard == config::Shard::none) return 1;
+  return parallel.shard_ranks == 0 ? ranks : static_cast<int>(parallel.shard_ranks);
+}
+
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks) {
-  const bool is_sharded = parallel.shard != config::Shard::none;
-  const int shards = !is_sharded ? 1 : parallel.shard_ranks == 0 ? ranks : static_cast<int>(parallel.shard_ranks);
+  const int shards = shards_of(parallel, ranks);
   if (ranks % shards != 0) {
     throw Failure(Exit::usage, fmt::format("parallel.shard_ranks = {} does not divide {}: use a divisor, or 0 for all "
                                            "ranks",

@@ -54,6 +54,9 @@ inline bool forms_groups(const config::Parallel& parallel, int ranks) {
   return parallel.shard != config::Shard::none && parallel.shard_ranks > 1 && parallel.shard_ranks < ranks;
 }
 
+/// Ranks that share one copy of what is sharded; 1: nothing is.
+int shards_of(const config::Parallel& parallel, int ranks);
+
 /// Throws  Failure(Exit::usage) if parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
 

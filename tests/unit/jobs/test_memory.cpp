@@ -119,6 +119,23 @@ TEST(WhatWouldFit, takes_back_what_a_deck_must_not_say_beside_it) {
   EXPECT_EQ(advice(deck, 2, kHost, fits), "\nwhat would fit: parallel.bucket_mbyte=25.0 parallel.shard=gradients");
 }
 
+TEST(WhatWouldFit, shares_over_all_ranks_and_recomputes_all_in_the_end) {
+  config::Settings deck = deck_of(4);
+  deck.parallel.shard = Shard::parameters;
+  deck.parallel.shard_ranks = 1;
+  const auto over_all = [](const config::Settings& leaner, const memory::Layout&) {
+    return leaner.parallel.shard_ranks == 0;
+  };
+  EXPECT_EQ(advice(deck, 4, kHost, over_all), "\nwhat would fit: parallel.shard_ranks=0");
+  deck = deck_of(1);
+  deck.train.checkpoint_activations = 1;
+  deck.train.recompute = config::Recompute::all_but_attention;
+  const auto whole = [](const config::Settings& leaner, const memory::Layout&) {
+    return leaner.train.recompute == config::Recompute::all;
+  };
+  EXPECT_EQ(advice(deck, 1, kHost, whole), "\nwhat would fit: train.recompute=all");
+}
+
 TEST(WhatWouldFit, has_no_micro_batches_for_gradients_in_16_bits) {
   config::Settings deck = deck_of(12);
   deck.precision = {.compute = config::Precision::bf16,

@@ -25,8 +25,9 @@ TEST(Placement, groups_are_consecutive_ranks) {
 TEST(Placement, of_ranks_in_turn_is_told_what_to_tell_the_launcher) {
   const Hosts cyclic{"b", "a", "b", "a", "b", "a", "b", "a"};
   const std::string note = note_on_groups(cyclic, 4);
-  EXPECT_THAT(note,
-              HasSubstr("2 of 2 groups of 4 consecutive ranks (parallel.shard_ranks) on several hosts each; none if"));
+  EXPECT_THAT(
+      note,
+      HasSubstr("2 of 2 groups of 4 consecutive ranks (parallel.shard_ranks) lie on several hosts each; none if"));
   EXPECT_THAT(note, HasSubstr("srun --distribution=block"));
   EXPECT_THAT(note, HasSubstr("mpirun --map-by slot"));
   EXPECT_EQ(note.find('\n'), note.size() - 1) << "one line";
