@@ -236,7 +236,7 @@ class Scripts(unittest.TestCase):
                 self.assertIn(says.splitlines()[-1], said)
 
     def test_sanitize_on_two_gpus(self):
-        """Each of two ranks has a sanitizer of its own, whose summary must be there, for our kernels alone."""
+        """Each of two ranks has a sanitizer of its own, whose summary must be there; memcheck's is for our kernels alone."""
         both = ("--only", "unit.kernels.rope|ranks=2 unit.parallel.copy_engine")
         fine = 'echo "[  PASSED  ] 3 tests."; case "$*" in *racecheck*) echo "RACECHECK SUMMARY: 0 hazards";; *) echo "ERROR SUMMARY: 0 errors";; esac'
         self.checkout_with_gpus(1)
@@ -255,7 +255,8 @@ class Scripts(unittest.TestCase):
         for log in (self.folder / "build/cuda/sanitize").glob("*.log"):
             is_of_two = "copy_engine" in log.read_text()
             self.assertEqual(log.read_text().count("arguments"), 2 if is_of_two else 1)
-            self.assertEqual("--kernel-name kns=tessera --report-api-errors no" in log.read_text(), is_of_two)
+            self.assertEqual("--report-api-errors no" in log.read_text(), is_of_two)
+            self.assertEqual("--kernel-name kns=tessera" in log.read_text(), is_of_two and "--tool memcheck" in log.read_text())
         self.tool("mpirun", 'while [ $# -gt 0 ] && [ "${1##*/}" != compute-sanitizer ]; do shift; done; "$@"')
         said = self.call("sanitize", *both, code=1, env=skip_setup)
         self.assertIn("--- NOT CHECKED: memcheck ranks=2 unit.parallel.copy_engine", said.stdout)
