@@ -33,18 +33,27 @@ std::int64_t free_at_start(parallel::World& world) {
   return bytes;
 }
 
+namespace {
+
+/// Bytes of this rank's GPU that it, and whoever shares it, has taken since the first call.
+std::int64_t taken_since_start(parallel::World& world) {
+  const std::int64_t at_start = free_at_start(world);
+  return at_start - kernels::device_info<kernels::Device>().free_bytes;
+}
+
+}  // namespace
+
 double taken_bytes(parallel::World& world) {
   if (kComputesOnHost || world.ranks_on_device() > 1) return NAN;
-  return static_cast<double>(free_at_start(world) - kernels::device_info<kernels::Device>().free_bytes);
+  return static_cast<double>(taken_since_start(world));
 }
 
 MemoryShare share_of_plan(parallel::World& world, const config::Settings& settings) {
-  const std::int64_t at_start = free_at_start(world);
+  const std::int64_t taken = taken_since_start(world);
   MemoryShare share = share_of_memory(world);
   if constexpr (!kComputesOnHost) {
     const train::CollectivesBytes counted =
         train::collectives_bytes(settings.parallel, world.size(), train::machine_of(world));
-    const std::int64_t taken = at_start - kernels::device_info<kernels::Device>().free_bytes;
     share.held = std::max(share.held, std::min(counted.receive + counted.nccl, taken));
   }
   return share;

@@ -28,8 +28,7 @@ std::string note_on_groups(std::span<const std::string> hosts, int shard_ranks) 
   if (found <= least) return "";
   return fmt::format(
       "note       {} of {} of {} consecutive ranks (parallel.shard_ranks) lie on several hosts each; {} if the ranks "
-      "are "
-      "numbered host by host (srun --distribution=block, mpirun --map-by slot)\n",
+      "are numbered host by host (srun --distribution=block, mpirun --map-by slot)\n",
       found, counted(std::ssize(hosts) / shard_ranks, "group"), shard_ranks,
       least == 0 ? "none" : std::to_string(least));
 }

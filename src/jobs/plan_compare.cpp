@@ -141,15 +141,16 @@ void add_times(const train::Plan& plan, const config::Settings& settings, const 
                const RunFigures& run, Rows& rows) {
   const train::Rates rates = train::rates_of(settings, plan, machine);
   const train::Spread spread = train::spread_of(plan, settings.plan);
-  const bool is_known = train::missing_rates(plan, rates, spread).empty();
+  const bool is_offloaded = train::offloaded_bytes(plan) > 0;  // beside the phases, which have no times of their own
   train::StepTime time{NAN, NAN, NAN, NAN, NAN};
-  if (is_known) time = train::predict_step(plan, settings.parallel, rates, spread);
-  if (train::offloaded_bytes(plan) > 0) {  // streamed beside the phases, which then have no times of their own
+  if (is_offloaded) {
     const train::OffloadTime offload = train::predict_offloaded(plan, settings, machine);
     rows.add_time("step", offload.step_s, run.step_s);
     rows.add_time("  its link to the host", offload.streams_s, NAN);
-    time = {NAN, NAN, NAN, NAN, NAN};
   } else {
+    if (train::missing_rates(plan, rates, spread).empty()) {
+      time = train::predict_step(plan, settings.parallel, rates, spread);
+    }
     rows.add_time("step", time.step_s(), run.step_s);
   }
   rows.add_time("  forward", time.forward_s, run.forward_s);

@@ -109,10 +109,7 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
 double median_after(std::vector<double> values, std::size_t skipped) {
   values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, values.size())));
   std::erase_if(values, [](double value) { return std::isnan(value); });
-  if (values.empty()) return NAN;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+  return values.empty() ? NAN : summarize(std::move(values)).median_s;
 }
 
 }  // namespace tessera::jobs

@@ -173,8 +173,7 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.reaches_peers;
   if (has_ring) return {.receive = 0, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
   // Beside copy engines NCCL only broadcasts the first weights, where every rank keeps all (Trainer::initialize).
-  const bool is_sharded = choice.shard != config::Shard::none && choice.shard_ranks != 1;
-  const bool broadcasts = !is_sharded && choice.offload == config::Offload::none;
+  const bool broadcasts = shards_of(choice, ranks) == 1 && choice.offload == config::Offload::none;
   return {.receive = parallel::kReceiveBytes, .nccl = broadcasts ? kNcclBytes : 0};
 }
 
