@@ -14,6 +14,7 @@
 
 #include "kernels/core/scalar.hpp"
 #include "kernels/core/tensor.hpp"
+#include "parallel/operation.hpp"
 
 namespace tessera::parallel {
 
@@ -86,7 +87,9 @@ inline constexpr std::int64_t kReceiveBytes = std::int64_t{96} << 20;
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual std::string name() const = 0;         // "mpi"
+  virtual std::string name() const = 0;  // "mpi"
+  /// What carries an operation out: "mpi", "nccl" (its ring) or "copy_engine".
+  virtual std::string means_of(Operation) const { return name(); }
   virtual std::string description() const = 0;  // with version and settings, for logs
 
   /// Whether join() leaves the host free. Such collectives also complete in the order in which they were started, and

@@ -59,6 +59,7 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "parallel/collective.hpp"
+#include "parallel/operation.hpp"
 #include "parallel/ownership.hpp"
 #include "parallel/stream_barrier.hpp"
 
@@ -84,19 +85,6 @@ class PeerArray {
   std::vector<void*> opened_;
   std::string fault_;
 };
-
-enum class Operation { all_reduce, reduce_scatter, all_gather, broadcast };
-
-/// As messages name it: "all-reduce".
-constexpr const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce: return "all-reduce";
-    case Operation::reduce_scatter: return "reduce-scatter";
-    case Operation::all_gather: return "all-gather";
-    case Operation::broadcast: break;
-  }
-  return "broadcast";
-}
 
 class CopyEngineTransfer;
 

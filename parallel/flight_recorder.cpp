@@ -72,11 +72,6 @@ std::uint32_t FlightRecorder::name(std::string_view operation, std::string_view 
   return number;
 }
 
-std::uint32_t FlightRecorder::name(std::string operation, const std::string& library, std::string_view label) {
-  std::replace(operation.begin(), operation.end(), '-', '_');
-  return name(operation + "[" + library + "]", label);
-}
-
 std::uint64_t FlightRecorder::begin(std::uint32_t name, std::int64_t bytes) {
   Lane& lane = mine().lanes[0];
   const std::uint64_t number = load(lane.started) + 1;

@@ -62,8 +62,6 @@ class FlightRecorder {
 
   /// The number by which records name a transfer: the same for the same arguments.
   std::uint32_t name(std::string_view operation, std::string_view label);
-  /// For "all_reduce[mpi]", given the operation's name in messages, "all-reduce", and the library, "mpi".
-  std::uint32_t name(std::string operation, const std::string& library, std::string_view label);
 
   /// Records the start of a transfer that the host waits for, and returns its number for end(). One that never ends has
   /// hung or failed.

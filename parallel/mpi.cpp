@@ -156,13 +156,13 @@ class MpiTransfer : public Transfer, private InPieces {
   }
 
  protected:
-  /// `operation`: "all-reduce"; `bytes` of the whole message.
-  MpiTransfer(const std::string& operation, const std::string& label, std::int64_t bytes, const Group& group)
-      : what_(operation + " of " + label),
+  /// `bytes` of the whole message.
+  MpiTransfer(Operation operation, const std::string& label, std::int64_t bytes, const Group& group)
+      : what_(std::string(name_of(operation)) + " of " + label),
         comm_(group.comm),
         queue_(group.queue),
         recorder_(group.recorder),
-        name_(recorder_.name(operation, "mpi", label)),
+        name_(recorder_.name(label_of(operation, "mpi"), label)),
         bytes_(bytes) {
     MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
     MPI_CHECK(MPI_Comm_size(comm_, &size_));
@@ -221,7 +221,7 @@ class MpiTransfer : public Transfer, private InPieces {
 class MpiAllReduce final : public MpiTransfer {
  public:
   MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
-      : MpiTransfer("all-reduce", span.label, message_bytes(span, wire), group),
+      : MpiTransfer(Operation::all_reduce, span.label, message_bytes(span, wire), group),
         wire_("mpi all-reduce", span, wire),
         message_(wire_.message()),
         size_of_one_(bytes_of(wire_.message().dtype)),
@@ -255,7 +255,7 @@ class MpiReduceScatter final : public MpiTransfer {
  public:
   MpiReduceScatter(const Span& span, const Span& wire, const Span& part, const std::pair<MPI_Datatype, MPI_Op>& sum,
                    const Group& group)
-      : MpiTransfer("reduce-scatter", span.label, message_bytes(span, wire), group),
+      : MpiTransfer(Operation::reduce_scatter, span.label, message_bytes(span, wire), group),
         wire_("mpi reduce-scatter", span, wire),
         message_(wire_.message()),
         part_(sum_place("mpi " + what_, part, span, rank_, size_)),
@@ -301,7 +301,7 @@ class MpiReduceScatter final : public MpiTransfer {
 class MpiAllGather final : public MpiTransfer {
  public:
   MpiAllGather(const Span& part, const Span& whole, const Group& group)
-      : MpiTransfer("all-gather", whole.label, whole.bytes(), group),
+      : MpiTransfer(Operation::all_gather, whole.label, whole.bytes(), group),
         part_bytes_(part_count("mpi " + what_, whole, size_) * bytes_of(whole.dtype)),
         is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * part_bytes_),
         part_(part),
@@ -338,7 +338,7 @@ class MpiAllGather final : public MpiTransfer {
 class MpiBroadcast final : public MpiTransfer {
  public:
   MpiBroadcast(const Span& span, const Group& group)
-      : MpiTransfer("broadcast", span.label, span.bytes(), group), message_(span) {
+      : MpiTransfer(Operation::broadcast, span.label, span.bytes(), group), message_(span) {
     const std::int64_t most = message_.is_reachable() ? kMaxBytes : kPieceBytes;
     cut(span.bytes(), most, message_.is_reachable() ? 0 : std::min(most, span.bytes()));
   }

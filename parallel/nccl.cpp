@@ -61,7 +61,7 @@ class NcclTransfer final : public Transfer {
         operation_(message.operation),
         beside_(message.beside),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
-        name_(comm.log().recorder().name(name_of(operation_), "nccl", message.span.label)),
+        name_(comm.log().recorder().name(label_of(operation_, engines_ ? "copy_engine" : "nccl"), message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(own_part(message)),
         moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow() ? place_in(wire_.message()) : part_),
@@ -236,6 +236,9 @@ class NcclCollectives final : public Collectives {
   }
 
   std::string name() const override { return "nccl"; }
+  std::string means_of(Operation operation) const override {
+    return engines_ && operation != Operation::broadcast ? "copy_engine" : "nccl";
+  }
 
   std::string description() const override {
     int version = 0;

@@ -52,9 +52,10 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
   stays_.resize(units);
   is_gathered_.resize(units);
   is_summing_replicas_.resize(units);
-  gather_ = "all_gather[" + all.name() + "]";
-  scatter_ = "reduce_scatter[" + all.name() + "]";
-  sum_ = "all_reduce[" + all.name() + "]";
+  const auto label = [&](Operation operation) { return label_of(operation, all.means_of(operation)); };
+  gather_ = label(Operation::all_gather);
+  scatter_ = label(Operation::reduce_scatter);
+  sum_ = label(Operation::all_reduce);
   for (int unit = 0; unit < ownership_.units(); ++unit) {
     weight_labels_.push_back("params." + ownership_[unit].label);
     gradient_labels_.push_back("grad." + ownership_[unit].label);

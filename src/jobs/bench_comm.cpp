@@ -34,11 +34,11 @@ namespace tessera::jobs {
 namespace {
 
 using Exec = kernels::Device;
+using parallel::Operation;
 using Bytes = Kokkos::View<unsigned char*, Exec::memory_space, kernels::Unmanaged>;
 
 struct Case {
-  std::string word;  // in bench.operations
-  Collective operation;
+  Operation operation;
   Dtype dtype;
   std::int64_t elements;  // of the whole message
 
@@ -51,13 +51,9 @@ struct Measured {
   std::int64_t needed_bytes = 0;  // per rank
 };
 
-Collective operation_named(const std::string& word) {
-  constexpr std::pair<std::string_view, Collective> kOperations[] = {{"all_reduce", Collective::all_reduce},
-                                                                     {"reduce_scatter", Collective::reduce_scatter},
-                                                                     {"all_gather", Collective::all_gather},
-                                                                     {"broadcast", Collective::broadcast}};
-  for (const auto& [name, operation] : kOperations) {
-    if (name == word) return operation;
+Operation operation_named(const std::string& word) {
+  for (const Operation operation : parallel::kOperations) {
+    if (word_of(operation) == word) return operation;
   }
   throw std::invalid_argument(fmt::format("no collective operation is called \"{}\"", word));
 }
@@ -120,9 +116,9 @@ Timing time_together(const config::Bench& bench, parallel::World& world, const E
 memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives, memory::TensorId& message) {
   memory::Layout layout;
   message = layout.add("message", {c.elements}, c.dtype, memory::Category::workspace, memory::Lifetime::whole_run());
-  const bool sums = c.operation == Collective::all_reduce || c.operation == Collective::reduce_scatter;
+  const bool sums = c.operation == Operation::all_reduce || c.operation == Operation::reduce_scatter;
   if (!collectives.is_asynchronous() && kernels::kIsHost<Exec> && sums) {
-    const bool is_scatter = c.operation == Collective::reduce_scatter;
+    const bool is_scatter = c.operation == Operation::reduce_scatter;
     layout.add_outside(
         "mpi", parallel::mpi_sum_bytes(c.bytes(), is_scatter) + (is_scatter ? parallel::staging_bytes(c.bytes()) : 0));
   }
@@ -130,17 +126,17 @@ memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives
   return layout;
 }
 
-std::unique_ptr<parallel::Transfer> make_transfer(Collective operation, parallel::Collectives& collectives,
+std::unique_ptr<parallel::Transfer> make_transfer(Operation operation, parallel::Collectives& collectives,
                                                   const parallel::Span& whole) {
   switch (operation) {
-    case Collective::all_reduce: return collectives.make_all_reduce(whole, {}, parallel::Beside::nothing);
-    case Collective::reduce_scatter: return collectives.make_reduce_scatter(whole, {});
-    case Collective::all_gather: {
+    case Operation::all_reduce: return collectives.make_all_reduce(whole, {}, parallel::Beside::nothing);
+    case Operation::reduce_scatter: return collectives.make_reduce_scatter(whole, {});
+    case Operation::all_gather: {
       const std::int64_t count = whole.count / collectives.size();
       char* const own = static_cast<char*>(whole.data) + collectives.rank() * count * bytes_of(whole.dtype);
       return collectives.make_all_gather({"part", own, count, whole.dtype}, whole);
     }
-    case Collective::broadcast: break;
+    case Operation::broadcast: break;
   }
   return collectives.make_broadcast(whole);
 }
@@ -160,7 +156,8 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
     const auto watch = world.watch("the set-up of a row", kPatience);
     together(world, [&] {
       row.arena.emplace(layout);
-      whole = {fmt::format("{} of {} bytes", c.word, c.bytes()), row.arena->raw(message), c.elements, c.dtype};
+      whole = {fmt::format("{} of {} bytes", word_of(c.operation), c.bytes()), row.arena->raw(message), c.elements,
+               c.dtype};
       // zeros, so that repeated sums do not grow
       const Bytes bytes(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
       Kokkos::deep_copy(exec, bytes, static_cast<unsigned char>(0));
@@ -218,7 +215,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const par
   const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   const double mean_s = m.timing.mean_s;
   const auto gbyte_per_s = [&](const char* column, double value) { return T::number(column, "GB/s", value); };
-  return {T::text("operation", c.word, "reduce_scatter"),
+  return {T::text("operation", std::string(word_of(c.operation)), "reduce_scatter"),
           T::text("collectives", collectives),
           T::text("dtype", std::string(name_of(c.dtype))),
           T::count("ranks", world.size()),
@@ -246,14 +243,14 @@ Exit bench_comm(const Context& context) {
   if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
   BenchTable table;
   for (const std::string& word : bench.operations) {
-    const Collective operation = operation_named(word);
+    const Operation operation = operation_named(word);
     for (const std::string& name : bench.dtypes) {
       const Dtype dtype = dtype_named(name);
       for (const std::int64_t mbyte : bench.mbytes) {
         const std::int64_t elements = message_elements(operation, world.size(), mbyte * 1'000'000, bytes_of(dtype));
-        const Case c{word, operation, dtype, elements};
+        const Case c{operation, dtype, elements};
         const Measured m = measure_case(c, bench, world);
-        add_and_print(table, row_of(c, m, world, world.collectives().name()), context);
+        add_and_print(table, row_of(c, m, world, world.collectives().means_of(operation)), context);
       }
     }
   }

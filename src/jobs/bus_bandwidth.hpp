@@ -11,17 +11,17 @@
 
 #include <cstdint>
 
+#include "parallel/operation.hpp"
+
 namespace tessera::jobs {
 
-enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast };
-
-constexpr double bus_factor(Collective operation, int ranks) {
+constexpr double bus_factor(parallel::Operation operation, int ranks) {
   const double others = ranks - 1;
   switch (operation) {
-    case Collective::all_reduce: return 2 * others / ranks;
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return others / ranks;
-    case Collective::broadcast: break;
+    case parallel::Operation::all_reduce: return 2 * others / ranks;
+    case parallel::Operation::reduce_scatter:
+    case parallel::Operation::all_gather: return others / ranks;
+    case parallel::Operation::broadcast: break;
   }
   return 1;
 }
@@ -30,15 +30,16 @@ constexpr double algorithm_gbyte_per_s(std::int64_t bytes, double seconds) {
   return 1e-9 * static_cast<double>(bytes) / seconds;
 }
 
-constexpr double bus_gbyte_per_s(Collective operation, int ranks, std::int64_t bytes, double seconds) {
+constexpr double bus_gbyte_per_s(parallel::Operation operation, int ranks, std::int64_t bytes, double seconds) {
   return algorithm_gbyte_per_s(bytes, seconds) * bus_factor(operation, ranks);
 }
 
 /// Elements of a message of at most `bytes`: whole parts for each rank, of a multiple of 16 bytes as in nccl-tests,
 /// where the operation has parts.
-constexpr std::int64_t message_elements(Collective operation, int ranks, std::int64_t bytes,
+constexpr std::int64_t message_elements(parallel::Operation operation, int ranks, std::int64_t bytes,
                                         std::int64_t element_bytes) {
-  const bool has_parts = operation == Collective::reduce_scatter || operation == Collective::all_gather;
+  const bool has_parts =
+      operation == parallel::Operation::reduce_scatter || operation == parallel::Operation::all_gather;
   if (!has_parts) return bytes / element_bytes;
   return bytes / ranks / 16 * 16 / element_bytes * ranks;
 }

@@ -144,6 +144,24 @@ TEST(Collectives, refuse_to_sum_what_is_no_number_of_ours) {
   EXPECT_EQ(world.collectives().fault(), "");
 }
 
+TEST(Collectives, refuse_what_cannot_cross_the_network_in_the_wire) {
+  TestWorld world;
+  const auto parts = static_cast<std::size_t>(world.size());
+  std::vector<float> floats(3 * parts);
+  std::vector<double> doubles(3 * parts);
+  std::vector<float16> halves(3 * parts);
+  std::vector<bfloat16> narrow(3 * parts), short_of_one(3 * parts - 1);
+  const auto refuses = [&](const Span& span, const Span& wire) {
+    EXPECT_THROW(world.collectives().make_all_reduce(span, wire), std::invalid_argument);
+    EXPECT_THROW(world.collectives().make_reduce_scatter(span, wire), std::invalid_argument);
+  };
+  refuses(span_of(floats), span_of(halves));  // gradients in fp32 exceed what fp16 can hold
+  refuses(span_of(doubles), span_of(narrow));
+  refuses(span_of(narrow), span_of(narrow));
+  refuses(span_of(floats), span_of(short_of_one));
+  EXPECT_NO_THROW(world.collectives().make_all_reduce(span_of(floats), span_of(narrow)));
+}
+
 TEST(Collectives, times_are_asked_for_afterwards) {
   TestWorld world;
   std::vector<float> values(1000, 1.0f);
