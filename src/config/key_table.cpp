@@ -187,8 +187,7 @@ std::vector<Key> make_table() {
        "0: keep all."},
       {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
        "What activation checkpointing recomputes. all_but_attention: attention's output and log-sum-exp are kept, "
-       "which "
-       "cost little memory beside the time of long sequences. Used with train.checkpoint_activations only."},
+       "which cost little memory beside the time of long sequences. Used with train.checkpoint_activations only."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
        "time limit cuts it short. 0: none."},
@@ -229,11 +228,10 @@ std::vector<Key> make_table() {
 
       {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
        "Which attention kernel runs. standard stores all T x T scores, the others never do: tiled computes them tile "
-       "by "
-       "tile in separate launches, flash1 and flash2 in one (FlashAttention-1: keys in the outer loop; -2: queries). "
-       "auto takes flash2 in the fastest version that this build has for the dtype and the head width: tensor cores; "
-       "on GPUs without them for these (fp32), forward with three steps (attention.flash2_steps). The backward pass of "
-       "tiled and flash1 is flash2's. The line 'attention' of --plan and of the log names what runs."},
+       "by tile in separate launches, flash1 and flash2 in one (FlashAttention-1: keys in the outer loop; -2: "
+       "queries). auto takes flash2 in the fastest version that this build has for the dtype and the head width: "
+       "tensor cores; on GPUs without them for these (fp32), forward with three steps (attention.flash2_steps). The "
+       "backward pass of tiled and flash1 is flash2's. The line 'attention' of --plan and of the log names what runs."},
       {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
        "Whether attention runs in kernels tuned for GPUs. true: flash2 on tensor cores, or where these have no kernel "
        "for the dtype and the head width (fp32), forward with three steps (attention.flash2_steps) and backward by the "
@@ -246,18 +244,15 @@ std::vector<Key> make_table() {
        "and fp16 (precision.compute); auto: the best for this GPU, dtype and head width."},
       {"attention.flash1_steps", at<&S::attention, &Attention::flash1_steps>(), between(0, 5), "steps",
        "How many of five steps flash1 takes from the plain kernel. 1: rows in the pads at multiples of 16 bytes; 2: "
-       "and "
-       "wide loads and stores; 3: and wide loads in q k^T; 4: and team reductions for the maximum and the sum of a "
-       "row; "
-       "5: and tensor cores for q k^T (bf16 or fp16 on NVIDIA GPUs)."},
+       "and wide loads and stores; 3: and wide loads in q k^T; 4: and team reductions for the maximum and the sum of a "
+       "row; 5: and tensor cores for q k^T (bf16 or fp16 on NVIDIA GPUs)."},
       {"attention.flash2_steps", at<&S::attention, &Attention::flash2_steps>(), between(-1, 3), "steps",
        "How many of the first three steps of attention.flash1_steps flash2 takes from its plain kernel. -1: neither "
        "plain nor steps but the usual portable kernel, whose products are blocked in registers, or what "
        "attention.tuned = true takes."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
        "Queries of a tile of the portable forward kernels tiled, flash1 and flash2: 16, 32, 64 or 128. A tile that "
-       "does "
-       "not fit the device's scratch is refused. 0: the kernel's own."},
+       "does not fit the device's scratch is refused. 0: the kernel's own."},
       {"attention.key_tile", at<&S::attention, &Attention::key_tile>(), between(0, 128), "keys",
        "Keys of a tile of those kernels: 16, 32, 64 or 128. 0: the kernel's own."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
@@ -274,9 +269,8 @@ std::vector<Key> make_table() {
        "all ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
        "How gradients are averaged over ranks. per_parameter: each parameter's after the backward pass; flat: all in "
-       "one "
-       "message after it; overlap: each parameter's as soon as it is ready; bucket: in buckets, each as soon as it is "
-       "full."},
+       "one message after it; overlap: each parameter's as soon as it is ready; bucket: in buckets, each as soon as it "
+       "is full."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
        "Size of a gradient bucket, in millions of bytes. Used with parallel.gradient_sync = bucket only."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
@@ -320,9 +314,8 @@ std::vector<Key> make_table() {
 
       {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
        "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on, of which no "
-       "rates "
-       "ship. a100 h100 h200: GPUs with 80, 80 and 141 GB, in a build for them with CUDA and NCCL, which this one need "
-       "not be."},
+       "rates ship. a100 h100 h200: GPUs with 80, 80 and 141 GB, in a build for them with CUDA and NCCL, which this "
+       "one need not be."},
       {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
        "Number of ranks on each host that --plan adds up memory for; runs ignore it. Ranks on several hosts sum over "
        "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
@@ -377,12 +370,10 @@ std::vector<Key> make_table() {
        "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
       {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",
        "Repeats of one timing of bench.attention, bench.kernels and bench.comm stop when they have lasted this long; "
-       "the row says "
-       "how many there were. 0: never."},
+       "the row says how many there were. 0: never."},
       {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
        "Memory limit of a row of bench.attention, bench.decode and bench.generate, or of a rank in one of bench.comm; "
-       "a "
-       "larger row is reported and not run. 0: the machine's memory."},
+       "a larger row is reported and not run. 0: the machine's memory."},
       {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
        "Sequence lengths T that bench.attention sweeps; in bench.decode the number of cached keys, in bench.generate "
        "that of the prompt's tokens."},
@@ -437,8 +428,8 @@ std::vector<Key> make_table() {
        "graph: one captured graph; deck: as train.graph and train.fused say."},
       {"bench.phase", at<&S::bench, &Bench::phase>(), words(kBenchPhases), "-",
        "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes "
-       "alone, "
-       "with memory for weights and the activations of inference, and nothing for gradients, optimizer or backward."},
+       "alone, with memory for weights and the activations of inference, and nothing for gradients, optimizer or "
+       "backward."},
       {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
        "which costs it some microseconds; the measured steps are not affected."},
@@ -456,8 +447,7 @@ std::vector<Key> make_table() {
        "Text that the generated text continues."},
       {"generate.prompts", at<&S::generate, &Generate::prompts>(), any(), "-",
        "Texts to continue together, as one batch, instead of generate.prompt; an empty one stands for a line break. "
-       "[]: "
-       "generate.prompt alone. For job.kind = generate only."},
+       "[]: generate.prompt alone. For job.kind = generate only."},
       {"generate.graph", at<&S::generate, &Generate::graph>(), any(), "-",
        "Whether the generate and bench.generate jobs capture the step of a token once and replay it as a CUDA graph. "
        "Needs a CUDA build."},
@@ -476,10 +466,8 @@ std::vector<Key> make_table() {
        "What the experiment is to answer. For its reader."},
       {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
        "The job.kind of every row whose own table sets no other. The rows: each [experiment.rows.NAME], whose keys are "
-       "those of any deck, times "
-       "every combination of the lists in its own `product` and in [experiment.product], such as model.size = "
-       "[\"small\", "
-       "\"medium\"]; what they do not set is the deck's."},
+       "those of any deck, times every combination of the lists in its own `product` and in [experiment.product], such "
+       "as model.size = [\"small\", \"medium\"]; what they do not set is the deck's."},
       {"experiment.record", at<&S::experiment, &Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
        "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values as "
