@@ -83,6 +83,9 @@ enum class TransferMethod { automatic, ring, copy_engine };
 /// Size of each GPU's receive buffer for transfers by copy engines (parallel/copy_engine.hpp) [bytes].
 inline constexpr std::int64_t kReceiveBytes = std::int64_t{96} << 20;
 
+/// The most ranks that copy engines serve.
+inline constexpr int kMostCopyRanks = 16;
+
 /// A group of ranks that exchange data: all ranks, or a group made by make_group().
 class Collectives {
  public:

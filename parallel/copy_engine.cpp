@@ -53,7 +53,8 @@ std::string address_of(void* data) {
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-constexpr int kMaxRanks = kernels::SumParts<Device, float>::kMaxParts;
+constexpr int kMaxRanks = kMostCopyRanks;
+static_assert(kMaxRanks <= kernels::SumParts<Device, float>::kMaxParts);
 
 /// Enqueues nothing if the bytes are already in place.
 void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {

@@ -55,13 +55,14 @@ struct Message {
 
 class NcclTransfer final : public Transfer {
  public:
-  NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message)
+  /// `means`: as Collectives::means_of() calls what carries it out.
+  NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message, const std::string& means)
       : comm_(comm),
         engines_(message.span.count > 0 && message.operation != Operation::broadcast ? engines : nullptr),
         operation_(message.operation),
         beside_(message.beside),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
-        name_(comm.log().recorder().name(label_of(operation_, engines_ ? "copy_engine" : "nccl"), message.span.label)),
+        name_(comm.log().recorder().name(label_of(operation_, means), message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(own_part(message)),
         moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow() ? place_in(wire_.message()) : part_),
@@ -303,7 +304,7 @@ class NcclCollectives final : public Collectives {
   }
 
   std::unique_ptr<Transfer> make(const Message& message) {
-    return std::make_unique<NcclTransfer>(comm_, engines_.get(), message);
+    return std::make_unique<NcclTransfer>(comm_, engines_.get(), message, means_of(message.operation));
   }
 
   const World& world_;

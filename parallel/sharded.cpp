@@ -52,10 +52,6 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
   stays_.resize(units);
   is_gathered_.resize(units);
   is_summing_replicas_.resize(units);
-  const auto label = [&](Operation operation) { return label_of(operation, all.means_of(operation)); };
-  gather_ = label(Operation::all_gather);
-  scatter_ = label(Operation::reduce_scatter);
-  sum_ = label(Operation::all_reduce);
   for (int unit = 0; unit < ownership_.units(); ++unit) {
     weight_labels_.push_back("params." + ownership_[unit].label);
     gradient_labels_.push_back("grad." + ownership_[unit].label);
@@ -76,6 +72,13 @@ void Sharded::connect() {
     shards_ = own_shards_.get();
     replicas_ = own_replicas_.get();
   }
+  const auto label = [](Operation operation, const Collectives& by) {
+    return label_of(operation, by.means_of(operation));
+  };
+  gather_ = label(Operation::all_gather, *shards_);
+  scatter_ = label(Operation::reduce_scatter, *shards_);
+  sum_ = label(Operation::all_reduce, replicas_ ? *replicas_ : all_);
+  total_ = label(Operation::all_reduce, all_);
   const int units = ownership_.units();
   if (options_.shards_weights) {
     step_ = make_schedule(options_.openings, options_.micro_steps);
@@ -95,7 +98,7 @@ void Sharded::connect() {
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
   if (const Span& total = options_.norm.total; total.count > 0) {
-    norm_sum_ = {all_.make_all_reduce(total, {}, Beside::nothing), &sum_, &total.label, total.bytes()};
+    norm_sum_ = {all_.make_all_reduce(total, {}, Beside::nothing), &total_, &total.label, total.bytes()};
   }
   // Sums of one micro-step of several, or of one group of several, are not those of the gradients.
   if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {

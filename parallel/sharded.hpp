@@ -139,7 +139,7 @@ class Sharded final : public Strategy {
   std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
   Collectives* shards_ = nullptr;                           // the ranks that divide the units
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
-  std::string gather_, scatter_, sum_;                      // operations
+  std::string gather_, scatter_, sum_, total_;              // operations: of units, over the replicas, of the norm
   std::vector<std::string> weight_labels_, gradient_labels_;
 
   kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start

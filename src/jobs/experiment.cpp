@@ -110,9 +110,6 @@ class ExperimentRun {
     if (context_.resume && *context_.resume != "auto") {
       fail_together(world_, Exit::usage, "an experiment goes on in its own job.directory: type --resume auto");
     }
-    if (world_.size() > 1 && world_.collectives().is_asynchronous()) {  // NCCL: MPI has one method
-      together(world_, [&] { train::require_same_method(context_.deck, world_.size()); });
-    }
     directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
     outcomes_.resize(rows_.size());
     on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(); });

@@ -11,6 +11,7 @@
 #include "config/keys.hpp"
 #include "jobs/together.hpp"
 #include "parallel/collective.hpp"
+#include "train/choices.hpp"
 
 namespace tessera::jobs {
 
@@ -81,6 +82,9 @@ Exit run_job(const Context& context) {
         world, Exit::environment,
         "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, which "
         "cannot be captured in a graph: set train.graph = false, and leave \"graph\" out of bench.variants");
+  }
+  if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
+    together(world, [&] { train::require_same_method(context.deck, world.size()); });
   }
   for (const Row& row : kTable) {
     if (row.kind == traits.kind) return row.run(context);

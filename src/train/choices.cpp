@@ -49,26 +49,48 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
   return options;
 }
 
+namespace {
+
+struct NamedRow {
+  std::string name;
+  config::Parallel parallel;
+};
+
+/// What a deck runs one after the other: the rows of an experiment that experiment.only lets run, the strategies of
+/// bench.strategies. At least one.
+std::vector<NamedRow> rows_of(const config::Deck& deck) {
+  std::vector<NamedRow> rows;
+  const auto add = [&](const std::string& name, const config::Settings& settings) {
+    if (settings.job.kind != config::JobKind::bench_strategies) return rows.push_back({name, settings.parallel});
+    for (const std::string& strategy : settings.bench.strategies) {
+      rows.push_back(
+          {name.empty() ? strategy : name + ", " + strategy, config::with_strategy(settings.parallel, strategy)});
+    }
+  };
+  for (const config::DeckRow& row : deck.rows) {
+    if (config::is_chosen(deck.settings.experiment, row.name)) add(row.name, row.settings);
+  }
+  if (rows.empty()) add("", deck.settings);
+  return rows;
+}
+
+}  // namespace
+
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks) {
-  const auto first = std::find_if(deck.rows.begin(), deck.rows.end(), [&](const config::DeckRow& row) {
-    return config::is_chosen(deck.settings.experiment, row.name);
-  });
-  return collectives_of(first == deck.rows.end() ? deck.settings.parallel : first->settings.parallel, ranks);
+  return collectives_of(rows_of(deck).front().parallel, ranks);
 }
 
 void require_same_method(const config::Deck& deck, int ranks) {
   if (deck.settings.parallel.all_reduce != config::AllReduceMethod::automatic) return;
   std::string with, without;  // names of rows
-  for (const config::DeckRow& row : deck.rows) {
-    if (!config::is_chosen(deck.settings.experiment, row.name)) continue;
-    (forms_groups(row.settings.parallel, ranks) ? with : without) = row.name;
-  }
+  for (const NamedRow& row : rows_of(deck)) (forms_groups(row.parallel, ranks) ? with : without) = row.name;
   if (with.empty() || without.empty()) return;
-  throw Failure(Exit::usage,
-                fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
-                            "would choose another method for each, but all rows share their communicators: set "
-                            "parallel.all_reduce = \"ring\", or run them one by one (experiment.only)",
-                            ranks, with, without));
+  throw Failure(
+      Exit::usage,
+      fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
+                  "would choose another method for each, but all rows share their communicators: set "
+                  "parallel.all_reduce = \"ring\", or run them one by one ({})",
+                  ranks, with, without, deck.rows.empty() ? "bench.strategies" : "experiment.only, bench.strategies"));
 }
 
 kernels::GemmMath math_of(config::Precision precision) {

@@ -24,7 +24,7 @@ struct Machine {
   std::string_view build = "this build";  // as messages name it
   kernels::Target target = kernels::kHere;
   bool has_nccl = parallel::kHasNccl;
-  bool reaches_peers = true;  // a GPU can access the memory of every other rank's: all are on one host
+  bool reaches_peers = true;  // copy engines can serve the ranks: all are on one host, and not too many
 };
 
 /// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes those tuned for
@@ -38,12 +38,13 @@ model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype 
                                         const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
 
-/// The same for a deck: an experiment's are those of its first row that experiment.only lets run.
+/// The same for a deck: an experiment's are those of its first row that experiment.only lets run, a sweep's over
+/// bench.strategies those of its first strategy.
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
 
-/// An experiment's rows share their communicators.
+/// The rows of an experiment, or of such a sweep, share their communicators.
 /// Throws  Failure(Exit::usage) if parallel.all_reduce is "auto", and ranks form groups (parallel.shard_ranks) in some of
-///         the rows that experiment.only lets run and not in others: each would have a method of its own.
+///         them that run and not in others: each would have a method of its own.
 void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);

@@ -282,8 +282,8 @@ UploadedBytes uploaded_bytes(const Plan& plan) {
   const std::vector<int> units = gathers_of(plan.table, plan.sharing, segments, plan.batch.micro_steps);
   for (const int unit : units) {
     const auto part = static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
-    const bool is_forward = bytes.forward < static_cast<double>(plan.layout[plan.state.params].bytes);
-    (is_forward ? bytes.forward : bytes.backward) += part;  // a step begins with each unit once
+    const bool is_first = bytes.first < static_cast<double>(plan.layout[plan.state.params].bytes);
+    (is_first ? bytes.first : bytes.later) += part;  // a step begins with each unit once
   }
   return bytes;
 }
@@ -390,7 +390,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
   }
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
     const UploadedBytes uploaded = uploaded_bytes(plan);
-    const auto weights = static_cast<std::int64_t>(uploaded.forward + uploaded.backward);
+    const auto weights = static_cast<std::int64_t>(uploaded.first + uploaded.later);
     text += fmt::format(
         "offload    {} of optimizer state{} on the host; each step streams it through the device and back, "
         "{}\n",

@@ -96,9 +96,9 @@ std::int64_t offloaded_bytes(const Plan& plan);
 /// Bytes of the slots through which it does.
 std::int64_t slots_bytes(const Plan& plan);
 
-/// Bytes of weights that a step copies from the host to the device, to be read there: forward and backward.
+/// Bytes of weights that a step copies from the host to the device, to be read there: in its first forward pass, and later.
 struct UploadedBytes {
-  double forward = 0, backward = 0;
+  double first = 0, later = 0;
 };
 UploadedBytes uploaded_bytes(const Plan& plan);
 

@@ -127,7 +127,8 @@ Machine machine_of(const config::PlanSettings& keys, int ranks) {
   } else if (keys.device == config::PlanDevice::cpu) {
     machine = {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
   }
-  machine.reaches_peers = keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node;
+  machine.reaches_peers =
+      ranks <= parallel::kMostCopyRanks && (keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node);
   return machine;
 }
 
@@ -162,10 +163,14 @@ std::string plan_text(const config::Settings& settings, int started) {
   const bool is_on_gpu = !machine.target.is_host;
   config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
   if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
-    throw Failure(Exit::usage, fmt::format("parallel.all_reduce = \"copy_engine\" needs all ranks on one host, and "
-                                           "plan.ranks_per_node = {} puts {} ranks on several: set parallel.all_reduce "
-                                           "= \"auto\"",
-                                           settings.plan.ranks_per_node, ranks));
+    const std::string why = ranks > parallel::kMostCopyRanks
+                                ? fmt::format("serves {} ranks at most, not {}", parallel::kMostCopyRanks, ranks)
+                                : fmt::format(
+                                      "needs all ranks on one host, and plan.ranks_per_node = {} puts {} ranks "
+                                      "on several",
+                                      settings.plan.ranks_per_node, ranks);
+    throw Failure(Exit::usage,
+                  fmt::format("parallel.all_reduce = \"copy_engine\" {}: set parallel.all_reduce = \"auto\"", why));
   }
   std::string text = fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
                                  is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",

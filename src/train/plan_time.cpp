@@ -201,20 +201,23 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
   const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
   const UploadedBytes uploaded = uploaded_bytes(plan);
   const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
-  double forward_s = update_s - early_s + uploaded.forward / bytes_per_s;
-  double backward_s = early_s + uploaded.backward / bytes_per_s;
-  time.streams_s = forward_s + backward_s;
+  // Of the passes, the first forward one and the last backward one have the update beside them; all have weights.
+  const auto micro_steps = static_cast<double>(plan.batch.micro_steps), between = 2 * micro_steps - 2;
+  const double weights_s = uploaded.later / bytes_per_s / (between + 1);  // of each pass but the first
+  double first_s = update_s - early_s + uploaded.first / bytes_per_s;
+  const double last_s = early_s + weights_s;
+  time.streams_s = first_s + between * weights_s + last_s;
   const Spread spread = spread_of(plan, settings.plan);
   if (!missing_rates(plan, rates, spread).empty()) return time;
   const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
-  if (!settings.train.graph && !plan.state.is_staged(plan.state.params)) {
-    const double free_s = std::max(0.0, computed.backward_s - backward_s);
-    const double moved_s = std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, forward_s});
-    forward_s -= moved_s;
-    backward_s += moved_s;
+  const double forward_s = computed.forward_s / micro_steps, backward_s = computed.backward_s / micro_steps;
+  if (!settings.train.graph && !plan.state.is_staged(plan.state.params)) {  // under the first backward pass
+    const double free_s = std::max(0.0, backward_s - (between > 0 ? weights_s : last_s));
+    first_s -= std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, first_s});
   }
-  time.step_s =
-      std::max(computed.forward_s, forward_s) + std::max(computed.backward_s, backward_s) + computed.exposed_s;
+  time.step_s = std::max(forward_s, first_s) +
+                std::max((micro_steps - 1) * (forward_s + backward_s), between * weights_s) +
+                std::max(backward_s, last_s) + computed.exposed_s;
   return time;
 }
 

@@ -53,6 +53,14 @@ TEST_P(Nccl, sums_of_exact_numbers_are_exact) {
   expect_exact_sums<float16>(*this, 0.5);
 }
 
+TEST_P(Nccl, tells_what_carries_out_each_operation) {
+  for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather}) {
+    EXPECT_EQ(nccl().means_of(operation), is_ring() ? "nccl" : "copy_engine");
+  }
+  EXPECT_EQ(nccl().means_of(Operation::broadcast), "nccl");
+  EXPECT_EQ(nccl().make_group(0)->means_of(Operation::all_reduce), "nccl") << "copy engines serve all ranks together";
+}
+
 TEST_P(Nccl, has_the_same_bits_on_every_rank_and_in_every_repeat) {
   for (const std::size_t n : kSizes) {
     const std::vector<double> random = test::uniform(n, 100 + world.rank());

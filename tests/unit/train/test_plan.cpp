@@ -460,6 +460,18 @@ TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_co
   EXPECT_NO_THROW(require_same_method(deck, 4));
   EXPECT_TRUE(collectives_of(deck, 4).forms_groups) << "those of the row that runs, not of the deck";
   deck.settings.experiment.only = {};
+
+  config::Deck sweep;
+  sweep.settings.job.kind = config::JobKind::bench_strategies;
+  sweep.settings.parallel.shard_ranks = 2;
+  sweep.settings.bench.strategies = {"optimizer", "parameters"};
+  EXPECT_NO_THROW(require_same_method(sweep, 4));
+  EXPECT_TRUE(collectives_of(sweep, 4).forms_groups) << "those of its strategies";
+  sweep.settings.bench.strategies = {"bucket", "optimizer"};
+  EXPECT_THROW(require_same_method(sweep, 4), Failure);
+  EXPECT_NO_THROW(require_same_method(sweep, 2));
+  deck.rows = {config::DeckRow{"sweep", {}, sweep.settings, ""}};
+  EXPECT_THROW(require_same_method(deck, 4), Failure);
   deck.settings.parallel.all_reduce = config::AllReduceMethod::ring;
   EXPECT_NO_THROW(require_same_method(deck, 4));
 }
@@ -536,6 +548,16 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
   const auto [spread_code, spread_words] = refusal_of(deck);
   EXPECT_EQ(spread_code, Exit::usage);
   EXPECT_THAT(spread_words, HasSubstr("plan.ranks_per_node = 4 puts 8 ranks on several"));
+
+  deck.plan.ranks_per_node = 0;
+  deck.parallel.ranks = 17;
+  deck.train.batch_size = 17;
+  const auto [many_code, many_words] = refusal_of(deck);
+  EXPECT_EQ(many_code, Exit::usage);
+  EXPECT_THAT(many_words, HasSubstr("serves 16 ranks at most, not 17"));
+  deck.parallel.all_reduce = config::AllReduceMethod::automatic;
+  EXPECT_FALSE(machine_of(deck.plan, 17).reaches_peers) << "the ring serves them";
+  EXPECT_TRUE(machine_of(deck.plan, 16).reaches_peers);
 }
 
 TEST(PlanText, sums_the_memory_of_the_ranks_of_a_host) {

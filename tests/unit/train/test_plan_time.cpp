@@ -163,13 +163,27 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     const std::int64_t weights = 4 * streamed.sharing.ownership.owned_count();
     EXPECT_EQ(offloaded_bytes(streamed), 3 * weights);
     const UploadedBytes uploaded = uploaded_bytes(streamed);
-    EXPECT_EQ(uploaded.forward, static_cast<double>(weights));
-    EXPECT_GT(uploaded.backward, 0);
-    EXPECT_LE(uploaded.backward, uploaded.forward);
+    EXPECT_EQ(uploaded.first, static_cast<double>(weights));
+    EXPECT_GT(uploaded.later, 0);
+    EXPECT_LE(uploaded.later, uploaded.first);
     time = predict_offloaded(streamed, s, kCpus);
     EXPECT_DOUBLE_EQ(time.streams_s,
-                     (3.0 * static_cast<double>(weights) + uploaded.forward + uploaded.backward) / bytes_per_s);
+                     (3.0 * static_cast<double>(weights) + uploaded.first + uploaded.later) / bytes_per_s);
     EXPECT_GE(time.step_s, time.streams_s);
+  }
+  {  // of several micro-steps only the first forward pass runs beside the update, or the last backward one, too
+    config::Settings s = settings();
+    s.parallel.offload = config::Offload::optimizer;
+    s.train.graph = true;
+    s.train.micro_batch_size = s.train.batch_size / 4;
+    const StepTime computed = time_of(s, 1);
+    const double update_s = 2 * computed.step_s();  // longer than every pass
+    s.plan.host_link_gbyte_per_s = 1e-9 * static_cast<double>(offloaded_bytes(plan_of(s, 1))) / update_s;
+    const double others_s = 3.0 / 4 * computed.forward_s, backward_s = computed.backward_s;
+    EXPECT_NEAR(predict_offloaded(plan_of(s, 1), s, kCpus).step_s, update_s + others_s + backward_s, 1e-12 * update_s);
+    s.optimizer.clip_norm = 0;
+    EXPECT_NEAR(predict_offloaded(plan_of(s, 1), s, kCpus).step_s,
+                update_s / 2 + others_s + 3.0 / 4 * backward_s + update_s / 2, 1e-12 * update_s);
   }
   config::Settings unknown = settings();
   unknown.parallel.offload = config::Offload::optimizer;
