@@ -11,7 +11,7 @@
 /// inputs, staging for MPI, and what parallel.offload keeps there.
 /// `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the other, and
 /// its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in
-/// its outcome, and the job continues. A single rank is rejected: it shares nothing.
+/// its outcome, and the job continues; if they can run none, it ends with the reason and writes no file. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
@@ -32,6 +32,8 @@
 #include "jobs/step_rows.hpp"
 #include "jobs/step_timing.hpp"
 #include "jobs/together.hpp"
+#include "train/choices.hpp"
+#include "train/plan.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -176,12 +178,41 @@ std::string outcome_of(const Failure& failure) {
   return text.substr(0, text.find('\n'));
 }
 
+/// Each size and strategy of the deck as a deck of its own.
+template <class Visit>
+void for_each_row(const config::Settings& deck, const Visit& visit) {
+  for (const std::string& size : deck.bench.sizes) {
+    for (const std::string& strategy : deck.bench.strategies) {
+      config::Settings settings = config::with_bench_size(deck, size);
+      settings.parallel = config::with_strategy(settings.parallel, strategy);
+      visit(settings, strategy);
+    }
+  }
+}
+
+/// Throws the reason, before anything is measured, if these ranks can run no row at all.
+void require_a_row(const config::Settings& deck, parallel::World& world) {
+  std::optional<Failure> first;
+  bool has_one = false;
+  for_each_row(deck, [&](const config::Settings& settings, const std::string&) {
+    try {
+      train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size(),
+                           train::machine_of(world));
+      has_one = true;
+    } catch (const Failure& failure) {
+      if (!first) first.emplace(failure);
+    }
+  });
+  if (!has_one && first) throw Failure(*first);
+}
+
 }  // namespace
 
 Exit bench_strategies(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.strategies compares how ranks share a step");
+  together(world, [&] { require_a_row(context.settings(), world); });
   std::string path;
   on_root(world, [&] { path = result_path(context, "bench.h5"); });
   StepRows rows(context);
@@ -193,32 +224,28 @@ Exit bench_strategies(const Context& context) {
   Timeline timeline;
   std::optional<Failure> refusal;  // the first, of a strategy that these ranks cannot run
   bool has_result = false;         // a time, or that it takes too much memory
-  for (const std::string& size : bench.sizes) {
-    for (const std::string& strategy : bench.strategies) {
-      config::Settings settings = config::with_bench_size(context.settings(), size);
-      settings.parallel = config::with_strategy(settings.parallel, strategy);
-      Row row;
-      row.size = settings.model.size;
-      row.strategy = strategy;
-      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
-                                    [&](Exit code) { return !is_alone && is_outcome(code); });
-      if (failure) {
-        row.outcome = outcome_of(*failure);
-        row.steps.reset();
-      }
-      const bool is_refused = failure && failure->code() != Exit::out_of_memory;
-      if (is_refused && !refusal) refusal.emplace(*failure);
-      has_result = has_result || !is_refused;
-      add_and_print(table, cells_of(row, settings, world.size()), context);
+  for_each_row(context.settings(), [&](const config::Settings& settings, const std::string& strategy) {
+    Row row;
+    row.size = settings.model.size;
+    row.strategy = strategy;
+    const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
+                                  [&](Exit code) { return !is_alone && is_outcome(code); });
+    if (failure) {
+      row.outcome = outcome_of(*failure);
+      row.steps.reset();
     }
-  }
+    const bool is_refused = failure && failure->code() != Exit::out_of_memory;
+    if (is_refused && !refusal) refusal.emplace(*failure);
+    has_result = has_result || !is_refused;
+    add_and_print(table, cells_of(row, settings, world.size()), context);
+  });
+  if (!has_result && refusal) fail_together(world, refusal->code(), refusal->what());  // an earlier result stays
   on_root(world, [&] {
     write_result(path, [&](io::h5::File& file) {
       table.write(file, context);
       write(timeline, file);
     });
   });
-  if (!has_result && refusal) throw Failure(*refusal);
   return Exit::finished;
 }
 

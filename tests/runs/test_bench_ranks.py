@@ -136,9 +136,15 @@ class Strategies(BenchTest):
         self.run_deck(self.deck(STEPS), f"job.output={self.folder / 'alone.h5'}", 'bench.strategies=["optimizer"]',
                       "parallel.shard_ranks=3", ranks=2, code=USAGE, says="parallel.shard_ranks")
 
-    def test_ranks_that_can_run_no_strategy_end_with_the_reason(self):
-        self.run_deck(self.deck(STEPS), f"job.output={self.folder / 'none.h5'}", 'bench.strategies=["flat", "parameters"]',
-                      "train.batch_size=3", ranks=2, code=USAGE, says="train.batch_size=3 is not a multiple of 2 ranks")
+    def test_ranks_that_can_run_no_strategy_end_with_the_reason_and_keep_an_earlier_result(self):
+        earlier = self.folder / "earlier.h5"
+        earlier.write_bytes(b"a result")
+        result = self.run_deck(self.deck(STEPS), f"job.output={earlier}", "job.overwrite=true", "train.batch_size=3",
+                               'bench.strategies=["flat", "parameters"]', ranks=2, code=USAGE,
+                               says="train.batch_size=3 is not a multiple of 2 ranks")
+        self.assertEqual(earlier.read_bytes(), b"a result")
+        self.assertEqual(result.err.count("is not a multiple of"), 1, "said once, not by each rank")
+        self.assertNotIn("flat", result.out, "no row is begun")
 
     def test_a_model_that_does_not_fit_is_a_row_for_each_strategy(self):
         huge = ("model.d_model=65536", "model.num_heads=1024", "model.d_ff=262144", "model.num_layers=1000")
