@@ -254,6 +254,11 @@ class Scaling(RunTest):
         self.scale(DECK, "--ranks", "one", code=USAGE, says="whole numbers")
         self.scale(DECK, "--strong", "--weak", code=USAGE)
         self.scale(DECK, "parallel.ranks=2", code=USAGE, says="leave it out")
+        output = self.folder / "refused"
+        self.scale(TINY, "--output", output, "train.steps=5", code=USAGE, says="larger train.steps than 5")
+        self.scale(SOURCE / "input/bench/step.toml", "--output", output, 'bench.variants=["plain", "fused"]', code=USAGE,
+                   says="2 forms of a step")
+        self.assertFalse(output.exists(), "it would be refused the next time")
         self.scale(SOURCE / "input/bench/attention.toml", code=USAGE, says="bench.attention")
         self.scale(self.folder / "absent.toml", code=USAGE, says="absent.toml")
         absent = 8 * self.room
