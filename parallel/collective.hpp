@@ -93,6 +93,8 @@ class Collectives {
   virtual std::string name() const = 0;  // "mpi"
   /// What carries an operation out: "mpi", "nccl" (its ring) or "copy_engine".
   virtual std::string means_of(Operation) const { return name(); }
+  /// Both: "all_reduce[copy_engine]".
+  std::string label(Operation operation) const { return label_of(operation, means_of(operation)); }
   virtual std::string description() const = 0;  // with version and settings, for logs
 
   /// Whether join() leaves the host free. Such collectives also complete in the order in which they were started, and

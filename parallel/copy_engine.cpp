@@ -53,8 +53,7 @@ std::string address_of(void* data) {
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-constexpr int kMaxRanks = kMostCopyRanks;
-static_assert(kMaxRanks <= kernels::SumParts<Device, float>::kMaxParts);
+static_assert(kMostCopyRanks <= kernels::SumParts<Device, float>::kMaxParts);
 
 /// Enqueues nothing if the bytes are already in place.
 void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
@@ -107,8 +106,8 @@ PeerArray::~PeerArray() {
 CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()), ranks_(world.size()) {
   if (world.any(world.local_size() != ranks_)) {
     fault_ = "the ranks are on several hosts";
-  } else if (ranks_ > kMaxRanks) {
-    fault_ = "there are more than " + std::to_string(kMaxRanks) + " ranks";
+  } else if (ranks_ > kMostCopyRanks) {
+    fault_ = "there are more than " + std::to_string(kMostCopyRanks) + " ranks";
   }
   if (!fault_.empty() || ranks_ == 1) return;
   memory_ = static_cast<char*>(
@@ -233,8 +232,8 @@ void CopyEngineTransfer::sum(const Device& exec) const {
 void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
   const CopyEngines& e = engines_;
   const Range own = e.own_part(operation_, span_);
-  std::array<const void*, kMaxRanks> parts{};
-  std::array<void*, kMaxRanks> copies{};
+  std::array<const void*, kMostCopyRanks> parts{};
+  std::array<void*, kMostCopyRanks> copies{};
   std::size_t copied = 0;
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + own.first;
   for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + own.first; });
@@ -275,7 +274,7 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
 void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;
-  std::array<const void*, kMaxRanks> parts{};
+  std::array<const void*, kMostCopyRanks> parts{};
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
   char* const to = part_ == nullptr ? own : part_ + done;
   sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype},

@@ -55,14 +55,14 @@ struct Message {
 
 class NcclTransfer final : public Transfer {
  public:
-  /// `means`: as Collectives::means_of() calls what carries it out.
-  NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message, const std::string& means)
+  /// `engines`: null if it goes by NCCL's ring; `label`: that of the collectives.
+  NcclTransfer(Communicator& comm, CopyEngines* engines, const Message& message, const std::string& label)
       : comm_(comm),
-        engines_(message.span.count > 0 && message.operation != Operation::broadcast ? engines : nullptr),
+        engines_(message.span.count > 0 ? engines : nullptr),
         operation_(message.operation),
         beside_(message.beside),
         what_("nccl " + std::string(name_of(operation_)) + " of " + message.span.label),
-        name_(comm.log().recorder().name(label_of(operation_, means), message.span.label)),
+        name_(comm.log().recorder().name(label, message.span.label)),
         wire_(("nccl " + std::string(name_of(operation_))).c_str(), message.span, message.wire),
         part_(own_part(message)),
         moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow() ? place_in(wire_.message()) : part_),
@@ -237,9 +237,7 @@ class NcclCollectives final : public Collectives {
   }
 
   std::string name() const override { return "nccl"; }
-  std::string means_of(Operation operation) const override {
-    return engines_ && operation != Operation::broadcast ? "copy_engine" : "nccl";
-  }
+  std::string means_of(Operation operation) const override { return engines_for(operation) ? "copy_engine" : "nccl"; }
 
   std::string description() const override {
     int version = 0;
@@ -303,8 +301,14 @@ class NcclCollectives final : public Collectives {
                            "; set parallel.all_reduce = \"ring\"");
   }
 
+  /// Null: NCCL's ring.
+  CopyEngines* engines_for(Operation operation) const {
+    return operation == Operation::broadcast ? nullptr : engines_.get();
+  }
+
   std::unique_ptr<Transfer> make(const Message& message) {
-    return std::make_unique<NcclTransfer>(comm_, engines_.get(), message, means_of(message.operation));
+    const Operation operation = message.operation;
+    return std::make_unique<NcclTransfer>(comm_, engines_for(operation), message, label(operation));
   }
 
   const World& world_;

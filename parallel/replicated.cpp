@@ -19,7 +19,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     : collectives_(collectives),
       exec_(exec),
       start_(order.start),
-      operation_(label_of(Operation::all_reduce, collectives.means_of(Operation::all_reduce))) {
+      operation_(collectives.label(Operation::all_reduce)) {
   join_neighbours(gradients, order);
   std::int64_t total = 0;
   for (const Span& gradient : gradients) total += gradient.count;

@@ -72,13 +72,10 @@ void Sharded::connect() {
     shards_ = own_shards_.get();
     replicas_ = own_replicas_.get();
   }
-  const auto label = [](Operation operation, const Collectives& by) {
-    return label_of(operation, by.means_of(operation));
-  };
-  gather_ = label(Operation::all_gather, *shards_);
-  scatter_ = label(Operation::reduce_scatter, *shards_);
-  sum_ = label(Operation::all_reduce, replicas_ ? *replicas_ : all_);
-  total_ = label(Operation::all_reduce, all_);
+  gather_ = shards_->label(Operation::all_gather);
+  scatter_ = shards_->label(Operation::reduce_scatter);
+  sum_ = (replicas_ ? *replicas_ : all_).label(Operation::all_reduce);
+  total_ = all_.label(Operation::all_reduce);
   const int units = ownership_.units();
   if (options_.shards_weights) {
     step_ = make_schedule(options_.openings, options_.micro_steps);

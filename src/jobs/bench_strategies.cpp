@@ -11,7 +11,8 @@
 /// inputs, staging for MPI, and what parallel.offload keeps there.
 /// `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the other, and
 /// its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in
-/// its outcome, and the job continues; if they can run none, it ends with the reason and writes no file. A single rank is rejected: it shares nothing.
+/// its outcome, and the job continues; if they can run none, it ends with the reason and writes no file. A single rank
+/// is rejected: it shares nothing.
 
 #include <fmt/format.h>
 

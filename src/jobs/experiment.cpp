@@ -52,7 +52,6 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 #include "parallel/collective.hpp"
-#include "train/choices.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::jobs {

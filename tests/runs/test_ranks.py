@@ -14,6 +14,7 @@ from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunT
                      tensors, wait_for_end)
 
 STEADY = (*STEADY, "checkpoint.keep=10")
+MEANS = r"\[(mpi|nccl|copy_engine)\]"  # what carries a transfer out
 
 
 class Ranks(RunTest):
@@ -112,7 +113,7 @@ class LostRank(RunTest):
         result = job.wait(60)
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
-        self.assertRegex(result.err, r"(sum|max|all_reduce)\[(mpi|nccl|copy_engine)\] of [\w. ]+ started")
+        self.assertRegex(result.err, rf"(sum|max|all_reduce){MEANS} of [\w. ]+ started")
         self.assertIn("--resume auto", result.err)
         self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
@@ -132,7 +133,7 @@ class LostRank(RunTest):
 
 SHARDS = ("none", "optimizer", "gradients", "parameters")
 RANK_2 = r"rank 2 (is behind: it has started \d+ transfers|has given no sign of life)"
-TRANSFER = r"waiting for it: \w+\[(mpi|nccl|copy_engine)\] of [\w. ]+ \([\d.]+ \w+\), for [\d.]+ s"
+TRANSFER = rf"waiting for it: \w+{MEANS} of [\w. ]+ \([\d.]+ \w+\), for [\d.]+ s"
 
 
 class FlightRecorder(RunTest):
@@ -167,7 +168,7 @@ class FlightRecorder(RunTest):
                 self.assertEqual(result.code, HANG, str(result))
                 self.assertRegex(result.err, r"tessera: rank [01]: no progress for ")
                 self.assertRegex(result.err, rf"tessera: rank [01]: {RANK_2}.*; {TRANSFER}")
-                self.assertRegex(result.err, r"tessera: rank [01]:   #\d+  \w+\[(mpi|nccl|copy_engine)\] of ")
+                self.assertRegex(result.err, rf"tessera: rank [01]:   #\d+  \w+{MEANS} of ")
                 self.assertIn("--resume auto", result.err)
                 self.assertTrue(wait_for_end(ranks.values()), "a rank lives on")
 

@@ -17,6 +17,7 @@ class LateGathers final : public parallel::Collectives {
   explicit LateGathers(std::unique_ptr<parallel::Collectives> all) : owned_(std::move(all)), all_(*owned_) {}
 
   std::string name() const override { return all_.name(); }
+  std::string means_of(parallel::Operation operation) const override { return all_.means_of(operation); }
   std::string description() const override { return all_.description(); }
   bool is_asynchronous() const override { return all_.is_asynchronous(); }
   bool can_yield() const override { return all_.can_yield(); }
