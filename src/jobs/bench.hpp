@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,12 +81,31 @@ class BenchTable {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Adds a row and prints it (rank 0); before the first row, build, device and header. On one rank, a signal that an
-/// experiment remembers stops the job here: Failure(Exit::stopped).
-void add_and_print(BenchTable& table, std::vector<BenchTable::Cell> row, const Context& context);
+/// The table of a bench job on its way to job.output, or bench.h5 in the job's directory: PATH.part has the rows so far,
+/// whatever ends the job. For rank 0.
+class BenchResult {
+ public:
+  /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
+  explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
 
-/// Writes the table to `path` and prints its path. For rank 0.
-void write_and_report(const BenchTable& table, const std::string& path, const Context& context);
+  /// Adds a row, prints it (build, device and header before the first) and writes PATH.part anew. A signal that an
+  /// experiment remembers stops the job here: Failure(Exit::stopped).
+  void add(std::vector<BenchTable::Cell> row);
+
+  /// Writes PATH, removes PATH.part and prints PATH.
+  void publish() const;
+
+ private:
+  void fill(io::h5::File& file) const;
+
+  const Context& context_;
+  std::function<void(io::h5::File&)> more_;
+  std::string path_;
+  BenchTable table_;
+};
+
+/// result->add(row) on rank 0 of a job that runs on all ranks. Collective.
+void add_on_root(parallel::World& world, std::optional<BenchResult>& result, std::vector<BenchTable::Cell> row);
 
 /// Refuses (exit 2) one rank alone; `why` says what the job does with several. Collective.
 void require_several_ranks(parallel::World& world, const std::string& why);

@@ -62,25 +62,22 @@ void add_narrow(const config::Bench& bench, std::int64_t terms, const Add& add) 
 Exit bench_accumulation(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   on_root(context.world, [&] {
-    const std::string path = result_path(context, "bench.h5");
-    BenchTable table;
+    BenchResult result(context);
     for (const std::int64_t terms : bench.terms) {
       const double exact = static_cast<double>(terms) * bench.addend;
       const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
         using T = BenchTable;
-        add_and_print(
-            table,
-            {T::text("accumulator", accumulator), T::text("addend", addend, "float(fp16)"),
-             T::number("terms", "1", static_cast<double>(terms)), T::number("value", "1", value),
-             T::number("sum", "1", sum), T::number("exact", "1", exact), T::number("error", "1", sum / exact - 1)},
-            context);
+        result.add({T::text("accumulator", accumulator), T::text("addend", addend, "float(fp16)"),
+                    T::number("terms", "1", static_cast<double>(terms)), T::number("value", "1", value),
+                    T::number("sum", "1", sum), T::number("exact", "1", exact),
+                    T::number("error", "1", sum / exact - 1)});
       };
       const auto addend = static_cast<float>(bench.addend);
       add("fp32", "fp32", addend, accumulate<float>(addend, terms));
       add_narrow<float16>(bench, terms, add);
       add_narrow<bfloat16>(bench, terms, add);
     }
-    write_and_report(table, path, context);
+    result.publish();
   });
   return Exit::finished;
 }

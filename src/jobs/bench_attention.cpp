@@ -322,8 +322,7 @@ Exit bench_attention(const Context& context) {
       bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)))
                                  : available;
   on_root(context.world, [&] {
-    const std::string path = result_path(context, "bench.h5");
-    BenchTable table;
+    BenchResult result(context);
     for (const std::string& dtype : bench.dtypes) {
       for (const bool causal : bench.causal) {
         for (const std::int64_t T : bench.lengths) {
@@ -331,14 +330,14 @@ Exit bench_attention(const Context& context) {
             std::optional<Measured> standard;
             for (const Case& c : cases_of(context.settings(), dtype_named(dtype), causal, T, D)) {
               const Measured m = measure_case(c, bench, limit_bytes);
-              add_and_print(table, row_of(c, m, standard ? &*standard : nullptr), context);
+              result.add(row_of(c, m, standard ? &*standard : nullptr));
               if (c.choice.kind == AttentionKind::standard) standard = m;
             }
           }
         }
       }
     }
-    write_and_report(table, path, context);
+    result.publish();
   });
   return Exit::finished;
 }

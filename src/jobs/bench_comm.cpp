@@ -238,10 +238,9 @@ Exit bench_comm(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.comm times what ranks send each other");
-  std::string path;
-  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  std::optional<BenchResult> result;
+  on_root(world, [&] { result.emplace(context); });
   if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
-  BenchTable table;
   for (const std::string& word : bench.operations) {
     const Operation operation = operation_named(word);
     for (const std::string& name : bench.dtypes) {
@@ -250,11 +249,11 @@ Exit bench_comm(const Context& context) {
         const std::int64_t elements = message_elements(operation, world.size(), mbyte * 1'000'000, bytes_of(dtype));
         const Case c{operation, dtype, elements};
         const Measured m = measure_case(c, bench, world);
-        add_and_print(table, row_of(c, m, world, world.collectives().means_of(operation)), context);
+        add_on_root(world, result, row_of(c, m, world, world.collectives().means_of(operation)));
       }
     }
   }
-  on_root(world, [&] { write_and_report(table, path, context); });
+  on_root(world, [&] { result->publish(); });
   return Exit::finished;
 }
 

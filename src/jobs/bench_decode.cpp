@@ -126,9 +126,8 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 Exit bench_decode(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   on_root(context.world, [&] {
-    const std::string path = result_path(context, "bench.h5");
     const std::int64_t limit_bytes = row_limit_bytes(bench);
-    BenchTable table;
+    BenchResult result(context);
     for (const std::string& dtype : bench.dtypes) {
       for (const std::int64_t T : bench.lengths) {
         for (const std::int64_t D : bench.head_widths) {
@@ -136,11 +135,11 @@ Exit bench_decode(const Context& context) {
                        static_cast<int>(T), static_cast<int>(D)};
           std::vector<Row> rows;
           with_scalar(c.dtype, [&]<class Scalar>() { rows = measure<Scalar>(c, bench, limit_bytes); });
-          for (const Row& row : rows) add_and_print(table, cells_of(c, row), context);
+          for (const Row& row : rows) result.add(cells_of(c, row));
         }
       }
     }
-    write_and_report(table, path, context);
+    result.publish();
   });
   return Exit::finished;
 }

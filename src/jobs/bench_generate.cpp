@@ -155,17 +155,14 @@ Exit bench_generate(const Context& context) {
   const config::Settings& settings = context.settings();
   const config::Bench& bench = settings.bench;
   on_root(context.world, [&] {
-    const std::string path = result_path(context, "bench.h5");
     const double copy = copy_gbyte_per_s(bench);
-    BenchTable table;
+    BenchResult result(context);
     for (const std::string& size : bench.sizes) {
       for (const std::int64_t prompt : bench.lengths) {
-        add_and_print(table,
-                      cells_of(measure_row(config::with_bench_prompt(settings, size, prompt), prompt), settings, copy),
-                      context);
+        result.add(cells_of(measure_row(config::with_bench_prompt(settings, size, prompt), prompt), settings, copy));
       }
     }
-    write_and_report(table, path, context);
+    result.publish();
   });
   return Exit::finished;
 }

@@ -149,7 +149,7 @@ class Numbers {
 std::int64_t head_width(std::int64_t C) { return std::gcd(C, std::int64_t{128}); }
 
 template <class Scalar>
-void measure_all(const Context& context, BenchTable& table) {
+void measure_all(const Context& context, BenchResult& result) {
   using Real = Accum<Scalar>;
   const config::Bench& bench = context.settings().bench;
   const std::int64_t N = bench.rows, C = bench.width;
@@ -166,15 +166,12 @@ void measure_all(const Context& context, BenchTable& table) {
     const double rate = 1e-9 * bytes / t.median_s;
     if (copy_rate == 0) copy_rate = rate;
     using T = BenchTable;
-    add_and_print(
-        table,
-        {T::text("kernel", kernel, "weighted_sum_unfused_backward"), T::text("dtype", std::string(kScalarName<Scalar>)),
-         T::number("rows", "1", static_cast<double>(N)), T::number("width", "1", static_cast<double>(C)),
-         T::number("median_ms", "ms", 1e3 * t.median_s), T::detail("mean_ms", "ms", 1e3 * t.mean_s),
-         T::number("std_ms", "ms", 1e3 * t.std_s), T::detail("first_ms", "ms", 1e3 * t.first_s),
-         T::detail("repeats", "1", static_cast<double>(t.repeats)), T::number("gbyte_per_s", "GB/s", rate),
-         T::number("of_copy", "1", rate / copy_rate)},
-        context);
+    result.add({T::text("kernel", kernel, "weighted_sum_unfused_backward"),
+                T::text("dtype", std::string(kScalarName<Scalar>)), T::number("rows", "1", static_cast<double>(N)),
+                T::number("width", "1", static_cast<double>(C)), T::number("median_ms", "ms", 1e3 * t.median_s),
+                T::detail("mean_ms", "ms", 1e3 * t.mean_s), T::number("std_ms", "ms", 1e3 * t.std_s),
+                T::detail("first_ms", "ms", 1e3 * t.first_s), T::detail("repeats", "1", static_cast<double>(t.repeats)),
+                T::number("gbyte_per_s", "GB/s", rate), T::number("of_copy", "1", rate / copy_rate)});
   };
   const double tensor = static_cast<double>(sizeof(Scalar)) * static_cast<double>(N * C);  // [bytes]
   const Numbers<Scalar> a(exec, N * C), b(exec, N * C), c(exec, N * C), d(exec, N * C), gain(exec, C, 1.0f);
@@ -367,12 +364,11 @@ void measure_all(const Context& context, BenchTable& table) {
 
 Exit bench_kernels(const Context& context) {
   on_root(context.world, [&] {
-    const std::string path = result_path(context, "bench.h5");
-    BenchTable table;
+    BenchResult result(context);
     for (const std::string& dtype : context.settings().bench.dtypes) {
-      with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, table); });
+      with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, result); });
     }
-    write_and_report(table, path, context);
+    result.publish();
   });
   return Exit::finished;
 }

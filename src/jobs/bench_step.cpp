@@ -159,13 +159,12 @@ std::string variant_of(const config::Train& train) { return train.graph ? "graph
 Exit bench_step(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   parallel::World& world = context.world;
-  std::string path;
-  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  std::optional<BenchResult> result;
+  on_root(world, [&] { result.emplace(context); });
   StepRows rows(context);
   const Mfu mfu(context.settings(), world);
   const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
 
-  BenchTable table;
   for (const std::string& size : bench.sizes) {
     for (const std::string& variant : bench.variants) {
       const config::Settings settings = settings_of(context.settings(), size, variant);
@@ -175,11 +174,11 @@ Exit bench_step(const Context& context) {
       const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
                                     [&](Exit code) { return !is_alone && code == Exit::out_of_memory; });
       if (failure) row.outcome = "out of memory";
-      add_and_print(table, cells_of(row, settings, world.size(), mfu), context);
+      add_on_root(world, result, cells_of(row, settings, world.size(), mfu));
     }
   }
   if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
-  on_root(world, [&] { write_and_report(table, path, context); });
+  on_root(world, [&] { result->publish(); });
   return Exit::finished;
 }
 

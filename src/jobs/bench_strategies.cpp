@@ -11,8 +11,8 @@
 /// inputs, staging for MPI, and what parallel.offload keeps there.
 /// `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the other, and
 /// its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in
-/// its outcome, and the job continues; if they can run none, it ends with the reason and writes no file. A single rank
-/// is rejected: it shares nothing.
+/// its outcome, and the job continues; if they can run none, it ends with the reason, and an earlier result stays. A
+/// single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
@@ -214,15 +214,14 @@ Exit bench_strategies(const Context& context) {
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.strategies compares how ranks share a step");
   together(world, [&] { require_a_row(context.settings(), world); });
-  std::string path;
-  on_root(world, [&] { path = result_path(context, "bench.h5"); });
+  Timeline timeline;
+  std::optional<BenchResult> result;
+  on_root(world, [&] { result.emplace(context, [&](io::h5::File& file) { write(timeline, file); }); });
   StepRows rows(context);
   const std::string note = note_on_groups(world, context.settings().parallel);
   if (world.rank() == 0 && !note.empty()) io::answer(note);
   const bool is_alone = bench.sizes.size() * bench.strategies.size() == 1;
 
-  BenchTable table;
-  Timeline timeline;
   std::optional<Failure> refusal;  // the first, of a strategy that these ranks cannot run
   bool has_result = false;         // a time, or that it takes too much memory
   for_each_row(context.settings(), [&](const config::Settings& settings, const std::string& strategy) {
@@ -238,15 +237,10 @@ Exit bench_strategies(const Context& context) {
     const bool is_refused = failure && failure->code() != Exit::out_of_memory;
     if (is_refused && !refusal) refusal.emplace(*failure);
     has_result = has_result || !is_refused;
-    add_and_print(table, cells_of(row, settings, world.size()), context);
+    add_on_root(world, result, cells_of(row, settings, world.size()));
   });
   if (!has_result && refusal) fail_together(world, refusal->code(), refusal->what());  // an earlier result stays
-  on_root(world, [&] {
-    write_result(path, [&](io::h5::File& file) {
-      table.write(file, context);
-      write(timeline, file);
-    });
-  });
+  on_root(world, [&] { result->publish(); });
   return Exit::finished;
 }
 

@@ -13,7 +13,7 @@
 ///                     a row has none
 ///
 /// A signal ends the experiment with exit code 75, after the row under way: a training row stops at its next step, a
-/// benchmark on one rank between its rows. experiment.time_limit_s lets the row under way finish, and ends the
+/// benchmark between its rows. experiment.time_limit_s lets the row under way finish, and ends the
 /// experiment so if further rows are to run.
 ///
 /// --resume auto keeps the outcome of every row that has run with the same resolved deck, and runs the others. Of those

@@ -16,8 +16,8 @@ void remember_signals();
 /// that has arrived. Unless ignored, they end the process.
 void end_on_signals();
 
-/// Throws Failure(Exit::stopped) if a signal has arrived that remember_signals() keeps: between the rows of a benchmark
-/// on one rank, which an experiment runs. Ranks would not agree on when.
+/// Throws Failure(Exit::stopped) if a signal has arrived on this rank that remember_signals() keeps. For rank 0 between
+/// the rows of a benchmark, which an experiment runs: ranks that look for themselves would not agree on when.
 void stop_on_signal();
 
 /// The name of the signal that has arrived on this rank, such as "SIGTERM"; "" if none has.

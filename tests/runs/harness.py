@@ -263,6 +263,7 @@ class BenchTest(RunTest):
         result = self.folder / "result.h5"
         folders = (f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}")
         answer = self.run_deck(deck, *folders, *arguments, ranks=ranks)
+        self.assertEqual(list(self.folder.glob("result.h5?*")), [], "an unfinished result was left behind")
         with h5py.File(result, "r") as file:
             for attribute in ("device", "git_hash", "build", "deck", "command"):
                 self.assertTrue(file.attrs[attribute], attribute)

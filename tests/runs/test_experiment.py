@@ -328,6 +328,29 @@ class Stops(RunTest):
         with h5py.File(where / f"rows/0001_{NAMES[0]}/run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["attempts"], 2)
 
+    def test_a_benchmark_of_several_ranks_stops_between_its_rows_and_runs_again(self):
+        deck = self.deck(f"""
+job.kind = "experiment"
+[experiment]
+job = "bench.comm"
+record = ["bytes"]
+[experiment.rows.sizes]
+bench.mbytes = {list(range(1, 400))}
+""")
+        row = self.folder / "runs/deck/rows/0001_sizes"
+        job = self.start(deck, ranks=2)
+        self.wait_until((row / "bench.h5.part").exists, "the first row of the benchmark", job)
+        end_all(job.ranks(), signal.SIGTERM)
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, str(result))
+        self.assertIn("stopped by SIGTERM after the last row", result.out)
+        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        self.assertFalse((row / "bench.h5").exists())
+        deck.write_text(deck.read_text().replace(str(list(range(1, 400))), "[1]"))
+        self.run_deck(deck, "--resume", "auto", ranks=2)
+        self.assertEqual(contents(self.folder / "runs/deck")["record/bytes"].tolist(), [[1e6] * 4])
+        self.assertEqual([path.name for path in row.iterdir()], ["bench.h5"])
+
     def test_a_row_that_its_own_limit_ended_has_run(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))
         only = 'experiment.only=["small_fp32"]'
