@@ -385,8 +385,10 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       is_run ? fmt::format(", {:.3g} in all ({})", step * settings.train.steps, counted(settings.train.steps, "step"))
              : "");
   text += describe_network(plan);
-  if (settings.parallel.shard != config::Shard::none && plan.batch.ranks > 1 && !plan.sharing.is_sharded()) {
-    text += "note       parallel.shard_ranks = 1: each rank keeps everything, as with parallel.shard = \"none\"\n";
+  if (settings.parallel.shard != config::Shard::none && !plan.sharing.is_sharded()) {
+    text += plan.batch.ranks > 1
+                ? "note       parallel.shard_ranks = 1: each rank keeps everything, as with parallel.shard = \"none\"\n"
+                : "note       parallel.shard shards nothing: this is one rank alone (scripts/run -n 2 starts two)\n";
   }
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
     const UploadedBytes uploaded = uploaded_bytes(plan);

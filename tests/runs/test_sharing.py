@@ -486,7 +486,9 @@ class Refusals(RunTest):
             rank, = re.findall(r"^per rank .*\((\d+) bytes\)", out, re.M)
             sizes[stage] = int(rank)
             self.assertEqual(f'sharing    {stage} in 6 parts' in out, stage != "none", out)
-            self.assertNotIn("note       parallel.shard_ranks", out)
+            self.assertNotIn("note       parallel.shard", out)
+            alone = self.run_deck(TINY, *keys, "--plan").out
+            self.assertEqual("note       parallel.shard shards nothing: this is one rank alone" in alone, stage != "none", alone)
         out = self.run_deck(TINY, *VARIANTS["shards of one rank"], "parallel.ranks=6", "--plan").out
         self.assertIn("note       parallel.shard_ranks = 1: each rank keeps everything", out)
         self.assertEqual(list(sizes.values()), sorted(sizes.values(), reverse=True), sizes)
