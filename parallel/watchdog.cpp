@@ -109,7 +109,10 @@ double Watchdog::allowed_s() const {
 void Watchdog::guard() {
   const auto period = std::chrono::duration<double>(std::min(0.2, limit_s_ / 10));
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, period, [this] { return is_over_; })) {
+  for (;;) {
+    const double from_s = events::now_s();
+    if (wake_.wait_for(lock, period, [this] { return is_over_; })) return;
+    allow_for_pause(events::now_s() - from_s - period.count());
     lock.unlock();
     if (recorder_) recorder_->beat();
     const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
@@ -123,6 +126,13 @@ void Watchdog::guard() {
       give_up(text);
     }
   }
+}
+
+/// The process stood still for `pause_s`, as a suspended job does: what it waits for had no time to happen.
+void Watchdog::allow_for_pause(double pause_s) {
+  if (pause_s < kPause_s) return;
+  progress_s_ = std::min(events::now_s(), progress_s_ + pause_s);
+  end_s_ += pause_s;
 }
 
 void Watchdog::give_up(const std::string& fault) {

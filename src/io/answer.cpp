@@ -19,7 +19,7 @@ int first_error = 0;  // errno of the first write that failed
 }  // namespace
 
 void hold_standard_streams() {
-  std::signal(SIGPIPE, SIG_IGN);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
     // open() takes the lowest free descriptor, which is this one; its mode makes every use of it fail.

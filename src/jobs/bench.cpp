@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -15,9 +14,7 @@
 #include "build_info.hpp"
 #include "io/answer.hpp"
 #include "io/h5.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
@@ -209,39 +206,6 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
       file.write(first.column, values, {first.units, first.column}).attach_scale(scale, 0);
     }
   }
-}
-
-namespace {
-constexpr const char* kUnfinished = ".part";  // behind the path of a result that may gain further rows
-}  // namespace
-
-BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File&)> more)
-    : context_(context), more_(std::move(more)), path_(result_path(context, "bench.h5")) {}
-
-void BenchResult::add(std::vector<BenchTable::Cell> row) {
-  table_.add(std::move(row));
-  if (table_.rows() == 1) {
-    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
-  }
-  io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
-  replace_file(path_ + kUnfinished, [this](io::h5::File& file) { fill(file); });
-  stop_on_signal();
-}
-
-void BenchResult::publish() const {
-  write_result(path_, [this](io::h5::File& file) { fill(file); });
-  std::error_code ignored;
-  std::filesystem::remove(path_ + kUnfinished, ignored);
-}
-
-void BenchResult::fill(io::h5::File& file) const {
-  table_.write(file, context_);
-  if (more_) more_(file);
-}
-
-void add_on_root(parallel::World& world, std::optional<BenchResult>& result, std::vector<BenchTable::Cell> row) {
-  const auto watch = world.watch("the file of the result", kPatience);
-  on_root(world, [&] { result->add(std::move(row)); });
 }
 
 void require_several_ranks(parallel::World& world, const std::string& why) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,32 +79,6 @@ class BenchTable {
  private:
   std::vector<std::vector<Cell>> rows_;
 };
-
-/// The table of a bench job on its way to job.output, or bench.h5 in the job's directory: PATH.part has the rows so far,
-/// whatever ends the job. For rank 0.
-class BenchResult {
- public:
-  /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
-  explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
-
-  /// Adds a row, prints it (build, device and header before the first) and writes PATH.part anew. A signal that an
-  /// experiment remembers stops the job here: Failure(Exit::stopped).
-  void add(std::vector<BenchTable::Cell> row);
-
-  /// Writes PATH, removes PATH.part and prints PATH.
-  void publish() const;
-
- private:
-  void fill(io::h5::File& file) const;
-
-  const Context& context_;
-  std::function<void(io::h5::File&)> more_;
-  std::string path_;
-  BenchTable table_;
-};
-
-/// result->add(row) on rank 0 of a job that runs on all ranks. Collective.
-void add_on_root(parallel::World& world, std::optional<BenchResult>& result, std::vector<BenchTable::Cell> row);
 
 /// Refuses (exit 2) one rank alone; `why` says what the job does with several. Collective.
 void require_several_ranks(parallel::World& world, const std::string& why);

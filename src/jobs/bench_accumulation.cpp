@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/together.hpp"
 
@@ -64,6 +64,7 @@ Exit bench_accumulation(const Context& context) {
   on_root(context.world, [&] {
     BenchResult result(context);
     for (const std::int64_t terms : bench.terms) {
+      result.begin_row();
       const double exact = static_cast<double>(terms) * bench.addend;
       const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
         using T = BenchTable;

@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
@@ -329,6 +329,7 @@ Exit bench_attention(const Context& context) {
           for (const std::int64_t D : bench.head_widths) {
             std::optional<Measured> standard;
             for (const Case& c : cases_of(context.settings(), dtype_named(dtype), causal, T, D)) {
+              result.begin_row();
               const Measured m = measure_case(c, bench, limit_bytes);
               result.add(row_of(c, m, standard ? &*standard : nullptr));
               if (c.choice.kind == AttentionKind::standard) standard = m;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "io/answer.hpp"
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/bus_bandwidth.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
@@ -238,8 +238,7 @@ Exit bench_comm(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.comm times what ranks send each other");
-  std::optional<BenchResult> result;
-  on_root(world, [&] { result.emplace(context); });
+  SharedBenchResult result(context);
   if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
   for (const std::string& word : bench.operations) {
     const Operation operation = operation_named(word);
@@ -248,12 +247,13 @@ Exit bench_comm(const Context& context) {
       for (const std::int64_t mbyte : bench.mbytes) {
         const std::int64_t elements = message_elements(operation, world.size(), mbyte * 1'000'000, bytes_of(dtype));
         const Case c{operation, dtype, elements};
+        result.begin_row();
         const Measured m = measure_case(c, bench, world);
-        add_on_root(world, result, row_of(c, m, world, world.collectives().means_of(operation)));
+        result.add(row_of(c, m, world, world.collectives().means_of(operation)));
       }
     }
   }
-  on_root(world, [&] { result->publish(); });
+  result.publish();
   return Exit::finished;
 }
 

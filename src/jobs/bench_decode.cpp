@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
@@ -134,6 +134,7 @@ Exit bench_decode(const Context& context) {
           const Case c{dtype_named(dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
                        static_cast<int>(T), static_cast<int>(D)};
           std::vector<Row> rows;
+          result.begin_row();
           with_scalar(c.dtype, [&]<class Scalar>() { rows = measure<Scalar>(c, bench, limit_bytes); });
           for (const Row& row : rows) result.add(cells_of(c, row));
         }

@@ -18,7 +18,7 @@
 #include <cmath>
 
 #include "config/rules.hpp"
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
@@ -159,6 +159,7 @@ Exit bench_generate(const Context& context) {
     BenchResult result(context);
     for (const std::string& size : bench.sizes) {
       for (const std::int64_t prompt : bench.lengths) {
+        result.begin_row();
         result.add(cells_of(measure_row(config::with_bench_prompt(settings, size, prompt), prompt), settings, copy));
       }
     }

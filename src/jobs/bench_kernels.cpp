@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
@@ -162,6 +162,7 @@ void measure_all(const Context& context, BenchResult& result) {
   const Exec exec;
   double copy_rate = 0;
   const auto measure = [&](const char* kernel, double bytes, const std::function<void()>& work) {
+    result.begin_row();
     const Timing t = time_repeats(bench, exec, work);
     const double rate = 1e-9 * bytes / t.median_s;
     if (copy_rate == 0) copy_rate = rate;

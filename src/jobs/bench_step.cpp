@@ -25,7 +25,7 @@
 
 #include "config/rules.hpp"
 #include "io/answer.hpp"
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/step_rows.hpp"
@@ -159,8 +159,7 @@ std::string variant_of(const config::Train& train) { return train.graph ? "graph
 Exit bench_step(const Context& context) {
   const config::Bench& bench = context.settings().bench;
   parallel::World& world = context.world;
-  std::optional<BenchResult> result;
-  on_root(world, [&] { result.emplace(context); });
+  SharedBenchResult result(context);
   StepRows rows(context);
   const Mfu mfu(context.settings(), world);
   const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
@@ -171,14 +170,15 @@ Exit bench_step(const Context& context) {
       Row row;
       row.size = size == "deck" ? settings.model.size : size;
       row.variant = variant_of(settings.train);
+      result.begin_row();
       const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
                                     [&](Exit code) { return !is_alone && code == Exit::out_of_memory; });
       if (failure) row.outcome = "out of memory";
-      add_on_root(world, result, cells_of(row, settings, world.size(), mfu));
+      result.add(cells_of(row, settings, world.size(), mfu));
     }
   }
   if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
-  on_root(world, [&] { result->publish(); });
+  result.publish();
   return Exit::finished;
 }
 

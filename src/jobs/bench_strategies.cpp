@@ -25,7 +25,7 @@
 
 #include "config/rules.hpp"
 #include "io/answer.hpp"
-#include "jobs/bench.hpp"
+#include "jobs/bench_result.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/placement.hpp"
@@ -215,8 +215,7 @@ Exit bench_strategies(const Context& context) {
   require_several_ranks(world, "bench.strategies compares how ranks share a step");
   together(world, [&] { require_a_row(context.settings(), world); });
   Timeline timeline;
-  std::optional<BenchResult> result;
-  on_root(world, [&] { result.emplace(context, [&](io::h5::File& file) { write(timeline, file); }); });
+  SharedBenchResult result(context, [&](io::h5::File& file) { write(timeline, file); });
   StepRows rows(context);
   const std::string note = note_on_groups(world, context.settings().parallel);
   if (world.rank() == 0 && !note.empty()) io::answer(note);
@@ -228,6 +227,7 @@ Exit bench_strategies(const Context& context) {
     Row row;
     row.size = settings.model.size;
     row.strategy = strategy;
+    result.begin_row();
     const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
                                   [&](Exit code) { return !is_alone && is_outcome(code); });
     if (failure) {
@@ -237,10 +237,10 @@ Exit bench_strategies(const Context& context) {
     const bool is_refused = failure && failure->code() != Exit::out_of_memory;
     if (is_refused && !refusal) refusal.emplace(*failure);
     has_result = has_result || !is_refused;
-    add_on_root(world, result, cells_of(row, settings, world.size()));
+    result.add(cells_of(row, settings, world.size()));
   });
   if (!has_result && refusal) fail_together(world, refusal->code(), refusal->what());  // an earlier result stays
-  on_root(world, [&] { result->publish(); });
+  result.publish();
   return Exit::finished;
 }
 

@@ -165,7 +165,13 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
   parallel::World& world = context.world;
   const config::Settings& settings = context.settings();
   train::StateScalars scalars;
-  together(world, [&] { scalars = trainer.scalars(); });
+  std::vector<train::SavedTensor> saved;
+  std::string gemm;
+  together(world, [&] {
+    scalars = trainer.scalars();
+    saved = trainer.saved_state(true);
+    gemm = text_of(gemm_in_use());
+  });
   const io::CheckpointState state{.step = step,
                                   .sample_index = sample,
                                   .seed = settings.job.seed,
@@ -177,10 +183,10 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .tokenisation = corpus.tokenisation(),
                                   .corpus_tokens = corpus.size(),
                                   .corpus_fingerprint = corpus.fingerprint(),
-                                  .gemm = text_of(gemm_in_use()),
+                                  .gemm = gemm,
                                   .git_hash = build_info::git_hash()};
   std::vector<io::CheckpointTensor> tensors;
-  for (train::SavedTensor& tensor : trainer.saved_state(true)) {
+  for (train::SavedTensor& tensor : saved) {
     const auto fetched = [&world, fetch = std::move(tensor.data)] {
       try {
         return fetch();

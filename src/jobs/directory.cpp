@@ -15,6 +15,7 @@
 #include "config/experiment.hpp"
 #include "io/answer.hpp"
 #include "io/checkpoint.hpp"
+#include "io/files.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 
@@ -34,6 +35,17 @@ bool holds_something(const fs::path& directory) {
   return false;
 }
 
+/// Deletes a file or a folder with all that is in it; nothing if there is none.
+void remove_whole(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    throw Failure(Exit::files, fmt::format("{}: cannot be deleted: {}; delete it yourself, or use another directory "
+                                           "(job.directory=...)",
+                                           path.string(), error.message()));
+  }
+}
+
 /// Deletes an experiment's file and the rows that it names: other files, in `rows`, too, are the user's.
 void clear_experiment(const fs::path& directory) {
   if (!holds_experiment(directory)) return;
@@ -45,12 +57,12 @@ void clear_experiment(const fs::path& directory) {
     names = file.dataset("name").strings();
     numbers = file.dataset("row").values<std::int64_t>();
   }
-  std::error_code ignored;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    fs::remove_all(directory / "rows" / config::row_folder(numbers[i], names[i]), ignored);
+    remove_whole(directory / "rows" / config::row_folder(numbers[i], names[i]));
   }
+  std::error_code ignored;
   fs::remove(directory / "rows", ignored);  // unless something is left in it
-  fs::remove(path, ignored);
+  remove_whole(path);
 }
 
 }  // namespace
@@ -133,9 +145,16 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::clear() const {
-  std::error_code ignored;
-  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) fs::remove_all(path_ / name, ignored);
+  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) remove_whole(path_ / name);
   clear_experiment(path_);
+}
+
+void clear_row(const fs::path& folder, bool is_named) {
+  if (is_named) return remove_whole(folder);
+  for (const char* name :
+       {"checkpoints", "run.h5", "run.h5.tmp", "bench.h5", "bench.h5.part", "attention.h5", "model.h5"}) {
+    remove_whole(folder / name);
+  }
 }
 
 fs::path checkpoint_folder(const std::string& path) {
@@ -148,15 +167,23 @@ fs::path checkpoint_folder(const std::string& path) {
                             path));
 }
 
+namespace {
+
+void require_no_result(const config::Job& job, const fs::path& path) {
+  std::error_code error;
+  if (job.overwrite || !fs::exists(path, error)) return;
+  throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
+                                         "job.overwrite=true",
+                                         path.string()));
+}
+
+}  // namespace
+
 std::string result_path(const Context& context, const std::string& name) {
   const config::Job& job = context.settings().job;
   const fs::path path = job.output.empty() ? fs::path(job.directory) / name : fs::path(job.output);
+  require_no_result(job, path);
   std::error_code error;
-  if (fs::exists(path, error) && !job.overwrite) {
-    throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
-                                           "job.overwrite=true",
-                                           path.string()));
-  }
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
     throw Failure(Exit::files, fmt::format("{}: cannot be created: {}; choose another job.output",
@@ -166,23 +193,22 @@ std::string result_path(const Context& context, const std::string& name) {
 }
 
 void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
-  const std::string unfinished = path + ".tmp";
-  std::error_code error;
+  const std::string unfinished = fmt::format("{}.tmp{}", path, getpid());  // another job may write the same file
   try {
     io::h5::File file = io::h5::File::create(unfinished);
     fill(file);
     file.close();
-    fs::rename(unfinished, path);
-  } catch (const fs::filesystem_error& failure) {
-    fs::remove(unfinished, error);
-    throw Failure(Exit::files, fmt::format("{}: {}; choose another job.output", path, failure.code().message()));
+    io::sync_file(unfinished);
+    io::publish(unfinished, path);
   } catch (...) {
-    fs::remove(unfinished, error);
+    std::error_code ignored;
+    fs::remove(unfinished, ignored);
     throw;
   }
 }
 
-void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill) {
+  require_no_result(context.settings().job, path);
   replace_file(path, fill);
   io::answer(fmt::format("result in {}\n", path));
 }

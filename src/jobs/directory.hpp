@@ -36,7 +36,7 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and the folders of the rows that it
-  /// names, and nothing else (job.overwrite). For rank 0.
+  /// names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted. For rank 0.
   void clear() const;
 
   static constexpr double kLockPatience_s = 10;
@@ -46,6 +46,10 @@ class RunDirectory {
   int lock_ = -1;  // file descriptor
 };
 
+/// Deletes what an earlier start of an experiment's row has left: the whole folder if experiment.h5 names it, else, after
+/// a start that was killed, what jobs write. Throws (exit 6) if that fails.
+void clear_row(const std::filesystem::path& folder, bool is_named);
+
 /// Resolves a checkpoint's path as given by the user: its folder, or a run's directory (its newest checkpoint).
 std::filesystem::path checkpoint_folder(const std::string& path);
 
@@ -53,10 +57,12 @@ std::filesystem::path checkpoint_folder(const std::string& path);
 /// existing file unless job.overwrite is set; call it before the work.
 std::string result_path(const Context& context, const std::string& name);
 
-/// Writes a file whole or not at all: to a temporary file beside `path`, then renamed. An existing one is replaced.
+/// Writes a file whole or not at all: to a temporary file beside `path`, synced, then renamed. An existing one is
+/// replaced.
 void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
-/// The same for a job's result, whose path is printed.
-void write_result(const std::string& path, const std::function<void(io::h5::File&)>& fill);
+/// The same for a job's result, whose path is printed. Refuses (exit 6) to replace a file that has appeared since
+/// result_path(), unless job.overwrite is set.
+void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
 }  // namespace tessera::jobs

@@ -109,10 +109,7 @@ class ExperimentRun {
     if (context_.resume && *context_.resume != "auto") {
       fail_together(world_, Exit::usage, "an experiment goes on in its own job.directory: type --resume auto");
     }
-    directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
-    outcomes_.resize(rows_.size());
-    on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(); });
-    const std::vector<Action> actions = agreed_actions();
+    const std::vector<Action> actions = set_up();
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       if (!config::is_chosen(settings_.experiment, rows_[i].name)) continue;
       const std::string title = fmt::format("row {} of {}", i + 1, rows_.size());
@@ -139,6 +136,15 @@ class ExperimentRun {
   }
 
  private:
+  /// What is to be done with each row.
+  std::vector<Action> set_up() {
+    const auto watch = world_.watch("the experiment's folder", kPatience);
+    directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
+    outcomes_.resize(rows_.size());
+    on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(); });
+    return agreed_actions();
+  }
+
   std::string path() const { return (fs::path(settings_.job.directory) / kExperimentFile).string(); }
 
   void note(const std::string& text) const {
@@ -165,7 +171,6 @@ class ExperimentRun {
 
   /// On every rank, what rank 0 has decided after the outcomes of an earlier start.
   std::vector<Action> agreed_actions() {
-    const auto watch = world_.watch("the outcomes of an earlier start", kPatience);
     std::string letters;
     on_root(world_, [&] {
       for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -196,7 +201,10 @@ class ExperimentRun {
 
   void run_row(std::size_t i, Action action) {
     const double earlier_s = action == Action::go_on && outcomes_[i] ? outcomes_[i]->seconds : 0;
-    if (action == Action::run) on_root(world_, [&] { fs::remove_all(rows_[i].settings.job.directory); });
+    if (action == Action::run) {
+      const auto watch = world_.watch("the folder of a row", kPatience);
+      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory, outcomes_[i].has_value()); });
+    }
     outcomes_[i] = outcome_of(rows_[i], action == Action::go_on ? std::optional<std::string>("auto") : std::nullopt);
     outcomes_[i]->seconds += earlier_s;
     note(outcomes_[i]->code == Exit::finished
@@ -210,7 +218,10 @@ class ExperimentRun {
     const double start_s = events::now_s();
     try {
       const config::Deck deck{row.settings, row.resolved, context_.deck.path, {}};
-      together(world_, [&] { config::check_build(row.settings, train::this_build()); });
+      {
+        const auto watch = world_.watch("the start of a row");
+        together(world_, [&] { config::check_build(row.settings, train::this_build()); });
+      }
       outcome.code = run_job({deck, resume, context_.command, world_});
       if (outcome.code == Exit::stopped) {
         const std::string signal = agreed(arrived_signal());
@@ -226,7 +237,10 @@ class ExperimentRun {
       outcome.code = failure.code();
       outcome.reason = failure.what();
     }
-    world_.stay();
+    {
+      const auto watch = world_.watch("the end of a row", kPatience);
+      world_.stay();
+    }
     Kokkos::fence();
     outcome.seconds = events::now_s() - start_s;
     return outcome;

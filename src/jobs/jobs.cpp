@@ -84,6 +84,7 @@ Exit run_job(const Context& context) {
         "cannot be captured in a graph: set train.graph = false, and leave \"graph\" out of bench.variants");
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
+    const auto watch = world.watch("the choice of transfers");
     together(world, [&] { train::require_same_method(context.deck, world.size()); });
   }
   for (const Row& row : kTable) {

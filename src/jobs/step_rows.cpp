@@ -18,6 +18,7 @@ using Exec = kernels::Device;
 }  // namespace
 
 StepRows::StepRows(const Context& context) : world_(context.world), free_at_start_(0) {
+  const auto watch = world_.watch("the start of the benchmark");
   if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
   free_at_start_ = free_now(world_);
   free_at_start(world_);  // noted, before a row takes memory
@@ -36,7 +37,7 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
   });
   together(world_, [&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
   together(world_, [&] { row.trainer->connect(); });
-  row.trainer->initialize(settings.job.seed);
+  together(world_, [&] { row.trainer->initialize(settings.job.seed); });
 }
 
 void StepRows::prepare_forward(const config::Settings& settings,

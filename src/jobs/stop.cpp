@@ -11,12 +11,14 @@ namespace tessera::jobs {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
-volatile std::sig_atomic_t received = 0;
+volatile std::sig_atomic_t received = 0;  // the latest
+volatile std::sig_atomic_t is_interrupted = 0;
 struct sigaction before[3];  // dispositions at start: a shell may have made it ignore SIGINT
 bool is_remembering = false;
 
 void remember(int signal) {
-  if (signal == SIGINT && received == SIGINT) _exit(130);
+  if (signal == SIGINT && is_interrupted != 0) _exit(130);
+  if (signal == SIGINT) is_interrupted = 1;
   received = signal;
 }
 
@@ -33,10 +35,12 @@ void remember_signals() {
 void end_on_signals() {
   for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &before[i], nullptr);
   if (received != 0) std::raise(received);
+  received = 0;  // it was to be ignored
+  is_interrupted = 0;
 }
 
 void stop_on_signal() {
-  if (received != 0) throw Failure(Exit::stopped, "stopped by a signal");
+  if (received != 0) throw Failure(Exit::stopped, "stopped by " + arrived_signal());
 }
 
 std::string arrived_signal() {

@@ -2,7 +2,7 @@
 ///
 /// Signals are caught from main's first line to the end of the process: one that arrives during MPI's start stops the
 /// run before its first step. The handler only sets a flag; the job checks it between steps and at every token of its
-/// sample, and all ranks agree. A second SIGINT ends the process at once.
+/// sample, and all ranks agree. A second SIGINT ends the process at once, whatever signal came between.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ void remember_signals();
 /// that has arrived. Unless ignored, they end the process.
 void end_on_signals();
 
-/// Throws Failure(Exit::stopped) if a signal has arrived on this rank that remember_signals() keeps. For rank 0 between
-/// the rows of a benchmark, which an experiment runs: ranks that look for themselves would not agree on when.
+/// Throws Failure(Exit::stopped) if a signal has arrived on this rank that remember_signals() keeps. For rank 0, before
+/// a row of a benchmark that an experiment runs: ranks that look for themselves would not agree on when.
 void stop_on_signal();
 
 /// The name of the signal that has arrived on this rank, such as "SIGTERM"; "" if none has.

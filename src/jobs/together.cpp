@@ -51,7 +51,10 @@ std::string problem_of(const parallel::World& world, const std::function<void()>
 }  // namespace
 
 void fail_together(parallel::World& world, Exit code, const std::string& message) {
-  world.leave_together();
+  {
+    const auto watch = world.watch("the end of all ranks", kPatience);
+    world.leave_together();
+  }
   throw CollectiveFailure(code, message);
 }
 

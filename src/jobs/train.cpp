@@ -135,7 +135,7 @@ class TrainingRun {
       sample_ = beginning.checkpoint->state().sample_index;
       if (*context_.resume == "auto") last_checkpoint_ = step_;  // already named by `latest`
     } else {
-      trainer_->initialize(settings_.job.seed);
+      together(world_, [&] { trainer_->initialize(settings_.job.seed); });
     }
     together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     on_root(world_, [&] {
@@ -193,14 +193,15 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
-    if (trace_) timed(trace_s_, [&] { trace_->flush(); });
+    on_trace([](io::Trace& trace) { trace.flush(); });
     summarize();
     return Exit::finished;
   }
 
   std::string agreed_stop() {
     const auto watch = world_.watch("the exchange between steps");
-    if (!world_.any(stop_.is_due())) return "";
+    if (!world_.any(stop_.is_due() || trace_fault_)) return "";
+    on_trace([](io::Trace&) {});
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
@@ -210,7 +211,7 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
-    if (trace_) timed(trace_s_, [&] { trace_->flush(); });
+    on_trace([](io::Trace& trace) { trace.flush(); });
     summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
     return Exit::stopped;
@@ -285,13 +286,29 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
-    if (trace_) {
+    if (trace_) add(record);
+    if (saves_after(step)) save();
+  }
+
+  /// Adds a step to run.h5. The other ranks may be in the next one: a failure is that of all in the next on_trace().
+  void add(const io::StepRecord& record) {
+    try {
       timed(trace_s_, [&] {
         trace_->add(record);
         trace_->flush_if_due();
       });
+    } catch (const Failure& failure) {
+      if (!trace_fault_) trace_fault_ = failure;
     }
-    if (saves_after(step)) save();
+  }
+
+  /// Works on run.h5, on rank 0; a failure there, now or since the last call, is that of all ranks. Collective.
+  void on_trace(const std::function<void(io::Trace&)>& work) {
+    const auto watch = world_.watch("run.h5", kPatience);
+    on_root(world_, [&] {
+      if (trace_fault_) throw Failure(*trace_fault_);
+      timed(trace_s_, [&] { work(*trace_); });
+    });
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
@@ -317,10 +334,10 @@ class TrainingRun {
     loss_scale_ = numbers.loss_scale;
     if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
     console_.end();
-    if (trace_) {
-      trace_->add(record);
-      trace_->flush();
-    }
+    on_trace([&](io::Trace& trace) {
+      trace.add(record);
+      trace.flush();
+    });
     fail_together(world_, Exit::numbers,
                   fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
                               "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
@@ -359,7 +376,7 @@ class TrainingRun {
   void save() {
     const auto watch = world_.watch("a checkpoint", kPatience);
     // A resume continues from here, so the rows up to here must be on disk.
-    on_root(world_, [&] { timed(trace_s_, [&] { trace_->flush(); }); });
+    on_trace([](io::Trace& trace) { trace.flush(); });
     const double begin_s = events::now_s();
     save_checkpoint(context_, *trainer_, *corpus_, step_, sample_);
     last_checkpoint_ = step_;
@@ -405,7 +422,7 @@ class TrainingRun {
         state = agree(goes_on);
         if (state == begins_pass) trainer_->follow();
       }
-      return;
+      return on_trace([](io::Trace&) {});
     }
     const bool is_text = corpus_->tokenisation() == "bytes";
     const std::string& prompt = settings_.generate.prompt;
@@ -438,10 +455,10 @@ class TrainingRun {
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
                      was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "", text));
-    if (trace_) {
-      trace_->set_sample(tokens, sample);
-      trace_->flush();
-    }
+    on_trace([&](io::Trace& trace) {
+      trace.set_sample(tokens, sample);
+      trace.flush();
+    });
   }
 
   void note(const std::string& text) {
@@ -466,12 +483,12 @@ class TrainingRun {
   std::optional<data::Sampler> sampler_;
   std::int64_t validation_windows_ = 0;
   std::unique_ptr<train::Trainer> trainer_;
-  std::unique_ptr<io::Trace> trace_;  // rank 0
+  std::unique_ptr<io::Trace> trace_;    // rank 0
+  std::optional<Failure> trace_fault_;  // on rank 0; not yet thrown
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
   double loss_scale_ = 1;              // after the last step
-  std::int64_t step_ = 0;              // optimizer steps done
-  std::int64_t sample_ = 0;            // next global sample
+  std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
   std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
   bool has_recorded_memory_ = false;
   double validation_loss_ = kNotMeasured;  // the last one

@@ -157,7 +157,7 @@ void verify(const Context& context) {
                             .workspace = workspace});
   exec.fence();
 
-  write_result(path, [&](io::h5::File& output) {
+  write_result(context, path, [&](io::h5::File& output) {
     output.set_attribute("kernel", train::describe(choice));
     output.set_attribute("causal", causal);
     out.write(output, "out", "attention output [B,H,Tq,D]");

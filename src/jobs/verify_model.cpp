@@ -141,7 +141,7 @@ void verify(const Context& context) {
   const auto grads_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
   double loss_sum = 0;
   Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
-  write_result(path, [&](io::h5::File& output) {
+  write_result(context, path, [&](io::h5::File& output) {
     output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
     const double mean = loss_sum / N;
     output.write("loss", {}, std::span<const double>(&mean, 1),

@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from harness import ENVIRONMENT, TINY, USAGE, BenchTest, gpus
+from harness import ENVIRONMENT, FILES, TINY, USAGE, BenchTest, gpus
 
 ATTENTION = """
 [job]
@@ -25,6 +25,18 @@ repeats = 3
 
 
 class Bench(BenchTest):
+    def test_a_result_that_appears_meanwhile_is_not_replaced(self):
+        deck = self.deck(TINY.read_text().replace('"train"', '"bench.kernels"') + "\n[bench]\nrows = 64\nwidth = 64\nrepeats = 100\n")
+        result, unfinished = self.folder / "kernels.h5", self.folder / "kernels.h5.part"
+        job = self.start(deck, f"job.output={result}", "bench.rest_ms=20")
+        self.wait_until(unfinished.exists, "the first row", job)
+        result.write_text("another job's")
+        end = job.wait()
+        self.assertEqual(end.code, FILES, str(end))
+        self.assertIn("kernels.h5 exists, and a job never overwrites", end.err)
+        self.assertEqual(result.read_text(), "another job's")
+        self.assertTrue(unfinished.exists())
+
     def test_attention_measures_every_case_and_compares_with_the_stored_scores(self):
         rows = self.rows(self.deck(ATTENTION))
         cases = [(row["causal"], row["T"], row["implementation"]) for row in rows]

@@ -55,6 +55,19 @@ class Rows(RunTest):
         self.rows = self.deck(ROWS, "rows.toml")
         self.directory = self.folder / "runs/rows"
 
+    def test_files_of_the_user_in_a_row_that_has_not_run_stay(self):
+        notes = self.directory / "rows/0001_small_fp32/notes.txt"
+        notes.parent.mkdir(parents=True)
+        notes.write_text("mine")
+        (notes.parent / "run.h5").write_text("of a start that was killed")
+        for key in (("--resume", "auto"), ("job.overwrite=true",)):
+            self.run_deck(self.rows, 'experiment.only=["small_fp32"]', *key)
+            self.assertEqual(notes.read_text(), "mine")
+            found = contents(self.directory)
+            self.assertEqual(found["exit_code"].tolist(), [FILES])
+            self.assertIn("0001_small_fp32 is not empty", found["reason"][0])
+            (self.directory / "experiment.h5").unlink()
+
     def test_a_row_that_fails_does_not_end_the_experiment(self):
         result = self.run_deck(self.rows)
         self.assertIn("exit code 4: too_big_fp32 too_big_bf16", result.out)
@@ -350,6 +363,29 @@ bench.mbytes = {list(range(1, 400))}
         self.run_deck(deck, "--resume", "auto", ranks=2)
         self.assertEqual(contents(self.folder / "runs/deck")["record/bytes"].tolist(), [[1e6] * 4])
         self.assertEqual([path.name for path in row.iterdir()], ["bench.h5"])
+
+    def test_a_benchmark_whose_last_row_is_under_way_has_run(self):
+        deck = self.deck("""
+job.kind = "experiment"
+[experiment]
+job = "bench.comm"
+record = ["bytes"]
+[experiment.product]
+bench.dtypes = [["fp32"], ["bf16"]]
+[bench]
+mbytes = [1]
+operations = ["broadcast"]
+repeats = 100000
+row_limit_s = 2
+""")
+        job = self.start(deck, ranks=2)
+        self.wait_until(lambda: "transport" in job.printed(), "the first benchmark", job)
+        end_all(job.ranks(), signal.SIGTERM)
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, str(result))
+        self.assertIn("stopped by SIGTERM before row 2 of 2", result.out)
+        found = contents(self.folder / "runs/deck")
+        self.assertEqual((found["exit_code"].tolist(), found["record/bytes"].tolist()), ([FINISHED], [1e6]))
 
     def test_a_row_that_its_own_limit_ended_has_run(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))

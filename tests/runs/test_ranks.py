@@ -10,8 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, gpus, has_nccl, latest_step,
-                     tensors, wait_for_end)
+from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, end_all, gpus, has_nccl,
+                     latest_step, tensors, wait_for_end)
 
 STEADY = (*STEADY, "checkpoint.keep=10")
 MEANS = r"\[(mpi|nccl|copy_engine)\]"  # what carries a transfer out
@@ -108,6 +108,20 @@ class LostRank(RunTest):
                 self.assertEqual(len(ranks), 2)
                 os.kill(ranks[1], signal.SIGSTOP)
                 self.assert_noticed(job, ranks)
+
+    def test_a_job_that_is_suspended_as_a_whole_goes_on(self):
+        job = self.start(TINY, f"job.directory={self.folder / 'run'}", "train.steps=1000000", "train.validate_every=0",
+                         "checkpoint.every=0", "trace.every_steps=1", "job.progress=line", "parallel.timeout_s=1", ranks=2)
+        self.wait_until(lambda: job.printed().count("\n") > 40, "some steps", job)
+        ranks = job.ranks()
+        end_all(ranks, signal.SIGSTOP)
+        time.sleep(6)
+        end_all(ranks, signal.SIGCONT)
+        printed = job.printed().count("\n")
+        self.wait_until(lambda: job.printed().count("\n") > printed + 40, "further steps", job)
+        end_all(ranks, signal.SIGTERM)
+        result = job.wait(60)
+        self.assertEqual(result.code, STOPPED, str(result))
 
     def assert_noticed(self, job, ranks):
         result = job.wait(60)

@@ -78,7 +78,17 @@ class Early(RunTest):
             time.sleep(0.05)
             if job.process.poll() is not None:
                 break
+            end_all([job.process.pid], signal.SIGTERM)  # does not make the first one forgotten
         self.assertEqual(job.wait(SOON_S).code, 130)
+
+    def test_an_ignored_signal_ends_no_benchmark(self):
+        job, give = self.start_with_pipe("bench.rows=64", "bench.width=64", "bench.repeats=1",
+                                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        os.kill(job.process.pid, signal.SIGINT)
+        give(TINY.read_text().replace('"train"', '"bench.kernels"'))
+        result = job.wait()
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("result in ", result.out)
 
     def test_what_cannot_go_on_later_ends(self):
         for kind in ("bench.kernels", "generate"):
