@@ -9,7 +9,7 @@ import sys
 # Okabe & Ito's colours: distinct for colour-blind readers and in print.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#9A9A9A")
-SPARE = ("#8C6BB1", "#A6761D", "#66A61E", "#7570B3", "#E7298A", YELLOW)  # for what has no colour of its own
+SPARE = ("#332288", "#A6761D", "#66A61E", "#E7298A", "#44AA99", "#882255", YELLOW, "#7F7F00", "#6A3D9A", "#B2182B", "#1B4D3E")  # for what has none
 INK, FAINT, PALE = "#2B2B2B", "#707070", "#C8C8C8"                       # text, small text, remainders
 
 CATEGORIES = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "activations": SKY, "workspace": GREY,
@@ -137,7 +137,8 @@ def draw_file(program, path, output, draw, wanted):
 
     output = output or os.path.splitext(path)[0] + ".png"
     if not os.path.isfile(path):
-        print(f"{program}: there is no {path}. Give {wanted}.", file=sys.stderr)
+        unfinished = f" {path}.part has the rows of a job that has not ended." if os.path.isfile(path + ".part") else ""
+        print(f"{program}: there is no {path}.{unfinished} Give {wanted}.", file=sys.stderr)
         return 6
     try:
         with h5py.File(path, "r") as file, plt.rc_context(STYLE):

@@ -18,10 +18,10 @@ def tables(results):
     yield (["D", "T", "forward, ms", "backward, ms", "kept before backward, MiB", "needed, MiB", "outcome"],
            [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome]
             for row in variation(results, "course")])
-    rows = []
-    standard = {(row[DTYPE], row[D], row[T]): row for row in variation(results, "kernels") if row[KERNEL] == "standard"}
-    for row in variation(results, "kernels"):
-        base = standard[row[DTYPE], row[D], row[T]]
+    rows, kernels = [], variation(results, "kernels")
+    for row in kernels:
+        base = results.one(kernels, bench__implementations="standard", bench__dtypes=row[DTYPE], bench__head_widths=row[D],
+                           bench__lengths=row[T])
         rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
                      base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome])
     yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "needed, MiB", "outcome"], rows)
@@ -48,18 +48,19 @@ def draw(results):
         plotting.aside(axes, "x: out of memory" if quantity == "memory_mib" else "")
     for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
                                                    ("memory_mib", "Kernels, kept, MiB"))):
-        width = kernels[0][D]
+        width = kernels[0][D] if kernels else np.nan
         for kernel, colour in (("standard", VERMILION), ("tiled", ORANGE), ("flash2", BLUE)):
             for dtype, dash in (("fp32", "-"), ("bf16", "--")):
                 if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
                     line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")
         axes.set_title(title)
-        plotting.aside(axes, f"D {width:.0f}, causal" if quantity == "forward_mean_ms" else "tiled is as flash2")
+        plotting.aside(axes, f"D {width:.0f}, causal" if kernels and quantity == "forward_mean_ms" else "tiled is as flash2")
     for line_of in panels:
         for axes in line_of:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
             log_axis(axes.yaxis)
             axes.set_xlabel("tokens T")
-        line_of[0].legend()
+        if line_of[0].lines:
+            line_of[0].legend()
     return figure

@@ -10,7 +10,7 @@ KEY = "train.checkpoint_activations"
 
 
 def tables(results):
-    base = results.where(train__checkpoint_activations=0)[0]
+    base = results.one(train__checkpoint_activations=0)
     columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
     rows = [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
              spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in results.rows]
@@ -28,8 +28,8 @@ def draw(results):
     if np.isfinite(peak).any():
         memory.plot(places, peak, "_", color=INK, markersize=16, markeredgewidth=2, label="taken by the process")
     blocks = max(row[KEY] for row in results.rows)
-    root = np.interp(np.sqrt(blocks), [row[KEY] for row in results.rows if row[KEY] > 0], places[1:])
-    memory.axvline(root, ymax=0.85, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
+    if grouped := [(row[KEY], place) for row, place in zip(results.rows, places) if row[KEY] > 0]:
+        memory.axvline(np.interp(np.sqrt(blocks), *zip(*grouped)), ymax=0.85, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
     memory.set_title(f"Memory, {unit}")
     legend_above(memory)
     time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,

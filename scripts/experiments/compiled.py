@@ -17,8 +17,8 @@ WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 def attention(results):
     """[(standard, flash2)] of each shape."""
     rows = results.where(job__kind="bench.attention")
-    other = {(row[D], row[T]): row for row in rows if row[KERNEL] == "flash2"}
-    return [(row, other[row[D], row[T]]) for row in rows if row[KERNEL] == "standard"]
+    return [(row, results.one(rows, bench__implementations="flash2", bench__head_widths=row[D], bench__lengths=row[T]))
+            for row in rows if row[KERNEL] == "standard"]
 
 
 def model(results):

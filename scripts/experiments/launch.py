@@ -120,15 +120,29 @@ class Row(dict):
         return h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r")
 
 
+class Absent(Row):
+    """Stands for a row that was not run (experiment.only): every key and quantity is NaN."""
+
+    def __missing__(self, key):
+        return float("nan")
+
+    @property
+    def outcome(self):
+        return "not run"
+
+
 class Results:
     """The rows of all launches, and what the files say of where they ran."""
 
     def __init__(self, output):
         self.output, self.rows, self.info = output, [], {}
         for path in sorted(output.glob("ranks_*/experiment.h5")):
-            with h5py.File(path, "r") as file:
-                self.info = dict(file["info"].attrs)
-                self._add(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+            try:
+                with h5py.File(path, "r") as file:
+                    self.info = dict(file["info"].attrs)
+                    self._add(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+            except OSError as fault:
+                raise Refusal(6, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
         if not self.rows:
             raise Refusal(6, f"{output} holds no rows; run the experiment first")
         self.ranks = sorted({row.ranks for row in self.rows})
@@ -147,9 +161,13 @@ class Results:
             row.folder = folder / "rows" / f"{number:04d}_{row.name}"
             self.rows.append(row)
 
-    def where(self, **values):
-        """The rows with these values; "__" in a name stands for a dot: where(model__size="small")."""
-        return [row for row in self.rows if all(row[key.replace("__", ".")] == value for key, value in values.items())]
+    def where(self, rows=None, **values):
+        """The rows (of `rows`) with these values; "__" in a name stands for a dot: where(model__size="small")."""
+        return [row for row in (self.rows if rows is None else rows) if all(row[key.replace("__", ".")] == value for key, value in values.items())]
+
+    def one(self, rows=None, **values):
+        """The first of them; if there is none, its stand-in."""
+        return next(iter(self.where(rows, **values)), Absent())
 
     def different(self, key):
         """The values of a key, each once, in the order of the rows."""

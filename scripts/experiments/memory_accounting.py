@@ -26,9 +26,9 @@ def formulas(row):
 
 
 def smallest_lost(results):
-    """The shortest row of the standard kernel that is out of memory; the longest if all fit."""
+    """The shortest row of the standard kernel that is out of memory; the longest if all fit; None if there is none."""
     rows = sorted(results.where(bench__implementations="standard"), key=lambda row: row[T])
-    return next((row for row in rows if row.outcome != "ok"), rows[-1])
+    return next((row for row in rows if row.outcome != "ok"), rows[-1] if rows else None)
 
 
 def size(mib):
@@ -36,16 +36,8 @@ def size(mib):
 
 
 def tables(results):
-    row = smallest_lost(results)
-    other = next(r for r in results.where(bench__implementations="flash2") if (r[T], r[D]) == (row[T], row[D]))
-    predicted, without = formulas(row), formulas(other)
-    lines = [[name, formula, size(mib), size(row[f"{name}_mib"]), size(without[name][1]), size(other[f"{name}_mib"])]
-             for name, (formula, mib) in predicted.items()]
-    lines += [[name, "-", "-", size(row[f"{name}_mib"]), "-", size(other[f"{name}_mib"])] for name in ("workspace", "tile_counter", "pads")]
-    lines.append(["sum", "", size(sum(mib for _, mib in predicted.values())), size(row["peak_mib"]),
-                  size(sum(mib for _, mib in without.values())), size(other["peak_mib"])])
-    yield ([f"T {row[T]:.0f}, {row.outcome}", "bytes", "standard: predicted, MiB", "laid out, MiB", f"flash2 ({other.outcome}): predicted, MiB", "laid out, MiB"],
-           lines)
+    if row := smallest_lost(results):
+        yield by_tensor(row, results.one(bench__implementations="flash2", bench__lengths=row[T], bench__head_widths=row[D]))
     columns = ["kernel", "T", "predicted, MiB", "laid out, MiB", "lost by the GPU, MiB", "kept for backward, MiB", "T² terms, %", "growth", "outcome"]
     lines, before = [], {}
     for row in results.rows:
@@ -57,6 +49,18 @@ def tables(results):
     yield columns, lines
 
 
+def by_tensor(row, other):
+    """The table of one length: `row` of the standard kernel, `other` of flash2."""
+    predicted, without = formulas(row), formulas(other)
+    lines = [[name, formula, size(mib), size(row[f"{name}_mib"]), size(without[name][1]), size(other[f"{name}_mib"])]
+             for name, (formula, mib) in predicted.items()]
+    lines += [[name, "-", "-", size(row[f"{name}_mib"]), "-", size(other[f"{name}_mib"])] for name in ("workspace", "tile_counter", "pads")]
+    lines.append(["sum", "", size(sum(mib for _, mib in predicted.values())), size(row["peak_mib"]),
+                  size(sum(mib for _, mib in without.values())), size(other["peak_mib"])])
+    return ([f"T {row[T]:.0f}, {row.outcome}", "bytes", "standard: predicted, MiB", "laid out, MiB", f"flash2 ({other.outcome}): predicted, MiB", "laid out, MiB"],
+            lines)
+
+
 def exponent(before, row):
     """The power of T with which the memory grew since the row before: "T^1.9"."""
     return "-" if before is None else f"T^{math.log(row['peak_mib'] / before['peak_mib']) / math.log(row[T] / before[T]):.2f}"
@@ -66,10 +70,9 @@ def draw(results):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4.4), constrained_layout=True, width_ratios=(1.2, 1, 1))
     growth, *bars = panels
     lost = smallest_lost(results)
-    lengths = results.different(T)
     for kernel, colour in (("standard", VERMILION), ("flash2", BLUE)):
         rows = results.where(bench__implementations=kernel)
-        growth.plot(lengths, [sum(mib for _, mib in formulas(row).values()) for row in rows], color=colour, linewidth=1.2, linestyle="--",
+        growth.plot([row[T] for row in rows], [sum(mib for _, mib in formulas(row).values()) for row in rows], color=colour, linewidth=1.2, linestyle="--",
                     label=f"{kernel}, predicted")
         for outcome, marker in (("ok", "o"), ("out of memory", "x")):
             if points := [(row[T], row["peak_mib"]) for row in rows if row.outcome == outcome]:
@@ -84,7 +87,7 @@ def draw(results):
     growth.legend()
     for axes, kernel in zip(bars, ("standard", "flash2")):
         rows = results.where(bench__implementations=kernel)
-        shown = [row for row in rows if row[T] <= lost[T]]
+        shown = [row for row in rows if lost is None or row[T] <= lost[T]]
         bottom = np.zeros(len(shown))
         for name, (tensors, colour) in GROUPS.items():
             heights = np.array([sum(row[f"{tensor}_mib"] for tensor in tensors) for row in shown])

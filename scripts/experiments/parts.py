@@ -44,5 +44,6 @@ def legend_above(axes, columns=3):
 
 
 def legend_beside(axes, **more):
-    """A legend to the right of the axes."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), **more)
+    """A legend to the right of the axes, if they have anything to name."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), **more)

@@ -172,8 +172,8 @@ namespace {
 void require_no_result(const config::Job& job, const fs::path& path) {
   std::error_code error;
   if (job.overwrite || !fs::exists(path, error)) return;
-  throw Failure(Exit::files, fmt::format("{} exists, and a job never overwrites: name another job.output, or set "
-                                         "job.overwrite=true",
+  throw Failure(Exit::files, fmt::format("{} exists: name another job.output, or allow the job to replace it "
+                                         "(job.overwrite=true)",
                                          path.string()));
 }
 

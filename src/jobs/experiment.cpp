@@ -20,6 +20,8 @@
 /// that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine (exit
 /// codes 75, 6 and 3); their last outcome stays in experiment.h5 until then, also where experiment.only leaves them out.
 /// A training row that a signal stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run.
+/// Where a row has run with another resolved deck than any now, --resume auto is refused (exit 6), unless job.overwrite
+/// is set: its result would be lost.
 ///
 /// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
 /// code 6.
@@ -70,9 +72,14 @@ struct Outcome {
 
 constexpr const char* kStoppedByItsLimit = "stopped by its train.time_limit_s";  // a reason with Exit::stopped
 
+/// Whether a row that ended so has a result.
+bool has_run(const Outcome& outcome) {
+  return outcome.code == Exit::finished || (outcome.code == Exit::stopped && outcome.reason == kStoppedByItsLimit);
+}
+
 /// Whether a resumed experiment keeps a row that ended so.
 bool is_final(const Outcome& outcome) {
-  if (outcome.code == Exit::stopped) return outcome.reason == kStoppedByItsLimit;
+  if (outcome.code == Exit::stopped) return has_run(outcome);
   return outcome.code != Exit::files && outcome.code != Exit::environment;
 }
 
@@ -270,7 +277,8 @@ class ExperimentRun {
       throw Failure(Exit::files,
                     fmt::format("{} is not an experiment of this version: use another job.directory", path()));
     }
-    const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings();
+    const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings(),
+               names = file.dataset("name").strings();
     const auto codes = file.dataset("exit_code").values<std::int64_t>();
     const auto seconds = file.dataset("seconds").values<double>();
     std::map<std::string, Outcome> found;  // by resolved deck
@@ -278,9 +286,20 @@ class ExperimentRun {
       found[decks[i]] = {static_cast<Exit>(codes[i]), reasons[i], seconds[i]};
     }
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const auto same = found.find(rows_[i].resolved);
-      if (same != found.end()) outcomes_[i] = same->second;
+      if (const auto same = found.extract(rows_[i].resolved)) outcomes_[i] = same.mapped();
     }
+    std::vector<std::string> lost;
+    for (std::size_t i = 0; i < decks.size(); ++i) {
+      const auto other = found.find(decks[i]);
+      if (other != found.end() && has_run(other->second)) lost.push_back(names[i]);
+    }
+    if (lost.empty() || settings_.job.overwrite) return;
+    throw Failure(
+        Exit::files,
+        fmt::format("{} has {} that ran with other keys than the deck and its overrides give now: {}. "
+                    "--resume auto would lose {}: give the same keys again, use another directory "
+                    "(job.directory=...), or allow it (job.overwrite=true)",
+                    path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "), lost.size() == 1 ? "it" : "them"));
   }
 
   void save() {

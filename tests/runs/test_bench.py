@@ -33,7 +33,7 @@ class Bench(BenchTest):
         result.write_text("another job's")
         end = job.wait()
         self.assertEqual(end.code, FILES, str(end))
-        self.assertIn("kernels.h5 exists, and a job never overwrites", end.err)
+        self.assertIn("kernels.h5 exists: name another job.output", end.err)
         self.assertEqual(result.read_text(), "another job's")
         self.assertTrue(unfinished.exists())
 

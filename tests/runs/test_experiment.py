@@ -9,7 +9,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all, snapshot
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import launch  # noqa: E402  (after the path to it)
@@ -161,7 +161,12 @@ parallel.shard = ["optimizer", "parameters"]
         self.assertEqual(result.out.count(" has run\n"), 2, str(result))
         self.assertEqual(run.stat().st_mtime_ns, before)
         self.assertEqual(list(contents(self.directory)["name"]), NAMES)
-        result = self.run_deck(self.rows, "--resume", "auto", "train.steps=3")  # other rows: nothing is kept
+        before = snapshot(self.directory)
+        self.run_deck(self.rows, "--resume", "auto", "train.steps=3", code=FILES,
+                      says="experiment.h5 has 4 rows that ran with other keys than the deck and its overrides give now: "
+                           "small_fp32 small_bf16 last_fp32 last_bf16. --resume auto would lose them")
+        self.assertEqual(snapshot(self.directory), before)
+        result = self.run_deck(self.rows, "--resume", "auto", "train.steps=3", "job.overwrite=true")  # nothing is kept
         self.assertNotIn(" has run\n", result.out)
         self.assertEqual(contents(self.directory)["record/steps/loss"].shape, (6, 3))
 

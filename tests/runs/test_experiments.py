@@ -36,6 +36,25 @@ class Experiments(RunTest):
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
 
+    def test_some_rows_make_a_table_and_a_picture_too(self):
+        """Also where they are compared with a row that was left out."""
+        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_flash2_bf16_16_128")),
+                           ("compiled", ("attention_16_128_standard", "attention_16_128_flash2")),
+                           ("memory_accounting", ("standard_16_128", "flash2_16_128"))):
+            for row in rows:
+                with self.subTest(experiment=name, row=row):
+                    result = self.script(name, "--quick", "--output", self.folder / name / row, f'experiment.only=["{row}"]')
+                    self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and a row")
+                    self.assertNotIn("No artists", result.stderr)
+                    self.assertTrue((self.folder / name / row / f"{name}.png").exists())
+
+    def test_a_damaged_file_is_named(self):
+        output = self.folder / "damaged"
+        self.script("checkpointing", "--quick", "--output", output, 'experiment.only=["0"]')
+        file = output / "ranks_0001/experiment.h5"
+        file.write_bytes(file.read_bytes()[:4000])
+        self.assertIn(f"{file}: ", self.script("checkpointing", "--quick", "--output", output, "--redraw", code=6).stderr)
+
     def test_formats_are_those_of_the_step(self):
         lines = [re.split(r"  +", line) for line in self.script("dtypes", "--quick").stdout.splitlines()]
         found = {line[0]: line[2:] for line in lines if len(line) == 6}

@@ -11,7 +11,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, LIMIT_S, PROGRAM, SOURCE, STOPPED, TINY, USAGE, Job, RunTest, column, descendants, gpus, wait_for_end
+from harness import FILES, LIMIT_S, PROGRAM, SOURCE, TINY, USAGE, Job, RunTest, column, descendants, gpus, wait_for_end
 
 DECK = SOURCE / "input/scaling/tiny.toml"
 RATES = ("plan.gemm_tflops=0.05", "plan.attention_tflops=0.01", "plan.copy_gbyte_per_s=10", "plan.link_gbyte_per_s=1")
@@ -242,7 +242,7 @@ class Scaling(RunTest):
                 self.assertIsNone(series.poll())
             series.send_signal(number)
             printed, errors = series.communicate(timeout=LIMIT_S)
-            self.assertEqual(series.returncode, STOPPED, errors)
+            self.assertEqual(series.returncode, 128 + number, errors)
             self.assertIn(f"stopped by {number.name} on 2 ranks", errors)
             self.assertNotIn("Traceback", errors)
             self.assertTrue(wait_for_end(below))
