@@ -45,6 +45,12 @@ class Scripts(unittest.TestCase):
         self.assertIn(says, result.stderr)
         return result
 
+    def test_run_starts_any_number_of_ranks_in_an_allocation(self):
+        self.tool("mpirun", 'printf "%s\\n" "$*"')
+        started = self.call("run", "-n", "2", "true", code=0, env={"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4"}).stdout
+        self.assertIn("-n 2 env SLURM_NTASKS=2 true\n", started)
+        self.assertIn("-n 2 true\n", self.call("run", "-n", "2", "true", code=0).stdout)
+
     def test_help_wants_nothing_installed(self):
         (self.tools / "python3").symlink_to(sys.executable)
         modules = self.folder / "modules"
