@@ -10,12 +10,14 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "build_info.hpp"
 #include "config/availability.hpp"
@@ -57,8 +59,21 @@ int launcher_ranks() {
   return std::max(1, number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1));
 }
 
+/// Whether this is the first rank of its host; false if the launcher does not tell.
+bool is_first_of_host() {
+  return number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
+                               1) == 0;
+}
+
+/// Of a failure before MPI. Most are the same on every rank, and rank 0 tells of them; a file may be missing on one host
+/// alone, though. A host's first rank tells of it unless the launch has ended by then.
 int report(const Failure& failure) {
-  if (launcher_rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
+  if (launcher_rank() == 0) {
+    fmt::print(stderr, "tessera: {}\n", failure.what());
+  } else if (is_first_of_host()) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    fmt::print(stderr, "tessera: rank {}: {}\n", launcher_rank(), failure.what());
+  }
   return static_cast<int>(failure.code());
 }
 
