@@ -33,7 +33,12 @@ void BenchResult::add(std::vector<BenchTable::Cell> row) {
 }
 
 void BenchResult::publish() const {
-  write_result(context_, path_, [this](io::h5::File& file) { fill(file); });
+  try {
+    write_result(context_, path_, [this](io::h5::File& file) { fill(file); });
+  } catch (const Failure& failure) {
+    throw Failure(failure.code(),
+                  fmt::format("{}. The rows are in {}{}: move it away first", failure.what(), path_, kUnfinished));
+  }
   std::error_code ignored;
   std::filesystem::remove(path_ + kUnfinished, ignored);
 }

@@ -46,7 +46,16 @@ void remove_whole(const fs::path& path) {
   }
 }
 
-/// Deletes an experiment's file and the rows that it names: other files, in `rows`, too, are the user's.
+/// Whether a job writes a file or folder of that name into its directory.
+bool is_of_a_job(const std::string& name) {
+  if (name == "checkpoints" || name == "run.h5" || name == "run.h5.tmp") return true;
+  for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
+    if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
+  }
+  return false;
+}
+
+/// Deletes an experiment's file and the results of the rows that it names: other files there are the user's.
 void clear_experiment(const fs::path& directory) {
   if (!holds_experiment(directory)) return;
   const fs::path path = directory / kExperimentFile;
@@ -58,7 +67,7 @@ void clear_experiment(const fs::path& directory) {
     numbers = file.dataset("row").values<std::int64_t>();
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    remove_whole(directory / "rows" / config::row_folder(numbers[i], names[i]));
+    clear_row(directory / "rows" / config::row_folder(numbers[i], names[i]));
   }
   std::error_code ignored;
   fs::remove(directory / "rows", ignored);  // unless something is left in it
@@ -66,6 +75,16 @@ void clear_experiment(const fs::path& directory) {
 }
 
 }  // namespace
+
+void clear_row(const fs::path& folder) {
+  std::vector<fs::path> results;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (is_of_a_job(entry.path().filename())) results.push_back(entry.path());
+  }
+  for (const fs::path& result : results) remove_whole(result);
+  if (fs::exists(folder, error) && !holds_something(folder)) remove_whole(folder);
+}
 
 bool holds_experiment(const fs::path& directory) {
   std::error_code error;
@@ -147,14 +166,6 @@ RunDirectory::~RunDirectory() {
 void RunDirectory::clear() const {
   for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) remove_whole(path_ / name);
   clear_experiment(path_);
-}
-
-void clear_row(const fs::path& folder, bool is_named) {
-  if (is_named) return remove_whole(folder);
-  for (const char* name :
-       {"checkpoints", "run.h5", "run.h5.tmp", "bench.h5", "bench.h5.part", "attention.h5", "model.h5"}) {
-    remove_whole(folder / name);
-  }
 }
 
 fs::path checkpoint_folder(const std::string& path) {

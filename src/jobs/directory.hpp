@@ -35,8 +35,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and the folders of the rows that it
-  /// names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted. For rank 0.
+  /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and what jobs wrote into the rows
+  /// that it names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted. For rank 0.
   void clear() const;
 
   static constexpr double kLockPatience_s = 10;
@@ -46,9 +46,9 @@ class RunDirectory {
   int lock_ = -1;  // file descriptor
 };
 
-/// Deletes what an earlier start of an experiment's row has left: the whole folder if experiment.h5 names it, else, after
-/// a start that was killed, what jobs write. Throws (exit 6) if that fails.
-void clear_row(const std::filesystem::path& folder, bool is_named);
+/// Deletes what jobs have written into the folder of an experiment's row, and the folder if nothing else is in it. Throws
+/// (exit 6) if that fails.
+void clear_row(const std::filesystem::path& folder);
 
 /// Resolves a checkpoint's path as given by the user: its folder, or a run's directory (its newest checkpoint).
 std::filesystem::path checkpoint_folder(const std::string& path);

@@ -20,8 +20,8 @@
 /// that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine (exit
 /// codes 75, 6 and 3); their last outcome stays in experiment.h5 until then, also where experiment.only leaves them out.
 /// A training row that a signal stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run.
-/// Where a row has run with another resolved deck than any now, --resume auto is refused (exit 6), unless job.overwrite
-/// is set: its result would be lost.
+/// Where a row has run, or has a checkpoint, with another resolved deck than any now, --resume auto is refused (exit 6)
+/// unless job.overwrite is set: its result would be lost.
 ///
 /// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
 /// code 6.
@@ -210,7 +210,7 @@ class ExperimentRun {
     const double earlier_s = action == Action::go_on && outcomes_[i] ? outcomes_[i]->seconds : 0;
     if (action == Action::run) {
       const auto watch = world_.watch("the folder of a row", kPatience);
-      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory, outcomes_[i].has_value()); });
+      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory); });
     }
     outcomes_[i] = outcome_of(rows_[i], action == Action::go_on ? std::optional<std::string>("auto") : std::nullopt);
     outcomes_[i]->seconds += earlier_s;
@@ -224,7 +224,8 @@ class ExperimentRun {
     Outcome outcome;
     const double start_s = events::now_s();
     try {
-      const config::Deck deck{row.settings, row.resolved, context_.deck.path, {}};
+      config::Deck deck{row.settings, row.resolved, context_.deck.path, {}};
+      deck.settings.job.overwrite = true;  // of results nothing is left, and other files stay
       {
         const auto watch = world_.watch("the start of a row");
         together(world_, [&] { config::check_build(row.settings, train::this_build()); });
@@ -279,6 +280,7 @@ class ExperimentRun {
     }
     const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings(),
                names = file.dataset("name").strings();
+    const auto numbers = file.dataset("row").values<std::int64_t>();
     const auto codes = file.dataset("exit_code").values<std::int64_t>();
     const auto seconds = file.dataset("seconds").values<double>();
     std::map<std::string, Outcome> found;  // by resolved deck
@@ -291,15 +293,19 @@ class ExperimentRun {
     std::vector<std::string> lost;
     for (std::size_t i = 0; i < decks.size(); ++i) {
       const auto other = found.find(decks[i]);
-      if (other != found.end() && has_run(other->second)) lost.push_back(names[i]);
+      if (other == found.end()) continue;
+      const fs::path folder = fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]);
+      const bool has_checkpoint = other->second.code == Exit::stopped && io::newest_checkpoint(folder);
+      if (has_run(other->second) || has_checkpoint) lost.push_back(names[i]);
     }
     if (lost.empty() || settings_.job.overwrite) return;
     throw Failure(
         Exit::files,
-        fmt::format("{} has {} that ran with other keys than the deck and its overrides give now: {}. "
-                    "--resume auto would lose {}: give the same keys again, use another directory "
-                    "(job.directory=...), or allow it (job.overwrite=true)",
-                    path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "), lost.size() == 1 ? "it" : "them"));
+        fmt::format("{} has {} that {} of this deck and its overrides as they stand (other keys, another number "
+                    "or folder, another version): {}. --resume auto would lose what ran: use another directory "
+                    "(job.directory=..., of scripts/experiment --output), or allow it (job.overwrite=true)",
+                    path(), counted(std::ssize(lost), "row"), lost.size() == 1 ? "is no row" : "are no rows",
+                    fmt::join(lost, " ")));
   }
 
   void save() {

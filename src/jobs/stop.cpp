@@ -11,14 +11,17 @@ namespace tessera::jobs {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
-volatile std::sig_atomic_t received = 0;  // the latest
-volatile std::sig_atomic_t is_interrupted = 0;
-struct sigaction before[3];  // dispositions at start: a shell may have made it ignore SIGINT
+volatile std::sig_atomic_t received = 0;         // the latest
+volatile std::sig_atomic_t has_arrived[3] = {};  // each
+struct sigaction before[3];                      // dispositions at start: a shell may have made it ignore SIGINT
 bool is_remembering = false;
 
 void remember(int signal) {
-  if (signal == SIGINT && is_interrupted != 0) _exit(130);
-  if (signal == SIGINT) is_interrupted = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (signal != kSignals[i]) continue;
+    if (signal == SIGINT && has_arrived[i] != 0) _exit(130);
+    has_arrived[i] = 1;
+  }
   received = signal;
 }
 
@@ -34,9 +37,11 @@ void remember_signals() {
 
 void end_on_signals() {
   for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &before[i], nullptr);
-  if (received != 0) std::raise(received);
-  received = 0;  // it was to be ignored
-  is_interrupted = 0;
+  for (int i = 0; i < 3; ++i) {
+    if (has_arrived[i] != 0) std::raise(kSignals[i]);
+    has_arrived[i] = 0;  // it was to be ignored
+  }
+  received = 0;
 }
 
 void stop_on_signal() {

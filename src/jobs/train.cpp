@@ -487,9 +487,9 @@ class TrainingRun {
   std::optional<Failure> trace_fault_;  // on rank 0; not yet thrown
   kernels::KernelTimer timer_;
   std::vector<io::KernelRow> kernels_;
-  double loss_scale_ = 1;              // after the last step
+  double loss_scale_ = 1;               // after the last step
   std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
-  std::int64_t last_checkpoint_ = -1;  // step of the newest one of this run
+  std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
   bool has_recorded_memory_ = false;
   double validation_loss_ = kNotMeasured;  // the last one
   std::int64_t validated_step_ = 0;

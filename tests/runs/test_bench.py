@@ -35,6 +35,7 @@ class Bench(BenchTest):
         self.assertEqual(end.code, FILES, str(end))
         self.assertIn("kernels.h5 exists: name another job.output", end.err)
         self.assertEqual(result.read_text(), "another job's")
+        self.assertIn("The rows are in ", end.err)
         self.assertTrue(unfinished.exists())
 
     def test_attention_measures_every_case_and_compares_with_the_stored_scores(self):

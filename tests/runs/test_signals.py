@@ -89,6 +89,12 @@ class Early(RunTest):
         result = job.wait()
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("result in ", result.out)
+        job, give = self.start_with_pipe("job.overwrite=true", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        for number in (signal.SIGTERM, signal.SIGINT):  # the ignored one does not make the first forgotten
+            os.kill(job.process.pid, number)
+            time.sleep(0.05)
+        give(TINY.read_text().replace('"train"', '"bench.kernels"'))
+        self.assertEqual(job.wait(SOON_S).code, -signal.SIGTERM)
 
     def test_what_cannot_go_on_later_ends(self):
         for kind in ("bench.kernels", "generate"):

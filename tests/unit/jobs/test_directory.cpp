@@ -22,44 +22,37 @@ void write(const fs::path& path) {
 /// A row with what jobs write, and a file of the user's.
 void fill(const fs::path& row) {
   for (const char* name : {"run.h5", "run.h5.tmp", "checkpoints/step_00000010/index.h5", "bench.h5", "bench.h5.part",
-                           "attention.h5", "model.h5", "notes.txt"}) {
+                           "bench.h5.part.tmp77", "attention.h5", "model.h5", "notes.txt"}) {
     write(row / name);
   }
 }
 
-TEST(ClearRow, that_the_experiment_names_goes_with_its_folder) {
+TEST(ClearRow, deletes_what_jobs_write_and_an_empty_folder) {
   const test::ScratchFolder folder;
   fill(folder / "row");
-  clear_row(folder / "row", true);
-  EXPECT_FALSE(fs::exists(folder / "row"));
-  clear_row(folder / "row", true);  // nothing there is fine
-}
-
-TEST(ClearRow, that_it_does_not_name_keeps_what_no_job_writes) {
-  const test::ScratchFolder folder;
-  fill(folder / "row");
-  clear_row(folder / "row", false);
+  clear_row(folder / "row");
   ASSERT_TRUE(fs::exists(folder / "row/notes.txt"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "row"), {}), 1);
-  clear_row(folder / "missing", false);
-  EXPECT_FALSE(fs::exists(folder / "missing"));
+  fs::remove(folder / "row/notes.txt");
+  write(folder / "row/run.h5");
+  clear_row(folder / "row");
+  EXPECT_FALSE(fs::exists(folder / "row"));
+  clear_row(folder / "row");  // nothing there is fine
 }
 
 TEST(ClearRow, tells_what_it_could_not_delete) {
-  for (const bool is_named : {false, true}) {
-    const test::ScratchFolder folder;
-    fs::permissions(folder.path(), fs::perms::all);
-    fill(folder / "row");
-    fs::permissions(folder / "row/checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
-    const std::string message = test::failure_of([&] {
-      const test::OrdinaryUser not_root;
-      clear_row(folder / "row", is_named);
-    });
-    EXPECT_THAT(message, HasSubstr((folder / "row").string()));
-    EXPECT_THAT(message, HasSubstr("cannot be deleted: "));
-    EXPECT_THAT(message, HasSubstr("job.directory="));
-    fs::permissions(folder / "row/checkpoints", fs::perms::owner_all);
-  }
+  const test::ScratchFolder folder;
+  fs::permissions(folder.path(), fs::perms::all);
+  fill(folder / "row");
+  fs::permissions(folder / "row/checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
+  const std::string message = test::failure_of([&] {
+    const test::OrdinaryUser not_root;
+    clear_row(folder / "row");
+  });
+  EXPECT_THAT(message, HasSubstr((folder / "row").string()));
+  EXPECT_THAT(message, HasSubstr("cannot be deleted: "));
+  EXPECT_THAT(message, HasSubstr("job.directory="));
+  fs::permissions(folder / "row/checkpoints", fs::perms::owner_all);
 }
 
 }  // namespace
