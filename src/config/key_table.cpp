@@ -122,8 +122,9 @@ std::vector<Key> make_table() {
        "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
-       "Whether the run in job.directory (its run.h5 and checkpoints), an experiment there (its experiment.h5 and the "
-       "folders of the rows that it names) or an existing job.output may be replaced. Other files stay."},
+       "Whether the run in job.directory (its run.h5 and checkpoints), an experiment there (its experiment.h5 and "
+       "what jobs wrote into the rows that it names) or an existing job.output may be replaced. Other files stay. With "
+       "--resume, whether an experiment may lose rows that ran and that the deck no longer has."},
       {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
        "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
 
