@@ -9,7 +9,8 @@ import sys
 # Okabe & Ito's colours: distinct for colour-blind readers and in print.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#9A9A9A")
-SPARE = ("#332288", "#A6761D", "#66A61E", "#E7298A", "#44AA99", "#882255", YELLOW, "#7F7F00", "#6A3D9A", "#B2182B", "#1B4D3E")  # for what has none
+SPARE = ("#332288", "#A6761D", "#66A61E", "#E7298A", "#44AA99", "#882255", YELLOW, "#7F7F00", "#6A3D9A", "#B2182B",
+         "#1B4D3E")                                                      # for what has no colour of its own
 INK, FAINT, PALE = "#2B2B2B", "#707070", "#C8C8C8"                       # text, small text, remainders
 
 CATEGORIES = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "activations": SKY, "workspace": GREY,

@@ -12,7 +12,6 @@
 #include <cmath>
 
 #include "jobs/bench_result.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/together.hpp"
 
 namespace tessera::jobs {

@@ -21,7 +21,6 @@
 
 #include "jobs/bench_result.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"

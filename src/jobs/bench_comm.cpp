@@ -21,7 +21,6 @@
 #include "io/answer.hpp"
 #include "jobs/bench_result.hpp"
 #include "jobs/bus_bandwidth.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "jobs/bench_result.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/decode/decode.hpp"

@@ -19,7 +19,6 @@
 
 #include "config/rules.hpp"
 #include "jobs/bench_result.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"

@@ -12,7 +12,6 @@
 
 #include "jobs/bench_result.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/adamw.hpp"

@@ -26,7 +26,6 @@
 #include "config/rules.hpp"
 #include "io/answer.hpp"
 #include "jobs/bench_result.hpp"
-#include "jobs/directory.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/step_rows.hpp"
 #include "jobs/step_timing.hpp"

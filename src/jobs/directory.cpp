@@ -6,9 +6,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -46,9 +48,11 @@ void remove_whole(const fs::path& path) {
   }
 }
 
+constexpr const char* kOfARun[] = {"checkpoints", "run.h5", "run.h5.tmp"};
+
 /// Whether a job writes a file or folder of that name into its directory.
 bool is_of_a_job(const std::string& name) {
-  if (name == "checkpoints" || name == "run.h5" || name == "run.h5.tmp") return true;
+  if (std::find(std::begin(kOfARun), std::end(kOfARun), name) != std::end(kOfARun)) return true;
   for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
     if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
@@ -164,7 +168,7 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::clear() const {
-  for (const char* name : {"checkpoints", "run.h5", "run.h5.tmp"}) remove_whole(path_ / name);
+  for (const char* name : kOfARun) remove_whole(path_ / name);
   clear_experiment(path_);
 }
 

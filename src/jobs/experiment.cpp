@@ -13,8 +13,8 @@
 ///                     a row has none
 ///
 /// A signal ends the experiment with exit code 75, after the row under way: a training row stops at its next step, a
-/// benchmark between its rows. experiment.time_limit_s lets the row under way finish, and ends the
-/// experiment so if further rows are to run.
+/// benchmark between its rows. experiment.time_limit_s lets the row under way finish, and ends the experiment so if
+/// further rows are to run.
 ///
 /// --resume auto keeps the outcome of every row that has run with the same resolved deck, and runs the others. Of those
 /// that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine (exit

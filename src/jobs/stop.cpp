@@ -3,6 +3,7 @@
 #include <csignal>
 #include <unistd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "errors.hpp"
@@ -11,13 +12,14 @@ namespace tessera::jobs {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
-volatile std::sig_atomic_t received = 0;         // the latest
-volatile std::sig_atomic_t has_arrived[3] = {};  // each
-struct sigaction before[3];                      // dispositions at start: a shell may have made it ignore SIGINT
+constexpr int kCount = static_cast<int>(std::size(kSignals));
+volatile std::sig_atomic_t received = 0;              // the latest
+volatile std::sig_atomic_t has_arrived[kCount] = {};  // each
+struct sigaction before[kCount];                      // dispositions at start: a shell may have made it ignore SIGINT
 bool is_remembering = false;
 
 void remember(int signal) {
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if (signal != kSignals[i]) continue;
     if (signal == SIGINT && has_arrived[i] != 0) _exit(130);
     has_arrived[i] = 1;
@@ -31,13 +33,13 @@ void remember_signals() {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
-  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, is_remembering ? nullptr : &before[i]);
+  for (int i = 0; i < kCount; ++i) sigaction(kSignals[i], &action, is_remembering ? nullptr : &before[i]);
   is_remembering = true;
 }
 
 void end_on_signals() {
-  for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &before[i], nullptr);
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kCount; ++i) sigaction(kSignals[i], &before[i], nullptr);
+  for (int i = 0; i < kCount; ++i) {
     if (has_arrived[i] != 0) std::raise(kSignals[i]);
     has_arrived[i] = 0;  // it was to be ignored
   }

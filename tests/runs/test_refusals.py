@@ -15,7 +15,7 @@ class Decks(RunTest):
         return self.run_deck(deck, *arguments, code=code, says=says, ranks=ranks)
 
     def test_a_deck_that_is_missing_on_one_host_is_told_there(self):
-        """By the host's first rank: those on the host of rank 0 leave it to that one."""
+        """By that host's first rank alone."""
         for local_rank, told in (("0", "tessera: rank 4: missing.toml"), ("1", "")):
             result = self.start("missing.toml", env={"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_LOCAL_RANK": local_rank}).wait()
             self.assertEqual(result.code, USAGE)
