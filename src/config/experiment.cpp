@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -129,6 +130,21 @@ bool is_chosen(const Experiment& experiment, std::string_view row) {
 }
 
 std::string row_folder(std::int64_t number, std::string_view name) { return fmt::format("{:04}_{}", number, name); }
+
+std::string what_is_computed(const std::string& resolved) {
+  std::string computed, section;
+  std::istringstream lines(resolved);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#')) continue;
+    if (line.starts_with('[')) section = line;
+    const std::string key = line.substr(0, line.find(' '));
+    if (section == "[job]" && (key == "directory" || key == "overwrite" || key == "progress")) continue;
+    const std::size_t comment = line.rfind("  # ");  // unless that is part of a text
+    if (comment != std::string::npos && line.find('"', comment) == std::string::npos) line.resize(comment);
+    computed += line + '\n';
+  }
+  return computed;
+}
 
 std::vector<std::string> varied_keys(const Experiment& experiment) {
   std::vector<std::string> keys;

@@ -37,6 +37,10 @@ bool is_chosen(const Experiment& experiment, std::string_view row);
 /// The folder of a row in the experiment's `rows`: "0003_flash2_4096". Rows are counted from 1.
 std::string row_folder(std::int64_t number, std::string_view name);
 
+/// The keys of a resolved deck without those of [job] that say where results go, whether they may replace others and what
+/// is shown (directory, overwrite, progress), and without comments: decks that have the same compute the same.
+std::string what_is_computed(const std::string& resolved);
+
 /// The keys that rows set, each once, in the order of the deck.
 std::vector<std::string> varied_keys(const Experiment& experiment);
 

@@ -16,11 +16,12 @@
 /// benchmark between its rows. experiment.time_limit_s lets the row under way finish, and ends the experiment so if
 /// further rows are to run.
 ///
-/// --resume auto keeps the outcome of every row that has run with the same resolved deck, and runs the others. Of those
-/// that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine (exit
-/// codes 75, 6 and 3); their last outcome stays in experiment.h5 until then, also where experiment.only leaves them out.
-/// A training row that a signal stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run.
-/// Where a row has run, or has a checkpoint, with another resolved deck than any now, --resume auto is refused (exit 6)
+/// --resume auto keeps the outcome of every row of the same name that has run with the same keys, and runs the others.
+/// job.directory, job.overwrite and job.progress may change, and so may a row's number: its folder is then renamed. Of
+/// those that ran, it runs again the ones that a signal stopped and those that failed for their files or the machine
+/// (exit codes 75, 6 and 3); their last outcome stays in experiment.h5 until then, also where experiment.only leaves
+/// them out. A training row that a signal stopped goes on from its checkpoint; one that its own train.time_limit_s
+/// stopped has run. Where a row that is none of these has run, or has a checkpoint, --resume auto is refused (exit 6)
 /// unless job.overwrite is set: its result would be lost.
 ///
 /// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
@@ -199,7 +200,8 @@ class ExperimentRun {
       return false;
     }
     try {
-      return io::h5::File::open(folder / "run.h5").group("info").text("deck") == rows_[i].resolved;
+      const std::string deck = io::h5::File::open(folder / "run.h5").group("info").text("deck");
+      return config::what_is_computed(deck) == config::what_is_computed(rows_[i].resolved);
     } catch (const Failure& failure) {
       note(fmt::format("{}: row {} starts anew\n", failure.what(), rows_[i].name));
       return false;
@@ -269,43 +271,89 @@ class ExperimentRun {
 
   // --- the file ------------------------------------------------------------------------------------------------------
 
-  /// The outcomes of rows that an earlier start has run with the same resolved decks. For rank 0.
-  void read_outcomes() {
-    std::error_code error;
-    if (!fs::exists(path(), error)) return;
+  /// A row that experiment.h5 holds.
+  struct EarlierRow {
+    std::string name, computed;  // what its resolved deck computes
+    fs::path folder;
+    Outcome outcome;
+
+    bool has_result() const {
+      return has_run(outcome) || (outcome.code == Exit::stopped && io::newest_checkpoint(folder));
+    }
+  };
+
+  std::vector<EarlierRow> read_rows() const {
     const io::h5::File file = io::h5::File::open(path());
     if (!holds_experiment(settings_.job.directory) || file.group("info").integer("format_version") != kFormatVersion) {
       throw Failure(Exit::files,
                     fmt::format("{} is not an experiment of this version: use another job.directory", path()));
     }
-    const auto decks = file.dataset("resolved_deck").strings(), reasons = file.dataset("reason").strings(),
-               names = file.dataset("name").strings();
+    const auto names = file.dataset("name").strings(), decks = file.dataset("resolved_deck").strings(),
+               reasons = file.dataset("reason").strings();
     const auto numbers = file.dataset("row").values<std::int64_t>();
     const auto codes = file.dataset("exit_code").values<std::int64_t>();
     const auto seconds = file.dataset("seconds").values<double>();
-    std::map<std::string, Outcome> found;  // by resolved deck
-    for (std::size_t i = 0; i < decks.size(); ++i) {
-      found[decks[i]] = {static_cast<Exit>(codes[i]), reasons[i], seconds[i]};
+    std::vector<EarlierRow> rows;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      rows.push_back({names[i],
+                      config::what_is_computed(decks[i]),
+                      fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]),
+                      {static_cast<Exit>(codes[i]), reasons[i], seconds[i]}});
     }
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (const auto same = found.extract(rows_[i].resolved)) outcomes_[i] = same.mapped();
-    }
+    return rows;
+  }
+
+  /// The outcomes of rows that an earlier start has run with the same keys; their folders get their numbers. For rank 0.
+  void read_outcomes() {
+    std::error_code error;
+    if (!fs::exists(path(), error)) return;
+    std::vector<const EarlierRow*> kept(rows_.size(), nullptr);
     std::vector<std::string> lost;
-    for (std::size_t i = 0; i < decks.size(); ++i) {
-      const auto other = found.find(decks[i]);
-      if (other == found.end()) continue;
-      const fs::path folder = fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]);
-      const bool has_checkpoint = other->second.code == Exit::stopped && io::newest_checkpoint(folder);
-      if (has_run(other->second) || has_checkpoint) lost.push_back(names[i]);
+    const std::vector<EarlierRow> earlier = read_rows();
+    for (const EarlierRow& row : earlier) {
+      const auto same = std::find_if(rows_.begin(), rows_.end(), [&](const config::DeckRow& now) {
+        return now.name == row.name && config::what_is_computed(now.resolved) == row.computed;
+      });
+      if (same != rows_.end()) {
+        kept[static_cast<std::size_t>(same - rows_.begin())] = &row;
+      } else if (row.has_result()) {
+        lost.push_back(row.name);
+      }
     }
-    if (lost.empty() || settings_.job.overwrite) return;
-    throw Failure(
-        Exit::files,
-        fmt::format("{} has {} that {} of this deck and its overrides as they stand (other keys, another number "
-                    "or folder, another version): {}. --resume auto would lose what ran: use another directory "
-                    "(job.directory=..., of scripts/experiment --output), or allow it (job.overwrite=true)",
-                    path(), counted(std::ssize(lost), "row"), lost.size() == 1 ? "is no row" : "are no rows",
-                    fmt::join(lost, " ")));
+    if (!lost.empty() && !settings_.job.overwrite) {
+      throw Failure(
+          Exit::files,
+          fmt::format("{} has {} that {} of this deck and its overrides as they stand (another name, other keys, "
+                      "another version): {}. --resume auto would lose what ran: use another directory "
+                      "(job.directory=..., of scripts/experiment --output), or allow it (job.overwrite=true)",
+                      path(), counted(std::ssize(lost), "row"), lost.size() == 1 ? "is no row" : "are no rows",
+                      fmt::join(lost, " ")));
+    }
+    bool has_moved = false;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (!kept[i]) continue;
+      outcomes_[i] = kept[i]->outcome;
+      has_moved = move_row(kept[i]->folder, rows_[i].settings.job.directory) || has_moved;
+    }
+    if (has_moved) write();
+  }
+
+  /// Gives a row's folder its name of now; whether it had another. No two rows have the same name, so none is in the way
+  /// of another.
+  static bool move_row(const fs::path& from, const fs::path& to) {
+    std::error_code error;
+    if (from == to || !fs::exists(from, error)) return false;
+    if (fs::exists(to, error)) {
+      throw Failure(Exit::files, fmt::format("{}: the results of {} belong there: move it away, or use another "
+                                             "job.directory",
+                                             to.string(), from.string()));
+    }
+    fs::rename(from, to, error);
+    if (error) {
+      throw Failure(Exit::files,
+                    fmt::format("{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message()));
+    }
+    return true;
   }
 
   void save() {

@@ -169,6 +169,30 @@ parallel.shard = ["optimizer", "parameters"]
         self.assertNotIn(" has run\n", result.out)
         self.assertEqual(contents(self.directory)["record/steps/loss"].shape, (6, 3))
 
+    def test_resume_keeps_rows_in_another_folder_and_with_another_number(self):
+        self.run_deck(self.rows, 'experiment.only=["small_fp32", "last_bf16"]', "job.progress=line")
+        times = {name: run.stat().st_mtime_ns for name in ("small_fp32", "last_bf16") for run in self.directory.glob(f"rows/*_{name}/run.h5")}
+        moved = self.folder / "moved"
+        self.directory.rename(moved)
+        front = self.deck(ROWS.replace("[experiment.rows.small]", "[experiment.rows.first]\n[experiment.rows.small]"), "front.toml")
+        only = 'experiment.only=["first_fp32", "small_fp32", "last_bf16"]'
+        result = self.run_deck(front, f"job.directory={moved}", only, "train.steps=4", "--resume", "auto")  # the deck says 4, too
+        self.assertEqual(result.out.count(" has run\n"), 2, str(result))
+        found = contents(moved)
+        self.assertEqual(list(found["name"]), ["first_fp32", "small_fp32", "last_bf16"])
+        self.assertEqual(list(found["row"]), [1, 3, 8])
+        self.assertTrue(np.isfinite(found["record/steps/loss"]).all())
+        self.assertEqual(sorted(path.name for path in (moved / "rows").iterdir()), ["0001_first_fp32", "0003_small_fp32", "0008_last_bf16"])
+        for name, time_ns in times.items():
+            self.assertEqual(next(moved.glob(f"rows/*_{name}/run.h5")).stat().st_mtime_ns, time_ns)
+        in_the_way = moved / "rows/0001_small_fp32"
+        in_the_way.mkdir()
+        self.run_deck(self.rows, f"job.directory={moved}", only.replace('"first_fp32", ', ""), "job.overwrite=true", "--resume", "auto",
+                      code=FILES, says="the results of")
+        in_the_way.rmdir()
+        self.run_deck(self.rows, f"job.directory={moved}", only.replace('"first_fp32", ', ""), "job.overwrite=true", "--resume", "auto")
+        self.assertEqual(list(contents(moved)["row"]), [1, 6])
+
     def test_rows_of_different_jobs(self):
         deck = self.deck("""
 job.kind = "experiment"

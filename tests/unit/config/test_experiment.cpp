@@ -82,6 +82,20 @@ TEST(Experiment, the_resolved_deck_reads_back) {
   for (std::size_t i = 0; i < deck.rows.size(); ++i) EXPECT_TRUE(again.rows[i].settings == deck.rows[i].settings);
 }
 
+TEST(Experiment, where_results_go_and_who_gave_a_value_is_not_what_is_computed) {
+  const auto computed = [](const std::vector<std::string>& overrides) {
+    return what_is_computed(parse_deck(kDeck, "deck.toml", overrides).rows.front().resolved);
+  };
+  const std::string same = computed({});
+  EXPECT_THAT(same, HasSubstr("repeats = 20\n"));
+  EXPECT_EQ(computed({"job.directory=elsewhere", "job.progress=line"}), same);
+  EXPECT_EQ(computed({"bench.repeats=20", "job.overwrite=true"}), same);
+  EXPECT_NE(computed({"bench.repeats=21"}), same);
+  EXPECT_NE(computed({"job.seed=2"}), same);
+  EXPECT_EQ(what_is_computed("[data]\npath = \"a  # b\"  # default\nx = [\"c  # d\"]\n"),
+            "[data]\npath = \"a  # b\"\nx = [\"c  # d\"]\n");
+}
+
 TEST(Experiment, quick_sets_keys_and_replaces_lists) {
   const Deck deck = parse_deck(kDeck, "deck.toml", {"experiment.quick=true"});
   ASSERT_EQ(deck.rows.size(), 2u + 6u);
