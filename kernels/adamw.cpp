@@ -68,8 +68,14 @@ KOKKOS_FUNCTION void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>::operat
   if (now.skip != 0) return;
   const AdamwBlock block = blocks(team.league_rank());
   const double decayed = block.decay ? 1.0 - now.learning_rate * static_cast<double>(weight_decay) : 1.0;
-  const Factors by{static_cast<Real>(decayed), static_cast<Real>(now.learning_rate / now.bias1),
-                   static_cast<Real>(1.0 / kernels::sqrt(now.bias2)), static_cast<Real>(now.grad_scale),
+  const Factors by{static_cast<Real>(decayed),
+                   static_cast<Real>(now.learning_rate / now.bias1),
+                   static_cast<Real>(1.0 / kernels::sqrt(now.bias2)),
+                   static_cast<Real>(now.grad_scale),
+                   static_cast<Real>(beta1),
+                   static_cast<Real>(1 - beta1),
+                   static_cast<Real>(beta2),
+                   static_cast<Real>(1 - beta2),
                    mix(now.noise)};
 
   const bool fits = block.param % kWidth == 0 && block.grad % kWidth == 0 && block.state % kWidth == 0;
@@ -104,8 +110,8 @@ KOKKOS_FORCEINLINE_FUNCTION void AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMas
   if constexpr (kHasHalves || !kHasMaster) param_p = load<kWidth>(&param(at_param));
   for (int j = 0; j < kWidth; ++j) {
     const Real g = by.grad_scale * grad_p[j];
-    const Real new_m = kernels::fma(beta1, m_p[j], (Real(1) - beta1) * g);
-    const Real new_v = kernels::fma(beta2, v_p[j], (Real(1) - beta2) * g * g);
+    const Real new_m = kernels::fma(by.beta1, m_p[j], by.rest1 * g);
+    const Real new_v = kernels::fma(by.beta2, v_p[j], by.rest2 * g * g);
     const Real update = by.step * new_m / kernels::fma(kernels::sqrt(new_v), by.root_scale, eps);
     std::uint64_t random = 0;  // 16 bits for each of weight and moments
     if constexpr (kHasNarrowMoments || !kHasMaster) {

@@ -15,7 +15,9 @@
 ///            model reads, rounded to Scalar (bf16: the upper half of the master weight, see master_weights.hpp).
 ///            Moments in bfloat16, and weights in bfloat16 without a master, are rounded stochastically
 ///            (core/stochastic_rounding.hpp) by random bits that depend on `noise` and the element's index alone.
-/// Error      E<Real>(1) per step: absolute for weights of about 1, relative for the moments (kernels/core/scalar.hpp).
+///            1 - beta is formed in double, so that betas near 1 lose no digits.
+/// Error      E<Real>(1) per step (kernels/core/scalar.hpp): absolute for weights of about 1; of the larger of |m| and
+///            |g| for m; relative for v.
 /// Order      element-wise: bitwise repeatable, however the spans are cut.
 /// Cost       moves 7 Real per element in fp32 and fp64, 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients);
 ///            memory-bound. Moments in bf16 save 8 bytes per element, no master saves 4.
@@ -74,7 +76,8 @@ struct AdamwUpdate {
   Vector<Moment, Exec> m;                   // [n]  in and out
   Vector<Moment, Exec> v;                   // [n]  in and out
   Value<const AdamwScalars, Exec> scalars;  // in
-  Real beta1, beta2, eps, weight_decay;
+  double beta1, beta2;
+  Real eps, weight_decay;
 
   void launch(const Exec& exec) const;
 
@@ -89,6 +92,7 @@ struct AdamwUpdate {
   static_assert(kHasMaster || std::is_same_v<Scalar, bfloat16>);
   struct Factors {
     Real keep, step, root_scale, grad_scale;
+    Real beta1, rest1, beta2, rest2;  // rest: 1 - beta
     std::uint64_t noise;
   };
   template <int kWidth>

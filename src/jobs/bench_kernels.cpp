@@ -352,8 +352,8 @@ void measure_all(const Context& context, BenchResult& result) {
                                              .m = m.vector(),
                                              .v = v.vector(),
                                              .scalars = scalars,
-                                             .beta1 = Real(0.9),
-                                             .beta2 = Real(0.95),
+                                             .beta1 = 0.9,
+                                             .beta2 = 0.95,
                                              .eps = Real(1e-8),
                                              .weight_decay = Real(0.1)}
         .launch(exec);

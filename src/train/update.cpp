@@ -215,8 +215,8 @@ class UpdateOf final : public Update {
         .m = arrays.m,
         .v = arrays.v,
         .scalars = kernels::Value<const kernels::AdamwScalars, Exec>(&state_.data()->adamw),
-        .beta1 = static_cast<Real>(o.beta1),
-        .beta2 = static_cast<Real>(o.beta2),
+        .beta1 = o.beta1,
+        .beta2 = o.beta2,
         .eps = static_cast<Real>(o.eps),
         .weight_decay = static_cast<Real>(o.weight_decay)}
         .launch(exec);

@@ -26,10 +26,10 @@ constexpr reference::AdamwConfig kConfig{
 /// A span that begins at `first` of the weights, the gradients and the state alike.
 AdamwSpan at(std::int64_t first, std::int64_t count, bool decay) { return {first, first, first, count, decay, first}; }
 
-AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0) {
-  return {.learning_rate = kConfig.learning_rate,
-          .bias1 = 1 - std::pow(kConfig.beta1, step),
-          .bias2 = 1 - std::pow(kConfig.beta2, step),
+AdamwScalars scalars_at(int step, double grad_scale = 1, int skip = 0, const reference::AdamwConfig& config = kConfig) {
+  return {.learning_rate = config.learning_rate,
+          .bias1 = 1 - std::pow(config.beta1, step),
+          .bias2 = 1 - std::pow(config.beta2, step),
           .grad_scale = grad_scale,
           .skip = skip};
 }
@@ -67,7 +67,8 @@ struct AdamwRun {
     }
   }
 
-  AdamwUpdate<Device, Scalar, Grad> kernel(const Buffer<AdamwScalars>& scalars) const {
+  AdamwUpdate<Device, Scalar, Grad> kernel(const Buffer<AdamwScalars>& scalars,
+                                           const reference::AdamwConfig& config = kConfig) const {
     return {.blocks = blocks.vector(),
             .master = master.vector(),
             .param = param.vector(),
@@ -75,13 +76,13 @@ struct AdamwRun {
             .m = m.vector(),
             .v = v.vector(),
             .scalars = scalars.value(),
-            .beta1 = Real(kConfig.beta1),
-            .beta2 = Real(kConfig.beta2),
-            .eps = Real(kConfig.eps),
-            .weight_decay = Real(kConfig.weight_decay)};
+            .beta1 = config.beta1,
+            .beta2 = config.beta2,
+            .eps = Real(config.eps),
+            .weight_decay = Real(config.weight_decay)};
   }
-  void step(const AdamwScalars& now) const {
-    kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now})).launch(instance());
+  void step(const AdamwScalars& now, const reference::AdamwConfig& config = kConfig) const {
+    kernel(Buffer<AdamwScalars>(std::vector<AdamwScalars>{now}), config).launch(instance());
   }
 
  private:
@@ -153,6 +154,31 @@ TYPED_TEST(Adamw, follows_the_reference_for_ten_steps_over_ragged_spans) {
     } else {
       ASSERT_TRUE(std::isnan(static_cast<double>(param[i]))) << i;
     }
+  }
+}
+
+TYPED_TEST(Adamw, betas_near_one_lose_no_digits_and_gradients_may_change_sign) {
+  using Real = Accum<TypeParam>;
+  const reference::AdamwConfig config{
+      .learning_rate = 0.01, .beta1 = 0.999, .beta2 = 0.99999, .eps = 1e-6, .weight_decay = 0.1};
+  constexpr std::size_t n = 1000;
+  constexpr int kSteps = 10;
+  const AdamwRun<TypeParam> run({at(0, n, true)}, n);
+  const auto before = run.weights(), grad = run.grad.values();
+  auto p = before, m = std::vector<double>(n), v = m;
+  for (int step = 1; step <= kSteps; ++step) {
+    SCOPED_TRACE(step);
+    const double sign = step % 3 == 0 ? -1 : 1;
+    run.step(scalars_at(step, sign, 0, config), config);
+    for (std::size_t i = 0; i < n; ++i) {
+      const reference::AdamwState next = reference::adamw({p[i], m[i], v[i]}, sign * grad[i], step, config);
+      p[i] = next.p, m[i] = next.m, v[i] = next.v;
+    }
+    // |g| <= 1, so |m| <= (1 - beta1) step: what m loses is relative to that
+    const double largest_m = (1 - config.beta1) * step;
+    EXPECT_TRUE(all_close<Real>(run.weights(), p, {.absolute = step * tolerance<Real>()}));
+    EXPECT_TRUE(all_close<Real>(run.m.values(), m, {.absolute = step * tolerance<Real>() * largest_m}));
+    EXPECT_TRUE(all_close<Real>(run.v.values(), v, {.relative = step * tolerance<Real>()}));
   }
 }
 

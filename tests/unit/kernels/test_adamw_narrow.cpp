@@ -101,8 +101,8 @@ struct NarrowRun {
                                                              .m = m.vector(),
                                                              .v = v.vector(),
                                                              .scalars = now.value(),
-                                                             .beta1 = float(kConfig.beta1),
-                                                             .beta2 = float(kConfig.beta2),
+                                                             .beta1 = kConfig.beta1,
+                                                             .beta2 = kConfig.beta2,
                                                              .eps = float(kConfig.eps),
                                                              .weight_decay = float(kConfig.weight_decay)}
         .launch(instance());
@@ -120,7 +120,7 @@ TEST(AdamwInSixteenBits, rounds_the_reference_up_or_down_and_is_right_on_average
   const auto new_p = run.param.values(), new_m = run.m.values(), new_v = run.v.values();
   double off_p = 0, off_m = 0, off_v = 0;
   const auto one = [&](double found, double exact, double& sum) {
-    const double gap = kEpsilon<bfloat16> * std::abs(exact);  // at least a unit in the last place
+    const double gap = kEpsilon<bfloat16> * std::abs(exact);       // at least a unit in the last place
     EXPECT_LE(std::abs(found - exact), gap + tolerance<float>());  // the arithmetic is in float, of numbers up to 1
     if (std::abs(exact) > 1e-3) sum += (found - exact) / gap;
   };
