@@ -50,7 +50,7 @@ KOKKOS_FORCEINLINE_FUNCTION Accum<Scalar> largest(const Packet<Scalar, kWidth>& 
 template <class Scalar>
 struct RunningSum {
   using Real = Accum<Scalar>;
-  /// "No maximum yet": below every logit, and still finite when multiplied by log2(e).
+  /// "No maximum yet": below every logit, and its differences from logits are finite.
   static constexpr Real kNothingYet = -(sizeof(Real) == 4 ? Real(1.7e38) : Real(8e307));
 
   Real max = kNothingYet, sum = 0;

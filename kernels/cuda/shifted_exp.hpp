@@ -9,9 +9,8 @@
 
 namespace tessera::kernels {
 
-/// e^(x - offset) for results rounded to Scalar. If that has 16 bits, on a GPU it is the hardware's power of two of one
-/// fused multiply-add: relative error 2^-22 + |offset| 2^-24, the second part the same for all x of one offset;
-/// |offset| is then at most 2e38.
+/// e^(x - offset) for results rounded to Scalar; 1 for x = offset. If Scalar has 16 bits, on a GPU it is the hardware's
+/// power of two: relative error 2^-22 + |x - offset| 2^-23.
 template <class Scalar>
 struct ShiftedExp {
   using Real = Accum<Scalar>;
@@ -20,7 +19,7 @@ struct ShiftedExp {
   KOKKOS_FORCEINLINE_FUNCTION Real operator()(Real x) const {
 #ifdef KOKKOS_ENABLE_CUDA
     if constexpr (sizeof(Scalar) == 2) {
-      KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx(x * kLog2e - offset * kLog2e);))
+      KOKKOS_IF_ON_DEVICE((return cuda::exp2_approx((x - offset) * kLog2e);))
     }
 #endif
     return fast_exp(x - offset);

@@ -104,11 +104,25 @@ TYPED_TEST(CrossEntropyTest, large_logits_neither_overflow_nor_become_nan) {
                                    {.relative = tolerance<TypeParam>(s.V), .absolute = tolerance<Real>(s.V)}));
 }
 
+TYPED_TEST(CrossEntropyTest, the_loss_of_a_certain_target_is_zero_however_large_its_logit) {
+  for (const int V : {40, kLong}) {
+    for (const double large : {736.0, 2000.0, -2000.0, 30000.0}) {
+      SCOPED_TRACE(::testing::Message() << V << " columns, " << large);
+      const Shape s{1, V};
+      std::vector<double> logits(V, large - 400);
+      logits[V / 2] = large;
+      const Result<TypeParam> got(s, logits, {V / 2}, true);
+      EXPECT_EQ(got.row_loss.values(), std::vector<double>{0});
+      EXPECT_THAT(got.logits.values(), ::testing::Each(::testing::DoubleNear(0, 1e-100)));
+    }
+  }
+}
+
 TYPED_TEST(CrossEntropyTest, ignores_targets_of_minus_one) {
   for (const int V : {40, kLong}) {
     const Shape s{3, V};
     auto logits = this->logits(s);
-    logits[V + 1] = std::nan("");  // in the row without target: not read
+    logits[V + 1] = std::nan("");  // in the row without target: it does not count
     const Result<TypeParam> got(s, logits, {5, -1, 6}, true);
     const auto expected = reference::cross_entropy(logits, {5, -1, 6}, kScale);
     EXPECT_EQ(got.row_loss.values()[1], 0);
