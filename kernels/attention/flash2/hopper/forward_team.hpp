@@ -30,9 +30,8 @@ struct TileKernel {
   // The multiprocessor has 65,536 registers; what the producer gives up goes to the consumers.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
-  static constexpr bool kHasHalves = kKeyTile % 32 == 0;  // a half is a multiple of 16, the depth of a product
   static constexpr int kHalf = kKeyTile / 2, kPiece = kHalves ? kHalf : kKeyTile;
-  static_assert(kHasHalves || !kHalves);
+  static_assert(!kHalves || kKeyTile % 32 == 0);  // a half is a multiple of 16, the depth of a product
   static constexpr int kTileBytes = 16;
   static constexpr int kBarriers = 2 * kQueryStages + 4 * kKeyStages;
   static constexpr int kPadBytes =
@@ -343,9 +342,9 @@ struct TileKernel {
                                       Tile& tile, unsigned& n, Rows& rows, float (&output)[D / 2]) const {
     float scores[kKeyTile / 2];
     std::uint32_t weights[kKeyTile / 4];
-    const auto weigh = [&](const auto& tile_scores) {
+    const auto weigh = [&] {
       float sums[2];
-      rows.weigh<Scalar>(tile_scores, scale_log2, weights, sums);
+      rows.weigh<Scalar>(scores, scale_log2, weights, sums);
       rows.add(sums);
     };
     float shrink[2];
@@ -361,63 +360,47 @@ struct TileKernel {
       if (my.leads) barrier_arrive(pad.k_empty(key.stage));
       if (my.unmasked < 1) hide_unseen(scores, my.last_seen, my.last_key);
       rows.raise(scores, scale_log2, shrink);
-      weigh(scores);
+      weigh();
       ++n;
     }
     bool has_key = false, has_value = false;  // whether the tiles for the next step had arrived when last tested
-    /// Scores of tile j and output of tile j - 1.
-    const auto advance = [&](auto& tile_scores, int j) {
+    for (int j = 1; j < my.key_tiles; ++j) {  // 2. scores of tile j and output of tile j - 1
       const KeyUse key(n), value(n - 1), next_key(n + 1);
       if (!has_key) barrier_wait(pad.k_full(key.stage), key.parity);
       if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
       named_barrier_sync(my_turn(consumer), kTurnThreads);
       warpgroup_fence();
-      multiply_scores(tile_scores, my.q_rows, pad.k(key.stage));
+      multiply_scores(scores, my.q_rows, pad.k(key.stage));
       warpgroup_commit();
       multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), j > 1);
       warpgroup_commit();
       named_barrier_arrive(next_turn(consumer), kTurnThreads);
 
-      warpgroup_wait<1>(tile_scores);  // the output is still being computed while the tops are found
+      warpgroup_wait<1>(scores);  // the output is still being computed while the tops are found
       if (my.leads) barrier_arrive(pad.k_empty(key.stage));
-      if (j >= my.unmasked) hide_unseen(tile_scores, my.last_seen - j * kKeyTile, my.last_key - j * kKeyTile);
-      rows.raise(tile_scores, scale_log2, shrink);
+      if (j >= my.unmasked) hide_unseen(scores, my.last_seen - j * kKeyTile, my.last_key - j * kKeyTile);
+      rows.raise(scores, scale_log2, shrink);
       warpgroup_wait_after(shrink[0] + shrink[1], output);
       if (my.leads) barrier_arrive(pad.v_empty(value.stage));
       // Testing the barriers here costs nothing; a wait between the exponentials and the next products would.
       has_key = barrier_test(pad.k_full(next_key.stage), next_key.parity);
       has_value = barrier_test(pad.v_full(key.stage), key.parity);
       // Rescaling and packing fill the gaps between exponentials, which keep the special-function unit busy.
-      weigh(tile_scores);
+      weigh();
       rescale(output, shrink);
       ++n;
-    };
-    /// Output of the last tile, of which the first 16 * kSteps keys count.
-    const auto finish = [&]<int kSteps>() {
+    }
+    {                                            // 3. output of the last tile
       tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
       barrier_arrive(pad.q_empty(query.stage));
       const KeyUse value(n - 1);
       if (!has_value) barrier_wait(pad.v_full(value.stage), value.parity);
       touch(output);
       warpgroup_fence();
-      multiply_output<kSteps>(output, weights, pad.v(value.stage), my.key_tiles > 1);
+      multiply_output<kKeyTile / 16>(output, weights, pad.v(value.stage), my.key_tiles > 1);
       warpgroup_commit();
       warpgroup_wait<0>(output);
       if (my.leads) barrier_arrive(pad.v_empty(value.stage));
-    };
-    // 2. the others; of the last, half is enough where the mask hides the rest, as on every second diagonal tile
-    const bool ends_in_half = kHasHalves && my.key_tiles > 1 &&
-                              min(Tk, my.first + 64 + diagonal) <= (my.key_tiles - 1) * kKeyTile + kKeyTile / 2;
-    const int whole = ends_in_half ? my.key_tiles - 1 : my.key_tiles;
-    for (int j = 1; j < whole; ++j) advance(scores, j);
-    if (ends_in_half) {
-      if constexpr (kHasHalves) {
-        float half_scores[kKeyTile / 4];
-        advance(half_scores, my.key_tiles - 1);
-        finish.template operator()<kKeyTile / 32>();
-      }
-    } else {
-      finish.template operator()<kKeyTile / 16>();
     }
   }
 
