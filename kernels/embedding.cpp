@@ -55,7 +55,7 @@ void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   // 1. sort
   EmbeddingBackward work = *this;
   const auto pads = [](int ints) { return Kokkos::PerTeam(Pad<int, Exec>::shmem_size(ints)); };
-  for (work.shift = 0; work.shift == 0 || (V - 1) >> work.shift > 0; work.shift += kDigitBits) {
+  for (work.shift = 0; work.shift == 0 || std::int64_t{V - 1} >> work.shift > 0; work.shift += kDigitBits) {
     if (chunks(N) > 1) {
       Kokkos::parallel_for("tessera::embedding::backward::count",
                            team_policy<Kokkos::TeamPolicy<Exec, Count>>(exec, chunks(N), kParts * kVectorLanes)

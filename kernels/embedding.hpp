@@ -93,9 +93,9 @@ struct EmbeddingBackward {
  private:
   KOKKOS_FUNCTION int N() const { return d_out.extent_int(0); }
   // The parts of `order`: the positions before and after a pass (in turn), the sorted tokens, the digits' counts.
-  KOKKOS_FUNCTION int* positions(int pass) const { return order.data() + pass % 2 * N(); }
-  KOKKOS_FUNCTION int* sorted_tokens() const { return order.data() + 2 * N(); }
-  KOKKOS_FUNCTION int* counts() const { return order.data() + 3 * N(); }
+  KOKKOS_FUNCTION int* positions(int pass) const { return order.data() + std::int64_t{pass % 2} * N(); }
+  KOKKOS_FUNCTION int* sorted_tokens() const { return order.data() + std::int64_t{2} * N(); }
+  KOKKOS_FUNCTION int* counts() const { return order.data() + std::int64_t{3} * N(); }
   KOKKOS_FUNCTION int pass() const { return shift / kDigitBits; }
   KOKKOS_FUNCTION int position(int i) const { return pass() == 0 ? i : positions(pass() - 1)[i]; }
   KOKKOS_FUNCTION int digit(int token) const { return (token >> shift) % kDigits; }

@@ -1,7 +1,9 @@
 /// Tickets: counters in global memory by which blocks of a launch take turns.
 ///
-/// A block waits until the counter has reached its number, does its part, and increments the counter. A block must be
-/// launched after those that it waits for, else a full GPU deadlocks.
+/// A block waits until the counter has reached its number, does its part, and increments the counter. A block must
+/// start after those that it waits for, else a full GPU deadlocks: either blocks take their numbers from a counter as
+/// they start, or it is relied on that blocks start in the order of their indices. GPUs do so, though CUDA does not
+/// promise it.
 ///
 /// Source  PTX ISA: ld.acquire, red.release (memory consistency model).
 #pragma once
@@ -17,7 +19,7 @@ TESSERA_DEVICE std::int32_t read_ticket(const std::int32_t* ticket) {
   return value;
 }
 
-/// The counter, read early and without ordering, overlapped with other work: whether a wait will be needed.
+/// The counter, read early and without ordering, overlapped with other work: for take_turn().
 TESSERA_DEVICE std::int32_t peek_ticket(const std::int32_t* ticket) {
   std::int32_t value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(ticket));
@@ -37,6 +39,15 @@ TESSERA_DEVICE void wait_for_turn(const std::int32_t* ticket, std::int32_t turn)
     if (i >= kEagerPolls) __nanosleep(kNapNs);
   }
   __trap();
+}
+
+/// Waits for `turn`, unless the counter had reached it when peek_ticket() found `early`.
+TESSERA_DEVICE void take_turn(const std::int32_t* ticket, std::int32_t early, std::int32_t turn) {
+  if (early != turn) {
+    wait_for_turn(ticket, turn);
+  } else if (turn > 0) {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");  // as wait_for_turn: what earlier holders wrote is visible
+  }
 }
 
 /// Passes it on, after all writes of this thread (and bulk operations that it has waited for).

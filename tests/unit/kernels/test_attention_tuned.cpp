@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -98,7 +100,7 @@ struct Ampere {
   static constexpr bool kRepeats = kOrder == DqOrder::fixed;
   static constexpr const char* kName = kRepeats ? "ampere" : "ampere_any_order";
   static std::vector<int> widths() {
-    if (!kRepeats) return {128};  // the fused case, whose two tiles of keys add in either order
+    if (!kRepeats) return {16, 72, 80, 128, 192, 256};  // each way to cut a tile's sums, and padded widths
     return {8, 16, 24, 32, 40, 64, 72, 80, 88, 96, 104, 128, 136, 160, 168, 192, 200, 256};
   }
   static bool runs_here() { return true; }  // the build is for this device, and for sm_80 or later
@@ -110,10 +112,11 @@ struct Ampere {
   }
 };
 
-using AllPaths = ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>,
-                                  Ampere<bfloat16, DqOrder::any>, Hopper<bfloat16>, Hopper<float16>,
-                                  HopperBothWays<bfloat16, DqOrder::fixed>, HopperBothWays<float16, DqOrder::fixed>,
-                                  HopperBothWays<bfloat16, DqOrder::any>, HopperBothWays<float16, DqOrder::any>>;
+using AllPaths =
+    ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>, Ampere<bfloat16, DqOrder::any>,
+                     Ampere<float16, DqOrder::any>, Hopper<bfloat16>, Hopper<float16>,
+                     HopperBothWays<bfloat16, DqOrder::fixed>, HopperBothWays<float16, DqOrder::fixed>,
+                     HopperBothWays<bfloat16, DqOrder::any>, HopperBothWays<float16, DqOrder::any>>;
 #else
 struct NoPath {
   using Scalar = bfloat16;
@@ -312,13 +315,31 @@ TYPED_TEST(AttentionTuned, a_nan_in_a_query_shows_in_its_output_and_in_no_other)
 TYPED_TEST(AttentionTuned, large_scores_neither_overflow_nor_become_nan) {
   using Scalar = typename TypeParam::Scalar;
   for (const int D : TypeParam::widths()) {
-    const Shape s{1, 1, 150, 150, false};
-    Inputs<Scalar> in(s, D);
-    for (double& q : in.q) q *= 16;
-    for (double& k : in.k) k *= 16;
-    const Outcome<TypeParam> got(s, D, in);
-    for (double value : got.out.values()) ASSERT_TRUE(std::isfinite(value)) << D;
-    for (double value : got.lse.values()) ASSERT_TRUE(std::isfinite(value)) << D;
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "D " << D << (causal ? " causal" : ""));
+      const Shape s{1, 1, 150, 150, causal};
+      Inputs<Scalar> in(s, D);
+      for (double& q : in.q) q *= 16;
+      for (double& k : in.k) k *= 16;
+      const Outcome<TypeParam> got(s, D, in);
+      const auto all_are_finite = [](const auto& buffer) {
+        const auto values = buffer.values();
+        return std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
+      };
+      EXPECT_TRUE(all_are_finite(got.out));
+      EXPECT_TRUE(all_are_finite(got.lse));
+      if constexpr (Outcome<TypeParam>::kHasBackward) {  // scores behind the mask exceed lse by hundreds
+        EXPECT_TRUE(all_are_finite(got.d_q));
+        EXPECT_TRUE(all_are_finite(got.d_k));
+        // d_v = p^T d_out, where p = e^(score - lse) has the relative error of a score in float
+        const auto expected = reference::attention_backward(s.plain(D), in.q, in.k, in.v, in.d_out);
+        const auto lse = got.lse.values();
+        const double largest = std::max(*std::max_element(lse.begin(), lse.end()), 1.0);
+        EXPECT_TRUE(all_close<Scalar>(
+            got.d_v.values(), expected.d_v,
+            {.of_max = 2 * kEpsilon<Scalar> + 8 * kEpsilon<float> * largest, .absolute = kEpsilon<Scalar>}));
+      }
+    }
   }
 }
 
@@ -334,6 +355,12 @@ TYPED_TEST(AttentionTuned, matches_reference_when_scores_keep_growing_along_the_
       const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
       EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out())) << D;
       EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse())) << D;
+      if constexpr (Outcome<TypeParam>::kHasBackward) {
+        const auto gradients = reference::attention_backward(s.plain(D), in.q, in.k, in.v, in.d_out);
+        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient())) << D;
+        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient())) << D;
+        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient())) << D;
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/rope.hpp"
 #include "reference/attention.hpp"
+#include "reference/rope.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
 #include "support/instance.hpp"
@@ -198,45 +199,45 @@ TEST(DecodeParts, fill_a_gpu_and_are_one_on_a_host) {
 
 // --- the cache -----------------------------------------------------------------------------------------------------
 
-TYPED_TEST(Decode, append_rotates_as_rope_does_and_writes_one_row) {
+TYPED_TEST(Decode, append_rotates_by_each_position_and_writes_one_row) {
   using Real = Accum<TypeParam>;
-  const int B = 3, H = 2, capacity = 9, D = 10;
+  constexpr double kTheta = 10000;
+  const int B = 3, H = 2, capacity = 9;
   const std::vector<int> positions = {0, 8, 5};
-  std::vector<Real> turns(capacity * D);
-  kernels::fill_rope_table(turns.data(), capacity, D, 10000.0);
-  const Buffer<Real> table(turns);
-  const auto table_view = table.head_rows(capacity, D / 2, 2);
-  const auto qkv_in = uniform_as<TypeParam>(B * 3 * H * D, 5), before = uniform_as<TypeParam>(B * H * capacity * D, 6);
-  const Buffer<TypeParam> qkv(qkv_in), rotated(qkv_in), keys(before), values(before);
-  const auto part = [&](const Buffer<TypeParam>& of, int i) {
-    return kernels::heads_of_qkv<Device>(of.data(), i, B, H, 1, D);
-  };
-  CacheAppend<Device, TypeParam>{.q = part(qkv, 0),
-                                 .k = part(qkv, 1),
-                                 .v = part(qkv, 2),
-                                 .table = table_view,
-                                 .positions = Buffer<int>(positions).vector(),
-                                 .keys = keys.heads(B, H, capacity, D),
-                                 .values = values.heads(B, H, capacity, D)}
-      .launch(instance());
-  for (int b = 0; b < B; ++b) {
-    kernels::Rope<Device, TypeParam>{
-        kernels::heads_of_q_and_k<Device>(rotated.data() + std::size_t(b) * 3 * H * D, 1, H, 1, D), table_view,
-        positions[b]}
+  for (const int D : {2, 10, 128}) {
+    SCOPED_TRACE(D);
+    std::vector<Real> turns(capacity * D);
+    kernels::fill_rope_table(turns.data(), capacity, D, kTheta);
+    const Buffer<Real> table(turns);
+    const auto qkv_in = uniform_as<TypeParam>(B * 3 * H * D, 5),
+               before = uniform_as<TypeParam>(B * H * capacity * D, 6);
+    const Buffer<TypeParam> qkv(qkv_in), keys(before), values(before);
+    const auto part = [&](int i) { return kernels::heads_of_qkv<Device>(qkv.data(), i, B, H, 1, D); };
+    CacheAppend<Device, TypeParam>{.q = part(0),
+                                   .k = part(1),
+                                   .v = part(2),
+                                   .table = table.head_rows(capacity, D / 2, 2),
+                                   .positions = Buffer<int>(positions).vector(),
+                                   .keys = keys.heads(B, H, capacity, D),
+                                   .values = values.heads(B, H, capacity, D)}
         .launch(instance());
-  }
-  instance().fence();
-  const auto expected = rotated.values(), found = qkv.values(), k = keys.values(), v = values.values();
-  const double slack = 2 * tolerance<TypeParam>();  // numbers up to 1.5, each rotation within its own bound
-  for (int b = 0; b < B; ++b) {
-    for (int h = 0; h < H; ++h) {
-      for (int d = 0; d < D; ++d) {
-        const auto at = [&](int i) { return ((std::size_t(b) * 3 + i) * H + h) * D + d; };
-        EXPECT_NEAR(found[at(0)], expected[at(0)], slack);
-        for (int j = 0; j < capacity; ++j) {
-          const std::size_t cell = ((std::size_t(b) * H + h) * capacity + j) * D + d;
-          EXPECT_NEAR(k[cell], j == positions[b] ? expected[at(1)] : before[cell], j == positions[b] ? slack : 0);
-          EXPECT_EQ(v[cell], j == positions[b] ? qkv_in[at(2)] : before[cell]);
+    instance().fence();
+    const auto found = qkv.values(), k = keys.values(), v = values.values();
+    const double slack = tolerance<TypeParam>();  // of inputs up to 1
+    for (int b = 0; b < B; ++b) {
+      for (int h = 0; h < H; ++h) {
+        const auto row_of = [&](int i) { return qkv_in.begin() + ((b * 3 + i) * H + h) * D; };
+        const auto turned = [&](int i) {
+          return reference::rope(std::vector<double>(row_of(i), row_of(i) + D), 1, D, kTheta, positions[b], 1);
+        };
+        const auto query = turned(0), key = turned(1);
+        for (int d = 0; d < D; ++d) {
+          EXPECT_NEAR(found[row_of(0) - qkv_in.begin() + d], query[d], slack);
+          for (int j = 0; j < capacity; ++j) {
+            const std::size_t cell = ((std::size_t(b) * H + h) * capacity + j) * D + d;
+            EXPECT_NEAR(k[cell], j == positions[b] ? key[d] : before[cell], j == positions[b] ? slack : 0);
+            EXPECT_EQ(v[cell], j == positions[b] ? row_of(2)[d] : before[cell]);
+          }
         }
       }
     }

@@ -10,6 +10,8 @@
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/cross_entropy.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/residual_add.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/sample.hpp"
@@ -17,6 +19,12 @@
 #include "support/buffer.hpp"
 #include "support/instance.hpp"
 #include "support/random.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+  #include "kernels/attention/flash2/ampere/backward.hpp"
+  #include "kernels/attention/flash2/ampere/forward.hpp"
+  #include "kernels/attention/flash2/hopper/backward.hpp"
+  #include "kernels/attention/flash2/hopper/forward.hpp"
+#endif
 
 namespace tessera::test {
 namespace {
@@ -190,6 +198,111 @@ TEST_F(LargeTensors, append_to_the_cache_and_decode) {
   EXPECT_TRUE(same_bits(large.lse, alone.lse));
   EXPECT_TRUE(same_bits(keys.end_values(D), last(D, own_keys.elements())));
   EXPECT_TRUE(same_bits(values.end_values(D), last(D, v)));
+}
+
+#ifdef KOKKOS_ENABLE_CUDA
+struct Hopper {
+  static bool runs_here() { return kernels::HopperBackward<Scalar>::runs_on(instance()); }
+  static void forward(const kernels::ForwardTask<Device, Scalar>& task) {
+    const auto counter = Buffer<std::int32_t>::zeros(1);
+    kernels::HopperForward<Scalar>{task, counter.value()}.launch(instance());
+    instance().fence();  // the counter is freed next
+  }
+  using Backward = kernels::HopperBackward<Scalar>;
+};
+struct Ampere {
+  static bool runs_here() { return true; }
+  static void forward(const kernels::ForwardTask<Device, Scalar>& task) {
+    kernels::AmpereForward<Scalar>{task}.launch(instance());
+  }
+  using Backward = kernels::AmpereBackward<Scalar>;
+};
+
+template <class Path>
+struct LargeAttention : LargeTensors {};
+using AttentionPaths = ::testing::Types<Ampere, Hopper>;
+TYPED_TEST_SUITE(LargeAttention, AttentionPaths);
+
+TYPED_TEST(LargeAttention, tuned_attention_in_a_fused_buffer_forward_and_backward) {
+  if (!TypeParam::runs_here()) GTEST_SKIP() << "this device or build cannot run the path";
+  constexpr int B = 255, T = 1024, H = 22, D = 128, C = H * D;  // qkv [B*T,3C]
+  static_assert(std::int64_t{B - 1} * T * 3 * C > kInts);
+  constexpr std::size_t kSequence = std::size_t{T} * C;
+  const auto run = [&](int sequences, Scalar* qkv, Scalar* out, Scalar* d_out, Scalar* d_qkv) {
+    const auto lse = Buffer<float>::unwritten(std::size_t(sequences) * H * T);
+    const auto part = [&](Scalar* of, int i) { return kernels::heads_of_qkv<Device>(of, i, sequences, H, T, D); };
+    const auto rows = [&](Scalar* of) { return kernels::heads_of_rows<Device>(of, sequences, H, T, D); };
+    TypeParam::forward(
+        {part(qkv, 0), part(qkv, 1), part(qkv, 2), rows(out), lse.head_rows(sequences, H, T), 0.1f, true});
+    const auto bytes = TypeParam::Backward::workspace_bytes(sequences, H, T, D);
+    const Large workspace(bytes / static_cast<std::int64_t>(sizeof(Scalar)));
+    typename TypeParam::Backward{
+        .task = {part(qkv, 0), part(qkv, 1), part(qkv, 2), rows(out), lse.head_rows(sequences, H, T), rows(d_out),
+                 part(d_qkv, 0), part(d_qkv, 1), part(d_qkv, 2), 0.1f, true},
+        .order = kernels::DqOrder::fixed,
+        .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()), bytes)}
+        .launch(instance());
+    instance().fence();
+    return last(std::size_t{H} * T, lse.elements());
+  };
+  const Host qkv_end = numbers(3 * kSequence, 1), d_out_end = numbers(kSequence, 2);
+  constexpr std::int64_t kRows = std::int64_t{B} * T;
+  const Large qkv(kRows * 3 * C), d_qkv(kRows * 3 * C), out(kRows * C), d_out(kRows * C);
+  qkv.set_end(qkv_end);
+  d_out.set_end(d_out_end);
+  const auto lse = run(B, qkv.data(), out.data(), d_out.data(), d_qkv.data());
+  const Buffer<Scalar> own_qkv(qkv_end), own_d_out(d_out_end);
+  const auto own_out = Buffer<Scalar>::unwritten(kSequence), own_d_qkv = Buffer<Scalar>::unwritten(3 * kSequence);
+  const auto own_lse = run(1, own_qkv.data(), own_out.data(), own_d_out.data(), own_d_qkv.data());
+  EXPECT_TRUE(same_bits(lse, own_lse));
+  EXPECT_TRUE(same_bits(out.end_values(kSequence), own_out.elements()));
+  EXPECT_TRUE(same_bits(d_qkv.end_values(3 * kSequence), own_d_qkv.elements()));
+  EXPECT_NE(static_cast<float>(own_d_qkv.elements().back()), 0.0f);
+}
+#endif
+
+TEST_F(LargeTensors, embedding_backward) {
+  constexpr int C = 4096, N = static_cast<int>(kInts / C) + 64, V = 16, kRows = 8;
+  const Host rows = numbers(std::size_t{kRows} * C, 1);
+  std::vector<int> tokens(N, 0);  // all but the last rows are gradients of token 0, and zero
+  for (int i = 0; i < kRows; ++i) tokens[N - kRows + i] = 3 + i;
+  const Large d_out(std::int64_t{N} * C);
+  d_out.set_end(rows);
+  using Backward = kernels::EmbeddingBackward<Device, Scalar>;
+  const auto d_weight = Buffer<float>::zeros(std::size_t{V} * C);
+  const auto order = Buffer<int>::unwritten(Backward::order_size(N));
+  const auto partial = Buffer<float>::unwritten(std::size_t(Backward::partial_rows(N)) * C);
+  Backward{.tokens = Buffer<int>(tokens).vector(),
+           .d_out = d_out.matrix(C),
+           .d_weight = d_weight.matrix(V, C),
+           .order = order.vector(),
+           .partial = partial.matrix(Backward::partial_rows(N), C)}
+      .launch(instance());
+  instance().fence();
+  const auto found = d_weight.values();
+  for (int i = 0; i < V * C; ++i) {
+    const int row = i / C - 3;
+    ASSERT_EQ(found[i], row < 0 || row >= kRows ? 0.0 : static_cast<double>(rows[row * C + i % C])) << i;
+  }
+}
+
+TEST_F(LargeTensors, residual_add) {
+  constexpr std::int64_t n = kInts + 1000;
+  constexpr std::size_t kLast = 1500;
+  const Host x_end = numbers(kLast, 1), delta_end = numbers(kLast, 2);
+  const Large x(n), delta(n);
+  x.set_end(x_end);
+  delta.set_end(delta_end);
+  using Numbers = kernels::Vector<Scalar, Device>;
+  kernels::ResidualAdd<Device, Scalar>{
+      .x = Numbers(x.data(), n), .delta = Numbers(delta.data(), n), .out = Numbers(x.data(), n)}
+      .launch(instance());
+  instance().fence();
+  Host sums;
+  for (std::size_t i = 0; i < kLast; ++i) {
+    sums.push_back(static_cast<Scalar>(static_cast<float>(x_end[i]) + static_cast<float>(delta_end[i])));
+  }
+  EXPECT_TRUE(same_bits(x.end_values(kLast), sums));
 }
 
 TEST_F(LargeTensors, rope_of_a_fused_buffer) {

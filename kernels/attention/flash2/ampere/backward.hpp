@@ -13,7 +13,8 @@
 /// Numerics   products of Scalar, sums and exponentials in float; p and ds are rounded to Scalar before they multiply
 ///            d_out, q and k; the three gradients are rounded once.
 /// Error      eps<Scalar> relative, plus 2 eps<Scalar> times the largest entry of each gradient.
-/// Order      DqOrder::fixed: bitwise repeatable. DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
+/// Order      DqOrder::fixed: bitwise repeatable; relies on teams that start in the order of their ranks
+///            (kernels/cuda/ticket.hpp). DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.

@@ -11,12 +11,13 @@
 /// The running maximum is lazy: scores are taken relative to a bound, which is raised, with sums and output rescaled,
 /// only when a score exceeds it by more than 2^8; the result is exact, since the bound cancels in out and lse.
 ///
-/// Source     Dao 2023, arXiv:2307.08691, Alg. 1; lazy rescaling as in FlashAttention-4 (Shah et al. 2026).
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 1; conditional rescaling as in Zadouri et al. 2026,
+///            arXiv:2603.05451 (FlashAttention-4).
 /// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
 ///            bound) before they multiply v, out once at the end.
 /// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics.
-/// Memory     scratch: the tile of queries and a ring of tiles of k and v, 16 to 96 KiB; no workspace.
+/// Memory     scratch: the tile of queries and a ring of tiles of k and v, 8 to 96 KiB; no workspace.
 /// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
 /// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.

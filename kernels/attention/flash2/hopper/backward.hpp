@@ -18,7 +18,8 @@
 /// straight into d_v and d_k. The share of d_q needs ds of both warpgroups: it is computed one step late, so that
 /// neither waits for the other and one's exponentials overlap the other's products. A place's first loads overlap the
 /// end of the previous place. Heads of 256 have a separate main kernel, BackwardWide: one team per place, tiles of 64
-/// keys, whose sums both warpgroups share.
+/// keys, whose sums both warpgroups share; in fixed order it relies on teams that start in the order of their ranks
+/// (kernels/cuda/ticket.hpp).
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2; Shah et al. 2024, arXiv:2407.08608 (warp roles).
 /// Numerics   products of Scalar summed in float; p in float until ds is formed; p and ds rounded to Scalar for the
@@ -29,7 +30,8 @@
 /// Order      DqOrder::fixed: a ticket per tile of queries orders the additions to d_q, and all else is in program
 ///            order: bitwise repeatable. DqOrder::any: additions in order of arrival, without a mask (and D up to 128)
 ///            after a first share, which the head's first place stores; d_k and d_v are still repeatable. A place
-///            waits only for places taken before it, so any number of teams may run at once.
+///            waits only for places taken before it (BackwardWide: of a lower rank), so any number of teams may run at
+///            once.
 /// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() from the
 ///            caller, about twice the size of q.
 /// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
