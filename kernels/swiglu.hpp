@@ -12,8 +12,8 @@
 ///
 /// Source     Shazeer 2020, arXiv:2002.05202.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; exp by fast_exp (2 ulp).
-/// Error      E<Scalar>(1) relative (kernels/core/scalar.hpp); for gradients plus 8 E<Real>(1), where the terms of
-///            silu' cancel.
+/// Error      E<Scalar>(1) relative (kernels/core/scalar.hpp), but results below 1e-36 may become 0; for gradients plus
+///            8 E<Real>(1), where the terms of silu' cancel.
 /// Order      element-wise: bitwise repeatable.
 /// Memory     backward on hosts: pad, level 0, Real 2*kTile.
 /// Cost       moves 3*N*F elements forward, 5*N*F backward (6 with out).

@@ -21,7 +21,7 @@ inline constexpr float kLog2e = 1.4426950408889634f;  // 1 / ln 2: e^x is 2 to t
 /// ln2 is subtracted in two parts by fused multiply-adds, which the compiler may not reassociate.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
-  TESSERA_ON_DEVICE(return exp(x);)  // one instruction there, without a branch (2 ulp)
+  TESSERA_ON_DEVICE(return exp(x);)  // without a branch there (2 ulp)
   if constexpr (std::is_same_v<Real, double>) {
     return exp(x);
   } else {
