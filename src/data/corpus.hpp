@@ -15,7 +15,8 @@
 ///          mapped file were truncated or its network file system failed, a signal would end the process.
 /// Throws   Failure(Exit::files), naming the file:
 ///          open  missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
-///                header; raw tokens that look wider than uint16; a token outside the vocabulary (with its position in
+///                header; a known kind of file that holds no tokens; raw tokens that look like text or wider than
+///                uint16; entries of a dataset that were never written or whose source is missing; a token outside the vocabulary (with its position in
 ///                the file); not an array of integers; a format other than that of most files; a pattern that matches
 ///                nothing
 ///          copy  truncated since it was opened; when reopened, missing or of another size; a token outside the

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "data/paths.hpp"  // split_hdf5_path
+#include "config/text.hpp"  // first_bad_utf8
+#include "data/paths.hpp"   // split_hdf5_path
 #include "io/files.hpp"
 #include "io/h5.hpp"
 #include "kernels/core/random.hpp"
@@ -26,6 +27,40 @@ struct BinFormat {
   std::int64_t token_bytes;
 };
 constexpr BinFormat kLlmc16{20240520, 1, 2}, kLlmc32{20240801, 7, 4};
+
+/// Files that are no tokens, by their first bytes, and what to do with them.
+struct Foreign {
+  std::string_view start, what, action;
+};
+constexpr std::string_view kWriteRaw =
+    "Write the tokens alone: in NumPy array.astype(\"uint16\").tofile(...), or into an HDF5 dataset";
+constexpr std::string_view kUnpack = "Unpack it, and write the tokens as uint16 or into an HDF5 dataset";
+constexpr Foreign kForeign[] = {
+    {"\x93NUMPY", "a NumPy file", kWriteRaw},
+    {"\x89HDF\r\n\x1a\n", "an HDF5 file", "Give it a name that ends in .h5: data.path=\"FILE.h5:/dataset\""},
+    {"PAR1", "a Parquet file", kWriteRaw},
+    {"ARROW1", "an Arrow file", kWriteRaw},
+    {"PK\x03\x04", "a zip archive (as NumPy's .npz and PyTorch's .pt are)", kUnpack},
+    {"\x1f\x8b", "compressed by gzip", kUnpack},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd", kUnpack},
+    {"\xfd"
+     "7zXZ",
+     "compressed by xz", kUnpack},
+    {"BZh", "compressed by bzip2", kUnpack},
+};
+
+/// Whether the first bytes of a file look like text: UTF-8 without control characters but white space. Tokens that are
+/// evenly distributed over 16 bits look so, 16 of them, with a probability below 1e-10.
+bool is_text(std::string_view start) {
+  constexpr std::size_t kShortest = 32, kLongest = 4096;
+  if (start.size() < kShortest) return false;
+  const std::string_view text = start.substr(0, kLongest);
+  const std::optional<std::size_t> bad = config::first_bad_utf8(text);
+  if (bad && *bad + 4 <= text.size()) return false;  // a character at the end may be cut
+  return std::ranges::none_of(text.substr(0, bad.value_or(text.size())), [](char c) {
+    return (c >= 0 && c < 0x20 && c != '\t' && c != '\n' && c != '\r' && c != '\f') || c == 0x7f;
+  });
+}
 
 /// Rejects the first token outside 0..vocab_size-1; `first` is the position of tokens[0] in the file.
 template <class Token>
@@ -137,6 +172,10 @@ std::unique_ptr<Source> open_raw(TokenFile file) {
       "does, behind its header of magic {}",
       kLlmc32.magic);
   const auto start = file.tokens<std::uint16_t>(0, 0, std::min(kBlock, file.bytes() / 2));
+  if (is_text({reinterpret_cast<const char*>(start.data()), 2 * start.size()})) {
+    throw unusable(file.path(), "a file without a header holds uint16, and this one looks like text",
+                   "Set data.source=\"text\", or tokenise it");
+  }
   if (are_halves(start)) {
     throw unusable(
         file.path(),
@@ -156,6 +195,17 @@ std::unique_ptr<Source> open_bin(const std::string& path) {
   std::int32_t header[3] = {};
   file.read(0, std::as_writable_bytes(std::span(header))
                    .first(static_cast<std::size_t>(std::min<std::int64_t>(sizeof header, file.bytes()))));
+  const std::string_view start(reinterpret_cast<const char*>(header), sizeof header);
+  for (const Foreign& foreign : kForeign) {
+    if (start.starts_with(foreign.start)) {
+      throw unusable(path, fmt::format("it is {}, not tokens", foreign.what), std::string(foreign.action));
+    }
+  }
+  for (const BinFormat& format : {kLlmc16, kLlmc32}) {
+    if (static_cast<std::uint32_t>(header[0]) == __builtin_bswap32(static_cast<std::uint32_t>(format.magic))) {
+      throw unusable(path, "it is an llm.c file of the other byte order", "Write it again as little-endian numbers");
+    }
+  }
   if (header[0] != kLlmc16.magic && header[0] != kLlmc32.magic) return open_raw(std::move(file));
   const BinFormat& format = header[0] == kLlmc16.magic ? kLlmc16 : kLlmc32;
   const std::string again = "The file is cut off or damaged: write it again";
@@ -189,6 +239,7 @@ class Hdf5File final : public Source {
         tokens.shape().size() != 1) {
       throw unusable(where_, "not a 1-D array of integers", "Name such a dataset: data.path=\"FILE.h5:/dataset\"");
     }
+    tokens.require_contents();
     if (length_ == 0) throw unusable(where_, "the dataset is empty", "Give a dataset with tokens in data.path");
     is_narrow_ = type == io::h5::Type::uint8 || type == io::h5::Type::uint16;
   }

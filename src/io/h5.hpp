@@ -127,6 +127,11 @@ class Dataset : public Object {
   }
   std::vector<std::string> strings() const;
 
+  /// Throws  Failure(Exit::files) unless all entries have been written and can be read. HDF5 reads zeros, without an
+  ///         error, where a dataset or a chunk has never been written, where the file of a virtual dataset's source is
+  ///         missing, and where it has no source; a filter that this HDF5 lacks looks like damage.
+  void require_contents() const;
+
   void make_scale(const std::string& name);           // becomes the dimension scale `name`
   void attach_scale(const Dataset& scale, int axis);  // its axis `axis` is measured by `scale`
   void set_label(int axis, const std::string& name);  // a word for an axis, besides or without a scale

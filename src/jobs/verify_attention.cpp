@@ -34,6 +34,7 @@ struct Heads {
 
 Heads read_heads(const io::h5::File& file, const std::string& name) {
   const io::h5::Dataset dataset = file.dataset(name);
+  dataset.require_contents();
   Heads heads{dataset.shape(), {}};
   if (heads.shape.size() != 4) {
     throw Failure(Exit::files,

@@ -46,7 +46,9 @@ std::vector<float> read_params(const io::h5::File& input, const model::ParamTabl
     if (checkpoint) {
       checkpoint->read("params", param.label, target);
     } else {
-      input.dataset("params/" + param.label).read(target);
+      const io::h5::Dataset weights = input.dataset("params/" + param.label);
+      weights.require_contents();
+      weights.read(target);
     }
   }
   if (checkpoint) checkpoint->require_unchanged();
@@ -59,6 +61,7 @@ void verify(const Context& context) {
   const config::Settings& settings = context.settings();
   const std::string path = result_path(context, "model.h5");
   const io::h5::File input = io::h5::File::open(settings.job.input);
+  input.dataset("tokens").require_contents();
   const io::h5::Shape token_shape = input.dataset("tokens").shape();
   const model::Shape shape = train::shape_of(settings.model);
   if (token_shape.size() != 2 || token_shape[0] < 1 || token_shape[1] < 2 || token_shape[1] - 1 > shape.T) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Data that change: during a run, between two starts, from host to host; files that are not tokens; data in many
 files."""
+import gzip
 import os
 import socket
 import struct
@@ -102,6 +103,71 @@ class NoFiles(RunTest):
         path.write_bytes(some_tokens(1).astype(np.uint32).tobytes())
         self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "data.source=tokens", f"data.path={path}", code=FILES,
                       says=[str(path), "uint32", "20240801", ".h5"])
+
+
+class NoTokens(RunTest):
+    """Files that could be read as tokens, or as zeros, and hold none."""
+
+    def refused(self, path, *says):
+        self.run_deck(TINY, "data.source=tokens", f"data.path={path}", "model.vocab_size=65536", "model.d_model=16", "train.steps=1",
+                      "train.validate_every=0", f"job.directory={self.folder / 'run'}", code=FILES, says=[str(path).split(":")[0], *says])
+
+    def test_files_of_other_kinds_are_named(self):
+        tokens = some_tokens(1)
+        for name, write, says in (
+            ("t64.npy", lambda path: np.save(path, tokens), "a NumPy file"),
+            ("t.npz", lambda path: np.savez(path, tokens), "a zip archive"),
+            ("a.bin", lambda path: hdf5(path, tokens), "an HDF5 file"),
+            ("a.gz", lambda path: path.write_bytes(gzip.compress(tokens.astype(np.uint16).tobytes())), "compressed by gzip"),
+            ("big.bin", lambda path: path.write_bytes(struct.pack(">256i", 20240520, 1, 2, *[0] * 253) + bytes(4)), "the other byte order"),
+            ("meta.json", lambda path: path.write_text('{"vocabulary": 50257, "tokens": 1}'), "looks like text"),
+            ("book.txt", lambda path: path.write_text("Ein Bär aß Öl.\n" * 2000), 'data.source="text"'),
+        ):
+            with self.subTest(name):
+                write(self.folder / name)
+                self.refused(self.folder / name, says)
+
+    def test_entries_that_nobody_wrote_are_not_read_as_zeros(self):
+        tokens = some_tokens(1).astype(np.uint16)
+        part = self.folder / "part.h5"
+        hdf5(part, tokens)
+        layout = h5py.VirtualLayout(shape=(2 * TOKENS,), dtype="u2")
+        layout[:TOKENS] = h5py.VirtualSource("part.h5", "tokens", shape=(TOKENS,))
+        with h5py.File(self.folder / "half.h5", "w") as file:
+            file.create_virtual_dataset("tokens", layout)
+        layout[TOKENS:] = h5py.VirtualSource("gone.h5", "tokens", shape=(TOKENS,))
+        with h5py.File(self.folder / "gap.h5", "w") as file:
+            file.create_virtual_dataset("tokens", layout)
+        with h5py.File(self.folder / "empty.h5", "w") as file:
+            file.create_dataset("tokens", shape=(TOKENS,), dtype="u2")
+        with h5py.File(self.folder / "stopped.h5", "w") as file:
+            file.create_dataset("tokens", shape=(TOKENS,), dtype="u2", chunks=(TOKENS // 4,), compression="gzip")[:TOKENS // 2] = 1
+        with h5py.File(self.folder / "lzf.h5", "w") as file:
+            file.create_dataset("tokens", data=tokens, compression="lzf")
+        self.refused(self.folder / "half.h5", f"its sources have {TOKENS} of {2 * TOKENS} entries")
+        self.refused(self.folder / "gap.h5", "gone.h5, which is missing")
+        self.refused(self.folder / "empty.h5", "it has never been written")
+        self.refused(self.folder / "stopped.h5", "2 of its 4 chunks have never been written")
+        self.refused(self.folder / "lzf.h5", "filter 32000 (lzf)", 'compression="gzip"')
+
+    def test_whole_datasets_in_other_layouts_are_read(self):
+        tokens = some_tokens(1).astype(np.uint16)
+        (self.folder / "parts").mkdir()
+        for i in range(2):
+            hdf5(self.folder / f"parts/{i}.h5", tokens[i * TOKENS // 2:(i + 1) * TOKENS // 2])
+        layout = h5py.VirtualLayout(shape=(TOKENS,), dtype="u2")
+        for i in range(2):
+            layout[i * TOKENS // 2:(i + 1) * TOKENS // 2] = h5py.VirtualSource(f"parts/{i}.h5", "tokens", shape=(TOKENS // 2,))
+        with h5py.File(self.folder / "all.h5", "w") as file:
+            file.create_virtual_dataset("virtual", layout)
+            file.create_dataset("packed", data=tokens, chunks=(1000,), compression="gzip")
+            file.create_dataset("plain", data=tokens)
+        for name in ("virtual", "packed", "plain"):
+            self.run_deck(TINY, "data.source=tokens", f"data.path={self.folder / 'all.h5'}:/{name}", "train.steps=2",
+                          f"job.directory={self.folder / name}")
+        losses = [list(column(self.folder / name, "loss")) for name in ("virtual", "packed", "plain")]
+        self.assertEqual(losses[0], losses[2])
+        self.assertEqual(losses[1], losses[2])
 
 
 class Changing(RunTest):

@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "errors.hpp"
+#include "io/h5_calls.hpp"
+
+namespace tessera::io::h5 {
+
+using detail::product;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& action) {
+  throw Failure(Exit::files, fmt::format("{}: {}. {}.", where, what, action));
+}
+
+void require_filters(hid_t creation, const std::string& where) {
+  const int filters = H5_CHECK(H5Pget_nfilters(creation), where, "reading the filters");
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t values = 0;
+    char name[64] = "";
+    const H5Z_filter_t filter =
+        H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &values, nullptr, sizeof name, name, &config);
+    H5_CHECK(filter, where, "reading the filters");
+    if (H5Zfilter_avail(filter) > 0) continue;
+    refuse(
+        where, fmt::format("it is compressed by filter {} ({}), which this HDF5 lacks", static_cast<int>(filter), name),
+        "Write it again without a filter or with gzip (in h5py compression=\"gzip\"), or set HDF5_PLUGIN_PATH to the "
+        "folder of the filter's plugin");
+  }
+}
+
+/// Where HDF5 finds the file `name`, which a virtual dataset of the file `own` names.
+std::optional<fs::path> source_file(const fs::path& own, const fs::path& name) {
+  std::vector<fs::path> candidates;
+  if (const char* prefix = std::getenv("HDF5_VDS_PREFIX")) candidates.push_back(fs::path(prefix) / name);
+  candidates.insert(candidates.end(), {name, own.parent_path() / name, own.parent_path() / name.filename()});
+  std::error_code error;
+  for (const fs::path& candidate : candidates) {
+    if (fs::is_regular_file(candidate, error)) return candidate;
+  }
+  return std::nullopt;
+}
+
+template <class Get>
+std::string text_from(const Get& get, const std::string& where) {
+  const auto length = H5_CHECK(get(nullptr, std::size_t{0}), where, "reading the virtual dataset's sources");
+  std::string text(static_cast<std::size_t>(length), '\0');
+  get(text.data(), text.size() + 1);
+  return text;
+}
+
+void require_sources(const Dataset& dataset, hid_t creation) {
+  const std::string& where = dataset.where();
+  const std::string again = "Bring the missing part back, or make the dataset again";
+  const fs::path own =
+      text_from([&](char* out, std::size_t room) { return H5Fget_name(dataset.id(), out, room); }, where);
+  std::size_t sources = 0;
+  H5_CHECK(H5Pget_virtual_count(creation, &sources), where, "reading the virtual dataset's sources");
+  double covered = 0;  // entries; those of overlapping sources count twice
+  for (std::size_t i = 0; i < sources; ++i) {
+    const std::string name =
+        text_from([&](char* out, std::size_t room) { return H5Pget_virtual_filename(creation, i, out, room); }, where);
+    const std::string path =
+        text_from([&](char* out, std::size_t room) { return H5Pget_virtual_dsetname(creation, i, out, room); }, where);
+    const Handle space(H5_CHECK(H5Pget_virtual_vspace(creation, i), where, "reading the virtual dataset's sources"),
+                       H5Sclose);
+    covered += static_cast<double>(static_cast<hsize_t>(H5Sget_select_npoints(space.id())));  // unlimited: very many
+    if (name.find('%') != std::string::npos) continue;                                        // a pattern of names
+    const std::optional<fs::path> file = name == "." ? own : source_file(own, name);
+    if (!file) refuse(where, fmt::format("a part of it lies in {}, which is missing", name), again);
+    const File opened = File::open(*file);
+    const std::string below = path.substr(path.find_first_not_of('/'));
+    if (!opened.has(below)) refuse(where, fmt::format("a part of it is {}:/{}, which is missing", name, below), again);
+    opened.dataset(below).require_contents();
+  }
+  if (covered < static_cast<double>(dataset.size())) {
+    refuse(where, fmt::format("its sources have {:.0f} of {} entries", covered, dataset.size()), again);
+  }
+}
+
+void require_chunks(const Dataset& dataset, hid_t creation) {
+#if H5_VERSION_GE(1, 10, 5)
+  const std::string& where = dataset.where();
+  const Shape extents = dataset.shape();
+  std::vector<hsize_t> chunk(extents.size());
+  H5_CHECK(H5Pget_chunk(creation, static_cast<int>(chunk.size()), chunk.data()), where, "reading the chunks");
+  hsize_t wanted = 1, written = 0;
+  for (std::size_t i = 0; i < chunk.size(); ++i) {
+    wanted *= (static_cast<hsize_t>(extents[i]) + chunk[i] - 1) / chunk[i];
+  }
+  const Handle space(H5_CHECK(H5Dget_space(dataset.id()), where, "reading the chunks"), H5Sclose);
+  H5_CHECK(H5Dget_num_chunks(dataset.id(), space.id(), &written), where, "reading the chunks");
+  if (written < wanted) {
+    refuse(where, fmt::format("{} of its {} chunks have never been written", wanted - written, wanted),
+           "Write the whole dataset: what made it may have been stopped");
+  }
+#endif
+}
+
+}  // namespace
+
+void Dataset::require_contents() const {
+  if (size() == 0) return;
+  const Handle creation(H5_CHECK(H5Dget_create_plist(id()), where_, "reading the dataset's layout"), H5Pclose);
+  require_filters(creation.id(), where_);
+  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where_, "reading the dataset's layout");
+  if (layout == H5D_VIRTUAL) return require_sources(*this, creation.id());
+  if (layout == H5D_CHUNKED) return require_chunks(*this, creation.id());
+  H5D_space_status_t status = H5D_SPACE_STATUS_ALLOCATED;
+  H5_CHECK(H5Dget_space_status(id(), &status), where_, "reading the dataset's layout");
+  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED) {
+    refuse(where_, "it has never been written", "Write the dataset: what made it may have been stopped");
+  }
+}
+
+}  // namespace tessera::io::h5
