@@ -136,6 +136,12 @@ std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_
                                                const std::filesystem::path& step_folder);
 bool is_rewinding(const std::filesystem::path& run_directory);
 
+/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; the folder `checkpoints` too,
+/// unless something else is in it. Local: call on one rank.
+///
+/// Throws  Failure(Exit::files) if something cannot be deleted.
+void remove_checkpoints(const std::filesystem::path& run_directory);
+
 /// The folder that `latest` names; the newest step folder if `latest` is missing or names none. Empty: no
 /// checkpoint. Local: call on one rank and broadcast the result.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);

@@ -14,6 +14,18 @@ namespace fs = std::filesystem;
 fs::path checkpoints_of(const fs::path& run_directory) { return run_directory / "checkpoints"; }
 std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
 
+namespace {
+constexpr std::string_view kTemporary = ".tmp_", kDying = ".tmp_old_";
+}
+std::string temporary_name(std::int64_t step) { return std::string(kTemporary) + step_name(step); }
+std::string dying_name(std::int64_t step) { return std::string(kDying) + step_name(step); }
+bool is_temporary(const std::string& name) {
+  for (const std::string_view prefix : {kTemporary, kDying}) {
+    if (name.starts_with(prefix) && step_of(name.substr(prefix.size()))) return true;
+  }
+  return false;
+}
+
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with("step_") || name.size() < 13 || name.size() > 23) return {};
   if (!std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; })) return {};

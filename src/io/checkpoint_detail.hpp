@@ -21,6 +21,11 @@ constexpr std::string_view kFormat = "tessera checkpoint";
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_directory);
 std::string step_name(std::int64_t step);
 
+/// Of a folder of a step while it is written, or deleted: what a killed run may leave behind.
+std::string temporary_name(std::int64_t step);
+std::string dying_name(std::int64_t step);
+bool is_temporary(const std::string& name);
+
 /// The step of a folder named step_NNNNNNNN; empty for any other name.
 std::optional<std::int64_t> step_of(const std::string& name);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "io/checkpoint.hpp"  // rewind_to, is_rewinding, newest_checkpoint
+#include "io/checkpoint.hpp"  // rewind_to, is_rewinding, newest_checkpoint, remove_checkpoints
 #include "io/checkpoint_detail.hpp"
 #include "io/files.hpp"
 
@@ -44,7 +44,32 @@ std::string free_abandoned(const fs::path& checkpoints) {
   }
 }
 
+bool is_abandoned(const std::string& name) {
+  return name.starts_with(kAbandoned) && name.size() >= kAbandoned.size() + 2 &&
+         std::all_of(name.begin() + kAbandoned.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace
+
+void remove_checkpoints(const fs::path& run_directory) {
+  const fs::path checkpoints = checkpoints_of(run_directory);
+  std::vector<fs::path> own;
+  std::error_code error;
+  for (fs::directory_iterator entry(checkpoints, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (step_of(name) || is_temporary(name) || is_abandoned(name) || name == "latest" || name == "latest.tmp") {
+      own.push_back(entry->path());
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw file_failure(checkpoints, "deleting the checkpoints", error.value());
+  }
+  for (const fs::path& path : own) {
+    fs::remove_all(path, error);
+    if (error) throw file_failure(path, "deleting the checkpoint", error.value());
+  }
+  fs::remove(checkpoints, error);  // unless something is left in it
+}
 
 bool is_rewinding(const fs::path& run_directory) {
   return !read_latest(checkpoints_of(run_directory)).abandoned.empty();

@@ -22,15 +22,18 @@ namespace {
 
 using namespace detail;
 
-constexpr std::string_view kTemporary = ".tmp_";  // prefix of everything that a killed run may leave behind
+/// What cannot be deleted stays until the next write.
+void remove_temporaries(const fs::path& checkpoints) {
+  std::error_code ignored;
+  for (fs::directory_iterator entry(checkpoints, ignored), end; entry != end; entry.increment(ignored)) {
+    if (is_temporary(entry->path().filename().string())) fs::remove_all(entry->path(), ignored);
+  }
+}
 
 /// Rank 0, first: creates the temporary folder, after removing what a killed run left.
 void prepare(const fs::path& checkpoints, const fs::path& temporary) {
   make_folder(checkpoints);
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(checkpoints)) {
-    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), ignored);
-  }
+  remove_temporaries(checkpoints);
   make_folder(temporary);
 }
 
@@ -123,14 +126,14 @@ void publish_folder(const fs::path& temporary, const fs::path& folder) {
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
       throw file_failure(folder, "replacing the checkpoint", errno);
-    publish(folder, folder.parent_path() / (std::string(kTemporary) + "old_" + folder.filename().string()));
+    publish(folder, folder.parent_path() / dying_name(*step_of(folder.filename().string())));
     publish(temporary, folder);
   }
   sync_folder(folder.parent_path());
 }
 
 /// Deletes temporary folders and all but the newest `keep` checkpoints up to `step`. Later ones, from a write that was
-/// killed before `latest` moved, stay until they are written again; what cannot be deleted stays until the next write.
+/// killed before `latest` moved, stay until they are written again.
 void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   std::error_code ignored;
   auto steps = steps_in(checkpoints);
@@ -139,12 +142,9 @@ void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
   steps.resize(steps.size() - kept);
   for (const std::int64_t old : steps) {
     // renamed to a temporary name first: a kill during deletion leaves no partial checkpoint under a valid name
-    const fs::path dying = checkpoints / (std::string(kTemporary) + "old_" + step_name(old));
-    fs::rename(checkpoints / step_name(old), dying, ignored);
+    fs::rename(checkpoints / step_name(old), checkpoints / dying_name(old), ignored);
   }
-  for (fs::directory_iterator entry(checkpoints, ignored), end; entry != end; entry.increment(ignored)) {
-    if (entry->path().filename().string().starts_with(kTemporary)) fs::remove_all(entry->path(), ignored);
-  }
+  remove_temporaries(checkpoints);
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
                       std::span<const CheckpointTensor> mine, const Peers& peers, int keep) {
   const fs::path checkpoints = checkpoints_of(run_directory);
   const fs::path folder = checkpoints / step_name(state.step);
-  const fs::path temporary = checkpoints / (std::string(kTemporary) + step_name(state.step));
+  const fs::path temporary = checkpoints / temporary_name(state.step);
   const bool is_first = peers.rank == 0;
   try {
     std::vector<Part> parts;

@@ -1,3 +1,5 @@
+/// Whether all that a dataset should hold is there: filters, chunks, the sources of a virtual one.
+
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -17,7 +17,6 @@ namespace tessera::io {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::string_view kFormat = "tessera run";
 constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
 
 /// The columns of /steps besides `step`; the one list that writing and loading share.
@@ -241,7 +240,7 @@ void Trace::write(const std::filesystem::path& path) const {
   auto file = h5::File::create(path);
 
   auto info = file.make_group("info");
-  info.set_attribute("format", kFormat);
+  info.set_attribute("format", kRunFormat);
   info.set_attribute("format_version", kVersion);
   info.set_attribute("version", info_.version);
   info.set_attribute("git_hash", info_.git_hash);

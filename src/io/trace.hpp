@@ -27,12 +27,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/step_record.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::io {
+
+constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info format
 
 struct RunInfo {
   std::string version;  // of the program

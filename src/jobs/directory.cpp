@@ -6,11 +6,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "io/answer.hpp"
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"
+#include "io/trace.hpp"  // kRunFormat
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 
@@ -28,6 +27,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kLockName = ".lock";
+constexpr const char* kTrace = "run.h5";
+constexpr const char* kUnfinishedTrace = "run.h5.tmp";
 
 bool holds_something(const fs::path& directory) {
   std::error_code error;
@@ -48,11 +49,33 @@ void remove_whole(const fs::path& path) {
   }
 }
 
-constexpr const char* kOfARun[] = {"checkpoints", "run.h5", "run.h5.tmp"};
+/// The attribute /info format of an HDF5 file; "" if it has none or cannot be opened.
+std::string format_of(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "";
+  try {
+    const io::h5::File file = io::h5::File::open(path);
+    if (!file.has("info")) return "";
+    const io::h5::Group info = file.group("info");
+    return info.has_attribute("format") ? info.text("format") : "";
+  } catch (const Failure&) {  // no HDF5 file
+    return "";
+  }
+}
 
-/// Whether a job writes a file or folder of that name into its directory.
+/// Refuses to delete a file of that name which this program has not written.
+void require_own(const fs::path& path, std::string_view format) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error)) || format_of(path) == format) return;
+  throw Failure(Exit::files,
+                fmt::format("{} is not the {} that job.overwrite may replace: move it away, or use another "
+                            "job.directory",
+                            path.string(), format));
+}
+
+/// Whether a job writes a file of that name into its directory.
 bool is_of_a_job(const std::string& name) {
-  if (std::find(std::begin(kOfARun), std::end(kOfARun), name) != std::end(kOfARun)) return true;
+  if (name == kTrace || name == kUnfinishedTrace) return true;
   for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
     if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
@@ -86,22 +109,12 @@ void clear_row(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (is_of_a_job(entry.path().filename())) results.push_back(entry.path());
   }
+  io::remove_checkpoints(folder);
   for (const fs::path& result : results) remove_whole(result);
   if (fs::exists(folder, error) && !holds_something(folder)) remove_whole(folder);
 }
 
-bool holds_experiment(const fs::path& directory) {
-  std::error_code error;
-  if (!fs::is_regular_file(directory / kExperimentFile, error)) return false;
-  try {
-    const io::h5::File file = io::h5::File::open(directory / kExperimentFile);
-    if (!file.has("info")) return false;
-    const io::h5::Group info = file.group("info");
-    return info.has_attribute("format") && info.text("format") == kExperimentFormat;
-  } catch (const Failure&) {  // no HDF5 file
-    return false;
-  }
-}
+bool holds_experiment(const fs::path& directory) { return format_of(directory / kExperimentFile) == kExperimentFormat; }
 
 void require_new_directory(const config::Job& job) {
   std::error_code error;
@@ -128,7 +141,8 @@ void require_new_directory(const config::Job& job) {
 }
 
 RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
-    : path_(context.settings().job.directory) {
+    : path_(context.settings().job.directory),
+      is_experiment_(context.settings().job.kind == config::JobKind::experiment) {
   on_root(context.world, [&] {
     if (!may_exist) require_new_directory(context.settings().job);
     std::error_code error;
@@ -168,7 +182,11 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::clear() const {
-  for (const char* name : kOfARun) remove_whole(path_ / name);
+  if (is_experiment_) require_own(path_ / kExperimentFile, kExperimentFormat);
+  require_own(path_ / kTrace, io::kRunFormat);
+  remove_whole(path_ / kTrace);
+  remove_whole(path_ / kUnfinishedTrace);
+  io::remove_checkpoints(path_);
   clear_experiment(path_);
 }
 
@@ -197,6 +215,13 @@ void require_no_result(const config::Job& job, const fs::path& path) {
 std::string result_path(const Context& context, const std::string& name) {
   const config::Job& job = context.settings().job;
   const fs::path path = job.output.empty() ? fs::path(job.directory) / name : fs::path(job.output);
+  std::error_code different;
+  for (const fs::path& read : {fs::path(job.input), context.deck.path}) {
+    if (!read.empty() && fs::equivalent(read, path, different)) {
+      throw Failure(Exit::usage,
+                    fmt::format("{}: the job would replace what it reads: name another job.output", path.string()));
+    }
+  }
   require_no_result(job, path);
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);

@@ -36,13 +36,15 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and what jobs wrote into the rows
-  /// that it names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted. For rank 0.
+  /// that it names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted, or if a file of such a
+  /// name is not this program's. For rank 0.
   void clear() const;
 
   static constexpr double kLockPatience_s = 10;
 
  private:
   std::filesystem::path path_;
+  bool is_experiment_;
   int lock_ = -1;  // file descriptor
 };
 
@@ -53,8 +55,8 @@ void clear_row(const std::filesystem::path& folder);
 /// Resolves a checkpoint's path as given by the user: its folder, or a run's directory (its newest checkpoint).
 std::filesystem::path checkpoint_folder(const std::string& path);
 
-/// The path of a job's result: job.output, or `name` in the job's directory, which is made. Refuses (exit 6) an
-/// existing file unless job.overwrite is set; call it before the work.
+/// The path of a job's result: job.output, or `name` in the job's directory, which is made. Refuses an existing file
+/// (exit 6) unless job.overwrite is set, and job.input and the deck (exit 2) always; call it before the work.
 std::string result_path(const Context& context, const std::string& name);
 
 /// Writes a file whole or not at all: to a temporary file beside `path`, synced, then renamed. An existing one is

@@ -287,6 +287,9 @@ repeats = 1
         (self.directory / "rows/table.csv").write_text("mine")
         self.train("runs/rows", "train.steps=1", "job.overwrite=true")
         self.assertFalse((self.directory / "experiment.h5").exists())
+        (self.directory / "experiment.h5").write_text("mine")
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]', "job.overwrite=true", code=FILES, says="experiment.h5 is not")
+        self.assertEqual((self.directory / "experiment.h5").read_text(), "mine")
         self.assertEqual([path.name for path in (self.directory / "rows").iterdir()], ["table.csv"])
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Result files of verify.* and bench.*: written whole, never over an existing file unless job.overwrite says so."""
 import unittest
+from pathlib import Path
 
 import h5py
 import numpy as np
 
-from harness import FILES, TINY, RunTest, snapshot
+from harness import FILES, TINY, USAGE, RunTest, snapshot
 
 SMALL_BENCH = """
 [bench]
@@ -56,6 +57,18 @@ class Results(RunTest):
                 with h5py.File(result, "r") as file:
                     self.assertTrue(list(file))
                 self.assertEqual([path.name for path in folder.iterdir()], ["result.h5"], "only the result is left")
+
+    def test_a_job_does_not_replace_what_it_reads(self):
+        for kind, deck, arguments in self.kinds():
+            with self.subTest(kind=kind):
+                read = Path(arguments[0].split("=", 1)[1]) if arguments else deck
+                before = read.read_bytes()
+                link = self.folder / f"link of {kind}"
+                link.symlink_to(read)
+                for path in (read, link):
+                    self.run_deck(deck, *arguments, f"job.output={path}", "job.overwrite=true", code=USAGE,
+                                  says=["would replace what it reads", "job.output"])
+                self.assertEqual(read.read_bytes(), before)
 
     def test_a_result_without_a_name_is_kept_as_well(self):
         for kind, deck, arguments in self.kinds():

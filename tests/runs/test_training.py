@@ -253,6 +253,22 @@ class Training(RunTest):
         self.assertEqual((directory / "chapter1.txt").read_text(), "years of work")
         self.assertEqual(latest_step(directory), 5)
 
+    def test_overwrite_deletes_checkpoints_of_this_program_only(self):
+        directory = self.train("mixed", "train.steps=4", "checkpoint.every=2", "checkpoint.keep=2")
+        foreign = [directory / "checkpoints" / name for name in ("model.pt", "step_4", ".tmp_mine", "abandoned")]
+        for path in foreign:
+            path.write_text("years of work")
+        (directory / "checkpoints/.tmp_step_00000003").mkdir()
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=6", "checkpoint.every=6", "--resume", "auto")
+        self.assertFalse((directory / "checkpoints/.tmp_step_00000003").exists())
+        self.train("mixed", "train.steps=1", "job.overwrite=true")
+        self.assertEqual(sorted(path.name for path in (directory / "checkpoints").iterdir()),
+                         sorted([path.name for path in foreign] + ["latest", "step_00000001"]))
+        (directory / "run.h5").write_text("years of work")
+        self.run_deck(TINY, f"job.directory={directory}", "job.overwrite=true", code=FILES, says=["run.h5 is not", "move it away"])
+        self.assertEqual((directory / "run.h5").read_text(), "years of work")
+        self.assertTrue((directory / "checkpoints/step_00000001").exists())
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)  # so that a test that skips itself says so
