@@ -2,8 +2,8 @@
 ///
 /// A message crosses the network in pieces of at most kPieceBytes, of which a communicator has at most kPiecesInFlight
 /// under way, in the order in which the transfers were started. So neither what is copied to the host nor what the
-/// library sets aside for its sums grows with a message or with the number of transfers. Only an all-gather or a
-/// broadcast of memory that MPI can reach is not cut: it needs neither.
+/// library sets aside for its sums grows with a message or with the number of transfers. An all-gather or a broadcast
+/// of memory that MPI can reach needs neither: up to 1 GiB it is not cut, and a longer broadcast in pieces of 1 GiB.
 ///
 /// Memory  staging_bytes() per communicator, in the host's memory, from the first transfer made on: where pieces are
 ///         packed for a reduce-scatter, and where those of memory on a device are copied.

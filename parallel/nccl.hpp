@@ -19,10 +19,10 @@
 ///         abandon() of any member apply to all, so that a watcher of one need not know the others. They may be
 ///         destroyed in any order that is the same on every rank; a group may outlive what it was made from.
 /// Order   the ring: NCCL_ALGO=Ring is set unless the user set NCCL_ALGO, so that sums repeat bit for bit.
-/// Limits  NCCL_NVLS_ENABLE and all other NCCL variables are left to the user. A transfer occupies the GPU while it
-///         waits for the other ranks, so transfers of different groups must be started in an order in which they could
-///         also run one after the other on all ranks; starting one from the instance() of another group's collectives
-///         ensures that.
+/// Limits  NCCL_NVLS_ENABLE and all other NCCL variables are left to the user. A transfer occupies a part of the GPU
+///         while it waits for the other ranks. Transfers of different groups that may be under way together are
+///         therefore started in the same order on all ranks, and rely on a GPU's room for the kernels of both; one that
+///         is started from the instance() of another group's collectives runs after what is under way there.
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator" and
 ///         "Using multiple NCCL communicators concurrently".
 #pragma once

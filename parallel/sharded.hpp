@@ -19,7 +19,9 @@
 ///
 /// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
 ///         its gradients after the last micro-step has added to it.
-/// Limits  copies from the host are no transfers: neither events nor collect() know their times.
+/// Limits  copies from the host are no transfers: neither events nor collect() know their times. ZeRO-2 and 3 have a
+///         transfer for each unit and micro-step, with its events and, by copy engines, its mapping of the others'
+///         memory: a few KB each, and longer to connect the more micro-steps a step has.
 /// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
 #pragma once
 

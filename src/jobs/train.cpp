@@ -342,9 +342,9 @@ class TrainingRun {
                   fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
                               "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                               step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                              last_checkpoint_ >= 0
-                                  ? fmt::format("; the checkpoint of step {} is good (--resume auto)", last_checkpoint_)
-                                  : ""));
+                              last_checkpoint_ < 0         ? ""
+                              : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
+                                                           : "; go on from one before it diverged (--resume PATH)"));
   }
 
   void add_profile() {

@@ -23,6 +23,11 @@ int BatchPlan::sequences_of(int rank, int micro) const {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, micro_sequences));
 }
 
+Share share_of(std::int64_t count, int rank, int ranks) {
+  const std::int64_t most = kernels::ceil_div(count, ranks), first = std::min(count, most * rank);
+  return {first, std::min(count, first + most), most};
+}
+
 BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks) {
   const std::int64_t batch = train.batch_size, micro = train.micro_batch_size;
   const std::int64_t largest_share = kernels::ceil_div(batch, ranks);

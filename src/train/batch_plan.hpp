@@ -20,6 +20,12 @@ struct BatchPlan {
   int sequences_of(int rank, int micro) const;
 };
 
+/// What a rank takes of `count` windows: first .. last - 1, at most `most`, as many as any other or fewer.
+struct Share {
+  std::int64_t first, last, most;
+};
+Share share_of(std::int64_t count, int rank, int ranks);
+
 /// Throws  Failure(Exit::usage) if ranks x micro-batch does not divide the batch and allow_uneven is off.
 BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks);
 

@@ -62,14 +62,7 @@ class ComputeOf final : public Compute {
   }
 
   void load(const Exec& exec, const HostTokens& tokens, int first, int sequences) override {
-    const std::int64_t T = plan_.shape.T;
-    transformer_.set_batch(sequences, static_cast<int>(T));
-    const auto copy = [&](const kernels::Vector<int, Exec>& to, const int* rows) {
-      using Pinned = Kokkos::View<const int*, kernels::PinnedSpace, kernels::Unmanaged>;
-      Kokkos::deep_copy(exec, to, Pinned(rows + first * T, static_cast<std::size_t>(sequences * T)));
-    };
-    copy(transformer_.inputs(), tokens.inputs);
-    copy(transformer_.targets(), tokens.targets);
+    load_batch(exec, transformer_, tokens, plan_.shape.T, first, sequences);
   }
 
   void forward(const Exec& exec, model::Hooks& hooks) override {

@@ -13,15 +13,10 @@
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "model/hooks.hpp"
+#include "train/host_tokens.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
-
-/// Rows of token ids on the host, [sequences,T] each; pinned if the model computes on a GPU.
-struct HostTokens {
-  int* inputs;
-  int* targets;
-};
 
 class Compute {
  public:

@@ -38,14 +38,7 @@ class Forward::ModelOf final : public Model {
   void clear_loss(const Exec& exec) override { Kokkos::deep_copy(exec, loss_, 0.0); }
 
   void run(const Exec& exec, const HostTokens& tokens, int sequences) override {
-    const std::int64_t T = plan_.shape.T;
-    transformer_.set_batch(sequences, static_cast<int>(T));
-    const auto copy = [&](const kernels::Vector<int, Exec>& to, const int* rows) {
-      using Pinned = Kokkos::View<const int*, kernels::PinnedSpace, kernels::Unmanaged>;
-      Kokkos::deep_copy(exec, to, Pinned(rows, static_cast<std::size_t>(sequences * T)));
-    };
-    copy(transformer_.inputs(), tokens.inputs);
-    copy(transformer_.targets(), tokens.targets);
+    load_batch(exec, transformer_, tokens, plan_.shape.T, 0, sequences);
     transformer_.forward(exec, model::Pass::inference, hooks_);
     transformer_.head(exec, loss_, {}, false, hooks_);
   }
@@ -81,8 +74,8 @@ Forward::Forward(const ForwardPlan& plan, const config::Settings& settings, cons
 Forward::~Forward() { exec_.fence(); }
 
 ValidationSum Forward::validate(const data::Sampler& sampler, std::int64_t windows) {
-  const std::int64_t T = plan_.shape.T, share = kernels::ceil_div(windows, world_.size());
-  const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
+  const auto [first, last, most] = share_of(windows, world_.rank(), world_.size());
+  const std::int64_t T = plan_.shape.T;
   const HostTokens tokens{arena_.data<std::int32_t>(plan_.tokens.inputs),
                           arena_.data<std::int32_t>(plan_.tokens.targets)};
   std::vector<std::int32_t> row(T + 1);
@@ -93,8 +86,7 @@ ValidationSum Forward::validate(const data::Sampler& sampler, std::int64_t windo
     exec_.fence();  // the previous tokens have been copied
     for (int i = 0; i < sequences; ++i) {
       sampler.fill_validation(window + i, row);
-      std::copy(row.begin(), row.end() - 1, tokens.inputs + i * T);
-      std::copy(row.begin() + 1, row.end(), tokens.targets + i * T);
+      tokens.set_row(i, row);
     }
     model_->run(exec_, tokens, sequences);
     window += sequences;

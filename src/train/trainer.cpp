@@ -176,14 +176,13 @@ StepNumbers Trainer::collect() {
 }
 
 ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windows) {
-  const std::int64_t share = kernels::ceil_div(windows, world_.size());
-  const std::int64_t first = std::min(windows, share * world_.rank()), last = std::min(windows, first + share);
+  const auto [first, last, most] = share_of(windows, world_.rank(), world_.size());
   const HostTokens tokens = host_tokens(plan_.state.validation);
   settle();
   compute_->clear_validation(exec_);
   strategy_->begin_inference();
   std::int64_t window = first;
-  for (std::int64_t done = 0; done < share; done += plan_.batch.micro_sequences) {  // as often on every rank
+  for (std::int64_t done = 0; done < most; done += plan_.batch.micro_sequences) {  // as often on every rank
     const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
     if (sequences <= 0) {
       compute_->walk_validation(*hooks_);
@@ -257,11 +256,9 @@ Trainer::HostScalars Trainer::host_scalars(const HostTensors& tensors) const {
 /// Fills rows 0..sequences-1: input ids 0..T-1 and target ids 1..T of each row that `next_row` puts into row_.
 template <class NextRow>
 void Trainer::fill(const HostTokens& tokens, int sequences, const NextRow& next_row) {
-  const std::int64_t T = plan_.shape.T;
   for (int i = 0; i < sequences; ++i) {
     next_row(i);
-    std::copy(row_.begin(), row_.end() - 1, tokens.inputs + i * T);
-    std::copy(row_.begin() + 1, row_.end(), tokens.targets + i * T);
+    tokens.set_row(i, row_);
   }
 }
 
