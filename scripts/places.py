@@ -1,8 +1,23 @@
-"""How many ranks this machine has room for. Shared by scaling and experiment; imports nothing but the standard library."""
+"""Numbers of ranks: those that a command line asks for, and how many this machine has room for.
+
+Shared by scaling, experiment and plan_sharding; imports nothing but the standard library.
+"""
+import argparse
 import ctypes
 import os
 import re
 import subprocess
+
+
+def ranks_of(text):
+    """The numbers of ranks in a LIST such as 1,2,4,8: the type of an argument of argparse, which exits with 2 for others."""
+    try:
+        ranks = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: whole numbers with commas between them, such as 1,2,4,8") from None
+    if ranks[0] < 1 or any(a >= b for a, b in zip(ranks, ranks[1:])):
+        raise argparse.ArgumentTypeError(f"{text}: numbers from 1 that rise, such as 1,2,4,8")
+    return ranks
 
 
 def places(uses_gpus):

@@ -272,10 +272,14 @@ class Scaling(RunTest):
 
 
 class Sharding(RunTest):
+    def plan(self, *arguments, code=0):
+        answer = subprocess.run([sys.executable, SOURCE / "scripts/plan_sharding", *arguments], text=True, capture_output=True,
+                                env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        return answer
+
     def test_the_table_is_what_the_plan_says(self):
-        answer = subprocess.run([sys.executable, SOURCE / "scripts/plan_sharding", SOURCE / "input/sizes/1b.toml", "--ranks", "8"],
-                                text=True, capture_output=True, env={**os.environ, "TESSERA_PROGRAM": str(PROGRAM)})
-        self.assertEqual(answer.returncode, 0, answer.stderr)
+        answer = self.plan(SOURCE / "input/sizes/1b.toml", "--ranks", "8")
         names, _, cells = (re.split(r" *\| *", line)[4:8] for line in answer.stdout.splitlines())
         rows = {name: float(cell.split(" ")[0].rstrip(",")) for name, cell in zip(names, cells)}
         self.assertTrue(all(cell.endswith(", 80 GB") for cell in cells), cells)
@@ -284,6 +288,17 @@ class Sharding(RunTest):
         self.assertAlmostEqual(rows["ZeRO-1"], (4 + 10 / 8) * P / 2**30, delta=0.1)
         self.assertGreater(rows["ZeRO-1"], rows["ZeRO-2"])
         self.assertGreater(rows["ZeRO-2"], rows["ZeRO-3"])
+
+    def test_what_cannot_be_planned_is_refused_without_a_part_of_the_table(self):
+        for decks, ranks, words in (([TINY], "x", "whole numbers"), ([TINY], "8,", "whole numbers"), ([TINY], "-5", "from 1"),
+                                    ([TINY], "8,4", "rise"), ([TINY], "8,99999999999999999999", "parallel.ranks"),
+                                    ([TINY, self.folder / "absent.toml"], "8", "absent.toml"),
+                                    ([TINY, SOURCE / "input/bench/generate.toml"], "8", "generate.toml: its job trains nothing")):
+            with self.subTest(decks=decks, ranks=ranks):
+                answer = self.plan(*decks, "--ranks", ranks, code=USAGE)
+                self.assertEqual(answer.stdout, "")
+                self.assertIn(words, answer.stderr)
+                self.assertNotIn("Traceback", answer.stderr)
 
 
 if __name__ == "__main__":
