@@ -17,6 +17,13 @@ CATEGORIES = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "acti
               "data": PURPLE}  # of tensors, as the layout names them
 PHASES = {"forward": SKY, "backward": BLUE, "exposed": VERMILION, "optimizer": GREEN}  # of a step
 
+# Columns of text, in run.h5 and in tables of bench jobs; all others hold numbers.
+TEXT = frozenset(("accumulator", "addend", "attention", "category", "causal", "collectives", "compute", "dtype", "engine", "graph",
+                  "implementation", "kernel", "label", "lane", "operation", "ordered", "outcome", "phase", "size", "strategy",
+                  "stream", "variant"))
+
+FORMATS = (".png", ".pdf", ".svg")  # of pictures
+
 STYLE = {
     "figure.facecolor": "white", "axes.facecolor": "white", "axes.edgecolor": "#B0B0B0", "axes.labelcolor": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E6E6E6",
@@ -100,18 +107,51 @@ def values(dataset):
 
 
 def columns(group):
-    """The datasets of a group of an HDF5 file as arrays, text as str."""
+    """The datasets of a group of an HDF5 file as arrays of one length, text as str. OSError if they are no such table."""
     import h5py
 
-    return {name: values(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    if not isinstance(group, h5py.Group):
+        raise OSError(f"{group.name} is no group of columns")
+    table = {name: item for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    try:
+        for name, item in table.items():
+            is_text = name in TEXT
+            fits = h5py.check_string_dtype(item.dtype) if is_text else item.dtype.kind in "iuf"
+            if item.ndim != 1 or not fits:
+                raise OSError(f"{item.name} is no column of {'text' if is_text else 'numbers'}")
+        if len({len(item) for item in table.values()}) > 1:
+            raise OSError(f"the columns of {group.name} differ in length")
+        return {name: values(item) for name, item in table.items()}
+    except (MemoryError, TypeError, ValueError) as fault:  # lengths, types or text that h5py cannot read
+        raise OSError(f"{group.name}: {fault}") from fault
 
 
 def command_line(program, description, file, what):
     parser = argparse.ArgumentParser(prog=program, description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", metavar=file, help=what)
-    parser.add_argument("-o", "--output", metavar="OUT.png", help="default: .png beside the file; also .pdf and .svg")
+    parser.add_argument("-o", "--output", metavar="OUT.png", type=picture_name, help="default: .png beside the file; also .pdf and .svg")
     return parser
+
+
+def is_no_file(path):
+    """Whether `path` is a folder, a device or another thing that no picture replaces."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def picture_name(text):
+    """The type of --output: `text`, with .png where it has no suffix. What is no file stays as it is, for save() to refuse."""
+    suffix = os.path.splitext(text)[1]
+    if suffix and suffix.lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text}: name a .png, .pdf or .svg file")
+    return text if suffix or not text or is_no_file(text) else text + ".png"
+
+
+def save(figure, path):
+    """Writes a figure to `path`, in the format that its suffix names; OSError where that cannot be."""
+    if is_no_file(path):
+        raise OSError(f"{path} is no regular file")
+    figure.savefig(path, format=os.path.splitext(path)[1][1:])
 
 
 def require_modules(program):
@@ -143,13 +183,8 @@ def draw_file(program, path, output, draw, wanted):
         return 6
     try:
         with h5py.File(path, "r") as file, plt.rc_context(STYLE):
-            figure = draw(file)
-            try:
-                figure.savefig(output)
-            except ValueError as fault:  # a format that matplotlib does not know
-                print(f"{program}: {output}: {fault}. Name a .png, .pdf or .svg file with -o.", file=sys.stderr)
-                return 2
-    except (OSError, KeyError) as fault:
+            save(draw(file), output)
+    except (OSError, KeyError, RuntimeError) as fault:  # the last: h5py's, of damaged groups
         print(f"{program}: {path} -> {output}: {fault}. Give {wanted} and a place that can be written to.",
               file=sys.stderr)
         return 6

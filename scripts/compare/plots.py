@@ -23,7 +23,7 @@ def draw(report):
         if report.data.get(section):
             with plt.rc_context(plotting.STYLE):
                 figure = picture(plt, report.data[section])
-                figure.savefig(report.folder / f"{name}.png")
+                plotting.save(figure, report.folder / f"{name}.png")
             plt.close(figure)
             drawn.append(f"{name}.png")
     print(f"{report.folder}: {report.file}{''.join(', ' + name for name in drawn)}")

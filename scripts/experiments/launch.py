@@ -186,7 +186,7 @@ def draw(drawing, results, path):
     with plt.rc_context(plotting.STYLE):
         figure = drawing(results)
         plotting.heading(figure, results.heading())
-        figure.savefig(path)
+        plotting.save(figure, path)
         plt.close(figure)
 
 

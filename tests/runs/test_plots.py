@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """run.h5 and index.h5 of a real run open in h5py and xarray as they are; scripts/plot_run and plot_bench draw what is there."""
+import os
 import re
 import subprocess
 import sys
@@ -141,6 +142,71 @@ class RunFile(Plots):
         self.plot(other, code=FILES, says="no run wrote this")
         self.assertFalse((self.folder / "other.png").exists())
         self.plot(other, "--only", "nothing", code=USAGE, says="--only")
+
+
+class Pictures(Plots):
+    def setUp(self):
+        super().setUp()
+        self.file = self.folder / "run.h5"
+        with h5py.File(self.file, "w") as file:
+            file["steps/step"], file["steps/loss"] = [1, 2], [3.0, 2.5]
+
+    def draw(self, picture, **more):
+        self.plot(self.file, "--only", "loss", "-o", picture, **more)
+
+    def test_a_name_without_a_suffix_gets_one(self):
+        self.draw(self.folder / "pic", code=0, says=f"wrote {self.folder / 'pic.png'}\n")
+        self.assertEqual({path.name for path in self.folder.iterdir()}, {"run.h5", "pic.png"})
+        self.draw(self.folder / "pic.PDF", code=0, says=f"wrote {self.folder / 'pic.PDF'}\n")
+        self.assertTrue((self.folder / "pic.PDF").read_bytes().startswith(b"%PDF"))
+
+    def test_what_cannot_become_a_picture_is_refused(self):
+        os.mkfifo(self.folder / "pipe")
+        (self.folder / "full.png").symlink_to("/dev/full")
+        (self.folder / "sub").mkdir()
+        before = sorted(self.folder.iterdir())
+        for name in ("pipe", "full.png", "sub"):
+            self.draw(self.folder / name, code=FILES, says=f"{name} is no regular file")
+        self.draw(self.folder / "absent/pic.png", code=FILES, says="absent/pic.png")
+        self.draw(self.folder / "pic.h5", code=USAGE, says="name a .png, .pdf or .svg file")
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def test_pictures_are_written_in_one_place(self):
+        scripts = [path for path in (SOURCE / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".py")]
+        self.assertEqual([path.name for path in scripts if "savefig(" in path.read_text()], ["plotting.py"])
+
+    def test_columns_that_are_none_are_refused(self):
+        text = h5py.string_dtype()
+        for columns, words in (({"loss": ["a", "b"]}, "/steps/loss is no column of numbers"), ({"loss": 1.0}, "/steps/loss is no column"),
+                               ({"loss": [[1.0], [2.0]]}, "/steps/loss is no column"), ({"loss": h5py.Empty("f8")}, "/steps/loss is no column"),
+                               ({"loss": np.array([1, 2], complex)}, "/steps/loss is no column"),
+                               ({"label": [1, 2]}, "/steps/label is no column of text"),
+                               ({"label": np.array([b"a", b"\xff"], text)}, "/steps: .* decode"),
+                               ({"loss": [3.0, 2.0], "step": [1]}, "columns of /steps differ in length")):
+            with self.subTest(columns=columns), h5py.File(self.file, "w") as file:
+                for name, values in columns.items():
+                    file[f"steps/{name}"] = values
+                with self.assertRaisesRegex(OSError, words):
+                    plotting.columns(file["steps"])
+
+    def test_files_without_such_columns_are_refused(self):
+        picture = self.folder / "pic.png"
+        with h5py.File(self.file, "w") as file:
+            file["steps"] = [1, 2]
+        self.draw(picture, code=FILES, says="/steps is no group of columns")
+        with h5py.File(self.file, "w") as file:
+            file["steps/loss"] = [3.0, 2.5]
+        self.draw(picture, code=FILES, says="'step'")
+        whole = self.file.read_bytes()
+        node = whole.rindex(b"SNOD")  # the names of the columns
+        self.file.write_bytes(whole[:node] + b"DONS" + whole[node + 4:])
+        self.draw(picture, code=FILES, says="run.h5")
+        for times, words in ((1.0, "/step_ms is no column"), ([], "its table is empty")):
+            with h5py.File(self.file, "w") as file:
+                file.attrs["format"] = "tessera-bench"
+                file["size"], file["step_ms"] = np.array([], h5py.string_dtype()), times
+            self.plot(self.file, "-o", picture, script="plot_bench", code=FILES, says=words)
+        self.assertFalse(picture.exists())
 
 
 class BenchFile(Plots):
