@@ -14,6 +14,7 @@
 #include <string>
 
 #include "support/sanitizers.hpp"
+#include "support/shared_gpu.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
   #include <sanitizer/lsan_interface.h>
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
 #endif
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  tessera::test::prepare_to_share_a_gpu(rank);
   ::testing::InitGoogleTest(&argc, argv);
   ::testing::GTEST_FLAG(catch_exceptions) = false;
   Kokkos::initialize(argc, argv);

@@ -8,6 +8,7 @@
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
 #include "support/buffer.hpp"
+#include "support/shared_gpu.hpp"
 #include "unit/parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -21,7 +22,9 @@ struct Nccl : ::testing::TestWithParam<TransferMethod> {
     if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
     return world;
   }
-  static bool has_gpus_for(const test::TestWorld& world) { return visible_devices() >= world.local_size(); }
+  static bool has_gpus_for(const test::TestWorld& world) {
+    return test::ranks_share_a_gpu() || visible_devices() >= world.local_size();
+  }
   static void TearDownTestSuite() { worlds.clear(); }
 
   void SetUp() override {

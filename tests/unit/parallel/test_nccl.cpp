@@ -360,7 +360,9 @@ TEST_P(Nccl, buckets_travel_while_later_units_are_computed) {
     }
     // Three of four buckets are sent while a unit is computed: the exposed part is the last one's, at most about the
     // time from its start. A busy host makes a rank late, and the others wait for it, but not in every run.
-    EXPECT_LT(least, 0.5);
+    if (!test::ranks_share_a_gpu()) {
+      EXPECT_LT(least, 0.5);
+    }
   }
 }
 
@@ -392,7 +394,9 @@ TEST_P(Nccl, a_captured_step_repeats_with_its_times) {
       EXPECT_DOUBLE_EQ(listener.exposed_s, exposed_s);
       least = std::min(least, listener.exposed_part());
     }
-    EXPECT_LT(least, 0.5);
+    if (!test::ranks_share_a_gpu()) {
+      EXPECT_LT(least, 0.5);
+    }
     step.enqueue(4.0f);  // launch by launch again
     step.exec.fence();
     EXPECT_TRUE(same_bits(step.grads.elements(), step.expected(world.size(), 4.0f)));
