@@ -28,7 +28,8 @@ struct BinFormat {
 };
 constexpr BinFormat kLlmc16{20240520, 1, 2}, kLlmc32{20240801, 7, 4};
 
-/// Files that are no tokens, by their first bytes, and what to do with them.
+/// Files that are no tokens, by their first bytes, and what to do with them. Three bytes at least: raw tokens begin
+/// with any two.
 struct Foreign {
   std::string_view start, what, action;
 };
@@ -41,12 +42,10 @@ constexpr Foreign kForeign[] = {
     {"PAR1", "a Parquet file", kWriteRaw},
     {"ARROW1", "an Arrow file", kWriteRaw},
     {"PK\x03\x04", "a zip archive (as NumPy's .npz and PyTorch's .pt are)", kUnpack},
-    {"\x1f\x8b", "compressed by gzip", kUnpack},
+    {"\x1f\x8b\x08", "compressed by gzip", kUnpack},
     {"\x28\xb5\x2f\xfd", "compressed by zstd", kUnpack},
-    {"\xfd"
-     "7zXZ",
-     "compressed by xz", kUnpack},
-    {"BZh", "compressed by bzip2", kUnpack},
+    {"\xfd\x37zXZ", "compressed by xz", kUnpack},
+    {"BZh91AY&SY", "compressed by bzip2", kUnpack},
 };
 
 /// Whether the first bytes of a file look like text: UTF-8 without control characters but white space. Tokens that are
