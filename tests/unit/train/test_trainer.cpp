@@ -445,8 +445,9 @@ TEST(TrainingEvents, buckets_start_while_backward_runs_and_only_in_the_last_micr
     return;
   }
   const std::size_t params = training.plan.table.params().size();
-  ASSERT_EQ(listener.communications.size(), params);
   auto buckets = listener.communications;
+  std::erase_if(buckets, [](const auto& sum) { return !sum.label.starts_with("grad.bucket."); });  // that of the norm
+  ASSERT_EQ(buckets.size(), params);
   std::sort(buckets.begin(), buckets.end(), [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < params; ++i) {

@@ -244,7 +244,7 @@ struct BackwardKeysTeam {
         typename Piece::Sums d_q;
         query_gradient(ds_columns.of_block(pass * (Cut::kSumTile / 16)), k_rows, k_tile, piece, lane, d_q);
         float* sums = d_q_sums + Piece::offset_of(tile * Cut::kPasses + pass, warp) + lane * 4;
-        if (pass == 0 && in_order()) cuda::take_turn(turns + tile, early, place.tile);
+        if (pass == 0 && in_order() && early != place.tile) cuda::wait_for_turn(turns + tile, place.tile);
         if (in_order() && place.tile == 0) {
           Piece::for_each([&](int m, int n) {
             *reinterpret_cast<float4*>(sums + Piece::offset(m, n)) =
