@@ -34,8 +34,9 @@ std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans) {
   require_disjoint(sorted, &AdamwSpan::param);
   std::vector<AdamwBlock> blocks;
   for (const AdamwSpan& span : sorted) {
-    for (std::int64_t done = 0; done < span.count; done += kAdamwBlock) {
-      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(kAdamwBlock, span.count - done));
+    for (std::int64_t block = 0; block < adamw_blocks(span.count); ++block) {
+      const std::int64_t done = block * kAdamwBlock;
+      const auto count = static_cast<std::int32_t>(std::min(kAdamwBlock, span.count - done));
       blocks.push_back({span.param + done, span.grad + done, span.state + done, count, span.decay, span.index + done});
     }
   }

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "kernels/core/packet.hpp"
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
 
@@ -58,11 +59,14 @@ struct AdamwScalars {  // in device memory
   std::uint64_t noise = 0;  // of this step's stochastic rounding
 };
 
+inline constexpr std::int64_t kAdamwBlock = 8192;  // elements per team
+
+/// Blocks that make_adamw_blocks makes of a span of `count` elements.
+constexpr std::int64_t adamw_blocks(std::int64_t count) { return ceil_div(count, kAdamwBlock); }
+
 /// Cuts spans into blocks of at most `kAdamwBlock` elements, on the host.
 /// Throws  std::invalid_argument for a negative span, or spans whose weights or states overlap.
 std::vector<AdamwBlock> make_adamw_blocks(const std::vector<AdamwSpan>& spans);
-
-inline constexpr int kAdamwBlock = 8192;  // elements per team
 
 /// Moment: Accum<Scalar> or bfloat16. kHasMaster false: bfloat16 weights without a master; `master` is empty.
 template <class Exec, class Scalar, class Grad = Accum<Scalar>, class Moment = Accum<Scalar>, bool kHasMaster = true>

@@ -7,7 +7,8 @@ namespace tessera::kernels {
 std::vector<ClearSpan> cut_spans(const std::vector<ClearSpan>& spans) {
   std::vector<ClearSpan> pieces;
   for (const auto& [first, count] : spans) {
-    for (std::int64_t done = 0; done < count; done += kClearedPerTeam) {
+    for (std::int64_t piece = 0; piece < cleared_pieces(count); ++piece) {
+      const std::int64_t done = piece * kClearedPerTeam;
       pieces.push_back({first + done, std::min(kClearedPerTeam, count - done)});
     }
   }

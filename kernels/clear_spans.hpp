@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -16,6 +17,9 @@ struct ClearSpan {
 };
 
 inline constexpr std::int64_t kClearedPerTeam = 16384;  // elements
+
+/// Pieces that cut_spans makes of a span of `count` elements.
+constexpr std::int64_t cleared_pieces(std::int64_t count) { return ceil_div(count, kClearedPerTeam); }
 
 /// Cuts spans into pieces of at most kClearedPerTeam elements, one team's work each.
 std::vector<ClearSpan> cut_spans(const std::vector<ClearSpan>& spans);

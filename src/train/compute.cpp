@@ -128,21 +128,41 @@ class ComputeOf final : public Compute {
 
 }  // namespace
 
-ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
-  ClearLists lists;
+namespace {
+
+/// What must be cleared of each unit, in whole spans. [units]
+std::vector<std::vector<kernels::ClearSpan>> cleared_spans(const model::ParamTable& table, const Sharing& sharing) {
   const parallel::Ownership& o = sharing.ownership;
+  std::vector<std::vector<kernels::ClearSpan>> of_unit;
+  auto param = table.params().begin();  // in the order of the units
   for (int unit = 0; unit < o.units(); ++unit) {
     const std::int64_t begin = sharing.shards_gradients() ? 0 : o.whole_first(unit);
-    std::vector<kernels::ClearSpan> spans;
+    std::vector<kernels::ClearSpan>& spans = of_unit.emplace_back();
     std::int64_t end = 0;  // of the tensors so far, from the start of the unit
-    for (const model::Param& param : table.params()) {
-      if (param.unit != unit) continue;
-      const std::int64_t first = param.first - o[unit].first;
+    for (; param != table.params().end() && param->unit == unit; ++param) {
+      const std::int64_t first = param->first - o[unit].first;
       if (sharing.shards_gradients() && first > end) spans.push_back({begin + end, first - end});
-      if (model::is_added_to(param)) spans.push_back({begin + first, param.count});
-      end = first + param.count;
+      if (model::is_added_to(*param)) spans.push_back({begin + first, param->count});
+      end = first + param->count;
     }
     if (sharing.shards_gradients() && o.padded(unit) > end) spans.push_back({begin + end, o.padded(unit) - end});
+  }
+  return of_unit;
+}
+
+}  // namespace
+
+std::int64_t cleared_pieces(const model::ParamTable& table, const Sharing& sharing) {
+  std::int64_t pieces = 0;
+  for (const std::vector<kernels::ClearSpan>& spans : cleared_spans(table, sharing)) {
+    for (const kernels::ClearSpan& span : spans) pieces += kernels::cleared_pieces(span.count);
+  }
+  return pieces;
+}
+
+ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
+  ClearLists lists;
+  for (const std::vector<kernels::ClearSpan>& spans : cleared_spans(table, sharing)) {
     const std::vector<kernels::ClearSpan> pieces = kernels::cut_spans(spans);
     lists.of_unit.emplace_back(lists.spans.size(), lists.spans.size() + pieces.size());
     lists.spans.insert(lists.spans.end(), pieces.begin(), pieces.end());

@@ -67,6 +67,9 @@ struct ClearLists {
 };
 ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing);
 
+/// The length of clear_lists().spans. Arithmetic only.
+std::int64_t cleared_pieces(const model::ParamTable& table, const Sharing& sharing);
+
 /// Keeps references to all arguments.
 /// Async  fences.
 std::unique_ptr<Compute> make_compute(const Plan& plan, const config::Settings& settings,

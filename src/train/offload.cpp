@@ -42,17 +42,22 @@ std::int64_t chunk_elements(std::int64_t owned_count) {
   return std::min(std::clamp(share, kMinChunk, kMaxChunk), owned_count);
 }
 
+std::int64_t chunk_count(std::int64_t owned_count) {
+  return owned_count == 0 ? 0 : kernels::ceil_div(owned_count, chunk_elements(owned_count));
+}
+
 std::vector<Chunk> chunks_of(std::int64_t owned_count) {
   std::vector<Chunk> chunks;
-  const std::int64_t most = chunk_elements(owned_count);
-  for (std::int64_t first = 0; first < owned_count; first += most) {
+  const std::int64_t most = chunk_elements(owned_count), count = chunk_count(owned_count);
+  for (std::int64_t number = 0; number < count; ++number) {
+    const std::int64_t first = number * most;
     chunks.push_back({first, std::min(most, owned_count - first)});
   }
   return chunks;
 }
 
 int chunk_slots(std::int64_t asked, std::int64_t owned_count) {
-  const auto chunks = static_cast<std::int64_t>(chunks_of(owned_count).size());
+  const std::int64_t chunks = chunk_count(owned_count);
   if (asked > chunks && asked > config::Parallel{}.offload_slots) {
     throw Failure(
         Exit::usage,

@@ -36,8 +36,10 @@ struct Chunk {
   std::int64_t first, count;
 };
 
-/// Elements of a chunk: enough for the link's full rate, and several chunks even in small models.
+/// Elements of a chunk: enough for the link's full rate, and several chunks even in small models. How many chunks there
+/// are, and all of them in order.
 std::int64_t chunk_elements(std::int64_t owned_count);
+std::int64_t chunk_count(std::int64_t owned_count);
 std::vector<Chunk> chunks_of(std::int64_t owned_count);
 
 /// Slots on the device for chunks of a rank's state: parallel.offload_slots, or as many as there are chunks, if its

@@ -92,9 +92,8 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
                                          kept.dtype, kept.category, whole)});
   }
 
-  const auto cleared = static_cast<std::int64_t>(clear_lists(table, sharing).spans.size());
-  t.cleared =
-      layout.add("grads.cleared", {cleared, sizeof(kernels::ClearSpan) / 4}, Dtype::int32, Category::workspace, whole);
+  t.cleared = layout.add("grads.cleared", {cleared_pieces(table, sharing), sizeof(kernels::ClearSpan) / 4},
+                         Dtype::int32, Category::workspace, whole);
   t.adamw_blocks = layout.add("adamw.blocks",
                               {max_adamw_blocks(table, sharing, offloads_optimizer), sizeof(kernels::AdamwBlock) / 4},
                               Dtype::int32, Category::workspace, whole);
@@ -279,12 +278,15 @@ UploadedBytes uploaded_bytes(const Plan& plan) {
   UploadedBytes bytes;
   if (!plan.state.is_staged(plan.state.params)) return bytes;
   const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
-  const std::vector<int> units = gathers_of(plan.table, plan.sharing, segments, plan.batch.micro_steps);
-  for (const int unit : units) {
-    const auto part = static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
+  const Gathers gathers = gathers_of(plan.table, plan.sharing, segments);
+  const auto part = [&](int unit) {
+    return static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
+  };
+  for (const int unit : gathers.first) {
     const bool is_first = bytes.first < static_cast<double>(plan.layout[plan.state.params].bytes);
-    (is_first ? bytes.first : bytes.later) += part;  // a step begins with each unit once
+    (is_first ? bytes.first : bytes.later) += part(unit);  // a step begins with each unit once
   }
+  for (const int unit : gathers.later) bytes.later += (plan.batch.micro_steps - 1) * part(unit);
   return bytes;
 }
 
@@ -312,8 +314,10 @@ NetworkBytes network_bytes(const Plan& plan) {
   const std::int64_t weight = bytes_of(plan.options.dtype);
   if (sharing.shards_weights()) {
     const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
-    for (const int unit : gathers_of(plan.table, sharing, segments, plan.batch.micro_steps)) {
-      bytes.weights += static_cast<double>(o.padded(unit) * weight);
+    const Gathers gathers = gathers_of(plan.table, sharing, segments);
+    for (const int unit : gathers.first) bytes.weights += static_cast<double>(o.padded(unit) * weight);
+    for (const int unit : gathers.later) {
+      bytes.weights += (plan.batch.micro_steps - 1) * static_cast<double>(o.padded(unit) * weight);
     }
   } else {
     bytes.weights = static_cast<double>(o.whole_count() * weight);
@@ -400,7 +404,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
         updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
                                                 : "under the next forward");
     text += fmt::format("           in {} of {} at most, of which {} lie in the device at a time ({})\n",
-                        counted(std::ssize(chunks_of(plan.sharing.ownership.owned_count())), "chunk"),
+                        counted(chunk_count(plan.sharing.ownership.owned_count()), "chunk"),
                         memory::readable_bytes(slots_bytes(plan) / plan.state.chunk_slots), plan.state.chunk_slots,
                         memory::readable_bytes(slots_bytes(plan)));
     if (weights > 0)

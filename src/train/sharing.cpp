@@ -118,13 +118,14 @@ std::vector<int> openings_of(const model::ParamTable& table, const model::Segmen
   return openings.units;
 }
 
-std::vector<int> gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments,
-                            int micro_steps) {
+Gathers gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments) {
   const std::vector<int> openings = openings_of(table, segments);
-  const std::vector<bool> stays = parallel::stays_in_place(openings, micro_steps, sharing.weights_places);
-  std::vector<int> gathers;
+  // Every micro-step leaves the places as the first one does, so the second stands for all that follow.
+  const std::vector<bool> stays = parallel::stays_in_place(openings, 2, sharing.weights_places);
+  Gathers gathers;
   for (std::size_t i = 0; i < stays.size(); ++i) {
-    if (!stays[i]) gathers.push_back(openings[i % openings.size()]);
+    if (stays[i]) continue;
+    (i < openings.size() ? gathers.first : gathers.later).push_back(openings[i % openings.size()]);
   }
   return gathers;
 }

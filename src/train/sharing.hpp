@@ -73,10 +73,12 @@ std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing
 /// The units in the order in which a training micro-step opens them to read their weights.
 std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
 
-/// The units that are gathered in a step of `micro_steps`, in order, if parameters are sharded: those that no longer
-/// lie in their place when they are opened.
-std::vector<int> gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments,
-                            int micro_steps);
+/// The units that are gathered, in order, if parameters are sharded: those that no longer lie in their place when they
+/// are opened.
+struct Gathers {
+  std::vector<int> first, later;  // in a step's first micro-step; in each of the others, which are all alike
+};
+Gathers gathers_of(const model::ParamTable& table, const Sharing& sharing, const model::Segments& segments);
 
 /// Whether a pass reads a unit's weights: the embedding's backward pass does not.
 inline bool reads_weights(model::Pass pass, int unit) { return pass != model::Pass::backward || unit > 0; }

@@ -268,9 +268,9 @@ std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sha
   std::int64_t blocks = 0;
   for (const model::Param& param : table.params()) {  // a rank owns at most one piece of a tensor
     const std::int64_t most = std::min(param.count, sharing.ownership.part(param.unit));
-    blocks += kernels::ceil_div(most, std::int64_t{kernels::kAdamwBlock});
+    blocks += kernels::adamw_blocks(most);
   }
-  if (is_offloaded) blocks += std::ssize(chunks_of(sharing.ownership.owned_count()));  // each may cut a block in two
+  if (is_offloaded) blocks += chunk_count(sharing.ownership.owned_count());  // each may cut a block in two
   return blocks;
 }
 

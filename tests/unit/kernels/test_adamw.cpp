@@ -340,6 +340,8 @@ TEST(AdamwBlocks, cover_every_span_once_in_pieces_of_at_most_one_block) {
     next += blocks[i].count;
   }
   EXPECT_EQ(next, 100000 + 2 * kAdamwBlock + 3);
+  EXPECT_EQ(std::ssize(blocks),
+            kernels::adamw_blocks(5) + kernels::adamw_blocks(0) + kernels::adamw_blocks(2 * kAdamwBlock + 3));
 }
 
 TEST(AdamwBlocks, refuse_overlaps_and_negative_spans) {

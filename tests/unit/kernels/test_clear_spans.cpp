@@ -65,5 +65,11 @@ TEST(CutSpans, gives_pieces_of_one_teams_work_in_their_order) {
                                      std::pair(2 * kPiece + 9, kPiece), std::pair(3 * kPiece + 9, std::int64_t{1})));
 }
 
+TEST(CutSpans, gives_as_many_pieces_as_are_counted) {
+  for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, kPiece - 1, kPiece, kPiece + 1, 5 * kPiece + 3}) {
+    EXPECT_EQ(std::ssize(kernels::cut_spans({{7, count}})), kernels::cleared_pieces(count)) << count;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test

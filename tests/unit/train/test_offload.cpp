@@ -337,7 +337,9 @@ TEST(Offload, chunks_cover_the_state_once) {
       next += chunk.count;
     }
     EXPECT_EQ(next, count);
+    EXPECT_EQ(train::chunk_count(count), std::ssize(train::chunks_of(count))) << count;
   }
+  EXPECT_EQ(train::chunk_count(0), 0);
 }
 
 }  // namespace

@@ -6,10 +6,14 @@
 
 #include "config/rules.hpp"
 #include "errors.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/clear_spans.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
 #include "parallel/replicated.hpp"
 #include "support/no_collectives.hpp"
+#include "train/compute.hpp"
+#include "train/offload.hpp"
 #include "train/strategy.hpp"
 #include "unit/train/decks.hpp"
 
@@ -240,14 +244,89 @@ TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_t
   EXPECT_EQ(refusal_of(deck), of_run);
 }
 
+const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
+
+// --- the largest models ----------------------------------------------------------------------------------------------
+
+/// The lists that a run builds are counted by arithmetic: those of this one would take terabytes.
+TEST(Plan, of_a_large_vocabulary_builds_none_of_the_lists_that_it_counts) {
+  config::Settings deck = test::small_deck();
+  deck.model.vocab_size = 1 << 30;
+  deck.model.d_model = 1 << 18;
+  deck.model.num_heads = 1024;
+  deck.parallel.offload = config::Offload::optimizer;
+  const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
+  const std::int64_t table = std::int64_t{1} << (30 + 18);
+  EXPECT_GE(plan.layout[plan.state.cleared].shape[0], table / kernels::kClearedPerTeam);
+  EXPECT_GE(plan.layout[plan.state.adamw_blocks].shape[0], 2 * table / kernels::kAdamwBlock);
+  EXPECT_GE(chunk_count(plan.sharing.ownership.owned_count()), 2 * table >> 22);
+}
+
+TEST(Plan, counts_what_a_run_builds) {
+  const config::Settings large = test::gpu_deck("small");
+  for (const config::Shard shard :
+       {config::Shard::none, config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters}) {
+    for (const config::Offload offload : {config::Offload::none, config::Offload::optimizer}) {
+      for (const int ranks : {1, 3, 4}) {
+        config::Settings deck = large;
+        deck.train.batch_size = ranks;
+        deck.parallel.shard = shard;
+        deck.parallel.offload = offload;
+        const Plan plan = plan_training(deck, Dtype::bf16, ranks, kH200);
+        const Sharing& sharing = plan.sharing;
+        EXPECT_EQ(plan.layout[plan.state.cleared].shape[0], std::ssize(clear_lists(plan.table, sharing).spans));
+        const bool is_offloaded = offload != config::Offload::none;
+        for (int rank = 0; rank < ranks; ++rank) {
+          std::vector<kernels::AdamwSpan> spans;
+          for (const OwnedSpan& span : owned_spans(plan.table, sharing, sharing.shard_of(rank))) {
+            spans.push_back({span.state, span.grad, span.state, span.count, false});
+          }
+          const std::int64_t built = std::ssize(kernels::make_adamw_blocks(spans));
+          const std::int64_t chunks = is_offloaded ? std::ssize(chunks_of(sharing.ownership.owned_count())) : 0;
+          EXPECT_GE(plan.layout[plan.state.adamw_blocks].shape[0], built + chunks);
+          if (sharing.ownership.shards() == 1) {
+            EXPECT_EQ(plan.layout[plan.state.adamw_blocks].shape[0], built + chunks);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gathers, of_a_step_are_those_of_its_first_micro_step_and_of_one_that_stands_for_the_others) {
+  for (const bool reshards : {true, false}) {
+    for (const std::int64_t prefetch : {0, 1, 2, 5}) {
+      for (const std::int64_t checkpoint : {0, 1, 2}) {
+        config::Settings deck = test::small_deck();
+        deck.parallel.shard = config::Shard::parameters;
+        deck.parallel.reshard_after_forward = reshards;
+        deck.parallel.prefetch_blocks = prefetch;
+        const Plan plan = plan_training(deck, Dtype::fp32, 2);
+        const model::Segments segments{plan.shape.L, checkpoint};
+        const Gathers gathers = gathers_of(plan.table, plan.sharing, segments);
+        const std::vector<int> openings = openings_of(plan.table, segments);
+        for (const int micro_steps : {1, 2, 5}) {
+          std::vector<int> expected, joined = gathers.first;
+          const std::vector<bool> stays = parallel::stays_in_place(openings, micro_steps, plan.sharing.weights_places);
+          for (std::size_t i = 0; i < stays.size(); ++i) {
+            if (!stays[i]) expected.push_back(openings[i % openings.size()]);
+          }
+          for (int i = 1; i < micro_steps; ++i) {
+            joined.insert(joined.end(), gathers.later.begin(), gathers.later.end());
+          }
+          EXPECT_EQ(joined, expected) << reshards << prefetch << checkpoint << ", " << micro_steps << " micro-steps";
+        }
+      }
+    }
+  }
+}
+
 /// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
 config::Settings tuned_gpu_deck() {
   config::Settings s = test::gpu_deck("small");
   s.train.graph = s.train.tune_gemm = true;
   return s;
 }
-
-const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
 
 TEST(PlanDevice, here_is_what_this_build_computes_on) {
   config::Settings deck = test::small_deck();
