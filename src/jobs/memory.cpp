@@ -166,19 +166,20 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
       plan, settings,
       [&](const config::Settings& leaner, const memory::Layout& layout) {
         return fits(layout, share_of_plan(world, leaner)) &&
-               (kComputesOnHost || pinned_bytes(layout, world.local_size()) <= memory::available_host_bytes());
+               (kComputesOnHost ||
+                pinned_bytes(layout, world.local_size()) <= static_cast<double>(memory::available_host_bytes()));
       },
       train::machine_of(world));
 }
 
-std::int64_t pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
-  return ranks_on_host * layout.total_bytes(memory::Space::host);
+double pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
+  return ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
 }
 
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std::int64_t available_bytes,
                            const std::string& host) {
-  const std::int64_t pinned = pinned_bytes(layout, ranks_on_host);
-  if (pinned <= available_bytes) return;
+  const double pinned = pinned_bytes(layout, ranks_on_host);
+  if (pinned <= static_cast<double>(available_bytes)) return;
   throw Failure(
       Exit::out_of_memory,
       fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "

@@ -53,7 +53,7 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
                            const train::Machine& machine = {});
 
 /// Bytes of a host's memory that its ranks pin, where they compute on GPUs.
-std::int64_t pinned_bytes(const memory::Layout& layout, int ranks_on_host);
+double pinned_bytes(const memory::Layout& layout, int ranks_on_host);
 
 /// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has left,
 /// where they compute on GPUs.

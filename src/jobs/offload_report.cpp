@@ -23,7 +23,7 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
   predicted_ = train::predict_offloaded(plan, known, machine);
   return fmt::format(
              "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.4g} ms\n",
-             memory::readable_bytes(static_cast<std::int64_t>(rate.bytes)), 1e-9 * link_, 1e3 * predicted_.streams_s) +
+             memory::readable_bytes(rate.bytes), 1e-9 * link_, 1e3 * predicted_.streams_s) +
          train::describe_time(plan, known, machine);
 }
 

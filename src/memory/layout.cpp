@@ -4,12 +4,33 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <stdexcept>
 
+#include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 
 namespace tessera::memory {
+namespace {
+
+/// The most that tensors and their padding may take.
+constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() / Layout::kAlignment * Layout::kAlignment;
+
+std::int64_t padded(std::int64_t bytes) { return kernels::round_up(bytes, Layout::kAlignment); }
+
+constexpr std::string_view kWeightKeys = "model.vocab_size, model.d_model, model.d_ff and model.num_layers";
+constexpr std::string_view kActivationKeys =
+    "the batch of a rank (train.micro_batch_size, bench.batch), model.context_length (in standard attention: its "
+    "square), model.num_heads, and the width and number of layers";
+
+std::string_view keys_of(Category category) {
+  const bool is_of_weights =
+      category == Category::parameters || category == Category::gradients || category == Category::optimizer;
+  return is_of_weights ? kWeightKeys : kActivationKeys;
+}
+
+}  // namespace
 
 std::string_view name_of(Category category) {
   constexpr std::string_view names[kCategories] = {"parameters",  "gradients", "optimizer",
@@ -23,12 +44,16 @@ TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype d
   Tensor tensor{std::move(label), std::move(shape), dtype, category, lifetime, space};
   tensor.count = 1;
   for (const std::int64_t extent : tensor.shape) {
-    if (extent < 0 || (extent > 0 && tensor.count > (std::int64_t{1} << 60) / extent)) {
-      throw std::invalid_argument("layout: impossible shape for '" + tensor.label + "'");
+    if (extent < 0) throw std::invalid_argument("layout: impossible shape for '" + tensor.label + "'");
+    if (extent > 0 && tensor.count > kMostBytes / bytes_of(dtype) / extent) {
+      throw Failure(Exit::usage,
+                    fmt::format("{} [{}] of {} is more than 64 bits of bytes. It grows with {}: make these smaller",
+                                tensor.label, fmt::join(tensor.shape, ", "), name_of(dtype), keys_of(category)));
     }
     tensor.count *= extent;
   }
   tensor.bytes = tensor.count * bytes_of(dtype);
+  claim(tensor.bytes, tensor.label);
   tensors_.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
@@ -43,9 +68,20 @@ TensorId Layout::add_flat(std::string label, std::vector<Part> parts, Dtype dtyp
 }
 
 void Layout::add_outside(std::string label, std::int64_t bytes, Space space) {
+  claim(bytes, label);
   std::string& labels = outside_labels_[static_cast<int>(space)];
   labels += (labels.empty() ? "" : ", ") + std::move(label);
   outside_bytes_[static_cast<int>(space)] += bytes;
+}
+
+void Layout::claim(std::int64_t bytes, const std::string& label) {
+  if (bytes > kMostBytes - claimed_bytes_) {
+    throw Failure(Exit::usage,
+                  fmt::format("a rank's tensors, up to {}, are together more than 64 bits of bytes. Weights, gradients "
+                              "and optimizer grow with {}; the rest with {}: make these smaller",
+                              label, kWeightKeys, kActivationKeys));
+  }
+  claimed_bytes_ += padded(bytes);
 }
 
 namespace {
@@ -134,7 +170,6 @@ int ticks_of(const std::vector<Tensor>& tensors) {
 
 void Layout::place() {
   is_placed_ = true;
-  const auto padded = [](std::int64_t bytes) { return kernels::round_up(bytes, kAlignment); };
   // What lives for the whole run goes to the bottom; the rest follows by size, so that small tensors fill the gaps.
   std::vector<Tensor*> order;
   for (Tensor& tensor : tensors_) {
@@ -218,12 +253,11 @@ std::string Layout::table() const {
   return text;
 }
 
-std::string readable_bytes(std::int64_t bytes) {
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 5) value /= 1024, ++unit;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+std::string readable_bytes(double bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(units)) bytes /= 1024, ++unit;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, units[unit]);
 }
 
 }  // namespace tessera::memory

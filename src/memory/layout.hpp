@@ -5,8 +5,11 @@
 /// tensors of one space whose ranges do not overlap may share memory. Placement is greedy, largest tensor first, at the
 /// lowest free offset: the interval-colouring heuristic of buffer assignment in compilers.
 ///
-/// Order  deterministic.
-/// Cost   O(n log n) for n tensors, times the number of free gaps at a time, which is small.
+/// Order   deterministic.
+/// Cost    O(n log n) for n tensors, times the number of free gaps at a time, which is small.
+/// Throws  Failure: Exit::usage beyond the limit, with the tensor and the keys that make it so large;
+///         std::invalid_argument for a negative extent.
+/// Limits  the bytes of all tensors and of what lies outside, added up, fit in 64 bits: so do all sums of them.
 #pragma once
 
 #include <cstdint>
@@ -94,11 +97,14 @@ class Layout {
  private:
   std::vector<Tensor> tensors_;
   bool is_placed_ = false;
+  void claim(std::int64_t bytes, const std::string& label);
+
+  std::int64_t claimed_bytes_ = 0;  // as if nothing shared memory
   std::int64_t arena_bytes_[kSpaces] = {0, 0}, outside_bytes_[kSpaces] = {0, 0};
   std::string outside_labels_[kSpaces];
 };
 
-/// "12.3 MiB", "4.0 KiB", "17 B".
-std::string readable_bytes(std::int64_t bytes);
+/// "12.3 MiB", "4.0 KiB", "17 B"; up to YiB, for sums over ranks.
+std::string readable_bytes(double bytes);
 
 }  // namespace tessera::memory

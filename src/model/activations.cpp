@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -16,6 +18,11 @@ using memory::Category;
 using memory::kAbsent;
 using memory::Lifetime;
 using memory::TensorId;
+
+using Embedding = kernels::EmbeddingBackward<kernels::Device, float>;
+
+/// Most tokens of a pass: kernels count rows in an int, also rounded up to whole chunks.
+constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max() / Embedding::kChunk * Embedding::kChunk;
 
 /// Most elements in a chunk of logits: small beside the activations, large enough for an efficient product.
 constexpr std::int64_t logit_elements(const kernels::Target& target) {
@@ -162,13 +169,13 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   t.norm_partial = train ? layout.add("norm.partial", {kernels::rmsnorm_partials(options.target), shape.C},
                                       declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
                          : kAbsent;
-  using Embedding = kernels::EmbeddingBackward<kernels::Device, float>;
+  const int rows = static_cast<int>(std::min(N, kMostTokens));  // more are refused below
   const Lifetime embedding{time.backward(0, 0), time.backward(0, 0)};
-  t.embedding_order = train ? layout.add("embedding.order", {Embedding::order_size(static_cast<int>(N))}, Dtype::int32,
-                                         Category::workspace, embedding)
-                            : kAbsent;
-  t.embedding_partial = train ? layout.add("embedding.partial", {Embedding::partial_rows(static_cast<int>(N)), shape.C},
-                                           declare.real, Category::workspace, embedding)
+  t.embedding_order =
+      train ? layout.add("embedding.order", {Embedding::order_size(rows)}, Dtype::int32, Category::workspace, embedding)
+            : kAbsent;
+  t.embedding_partial = train ? layout.add("embedding.partial", {Embedding::partial_rows(rows), shape.C}, declare.real,
+                                           Category::workspace, embedding)
                               : kAbsent;
 
   t.forward.resize(L);
@@ -177,6 +184,11 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const Lifetime stream{time.forward(0, 0), train ? time.backward(1, 7) : time.forward(1, 4)};
   if (L > 0) t.forward[0].x1 = declare.activation("embedding.out", {N, shape.C}, options.dtype, stream);
   for (int block = 0; block < L; ++block) declare.declare_block(block, t);
+  if (N > kMostTokens) {
+    throw Failure(Exit::usage, fmt::format("{} sequences of {} tokens are more than the {} that a pass can take: set a "
+                                           "smaller train.micro_batch_size, or model.context_length",
+                                           options.sequences, shape.T, kMostTokens));
+  }
 
   t.delta = declare.activation("delta", {N, shape.C}, options.dtype, {time.forward(1, 3), time.forward(head, 0)});
   t.recompute_delta = train && options.checkpoint_blocks > 0

@@ -88,6 +88,7 @@ struct ActivationTensors {
   std::int64_t chunk_rows;
 };
 
+/// Throws  Failure: Exit::usage for more tokens in a pass than kernels count, and beyond the layout's limit.
 ActivationTensors declare_activations(const Shape& shape, const ActivationOptions& options, memory::Layout& layout);
 
 }  // namespace tessera::model

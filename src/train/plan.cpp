@@ -310,7 +310,7 @@ NetworkBytes network_bytes(const Plan& plan) {
     return bytes;
   }
   const int shards = o.shards(), times = sharing.shards_gradients() ? plan.batch.micro_steps : 1;
-  bytes.gradients = static_cast<double>(times * o.whole_count() * gradient);
+  bytes.gradients = times * static_cast<double>(o.whole_count() * gradient);
   const std::int64_t weight = bytes_of(plan.options.dtype);
   if (sharing.shards_weights()) {
     const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
@@ -350,21 +350,20 @@ std::string describe_network(const Plan& plan) {
   if (plan.batch.ranks == 1) return "";
   const Sharing& sharing = plan.sharing;
   const NetworkBytes bytes = network_bytes(plan);
-  const auto readable = [](double count) { return memory::readable_bytes(static_cast<std::int64_t>(count)); };
   const int shards = sharing.ownership.shards();
   std::string text;
   if (sharing.is_sharded()) {
     text += fmt::format("sharing    {} in {} parts{}\n", name_of(sharing.shard), shards,
                         shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
   }
-  text += fmt::format("network    {} of gradients per step", readable(bytes.gradients));
-  if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", readable(bytes.weights));
-  text += fmt::format("; each rank sends and receives {}\n", readable(bytes.sent()));
+  text += fmt::format("network    {} of gradients per step", memory::readable_bytes(bytes.gradients));
+  if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", memory::readable_bytes(bytes.weights));
+  text += fmt::format("; each rank sends and receives {}\n", memory::readable_bytes(bytes.sent()));
   std::string parts;
   for (const auto& [name, count] : {std::pair{"all-reduce", bytes.all_reduce},
                                     {"reduce-scatter", bytes.reduce_scatter},
                                     {"all-gather", bytes.all_gather}}) {
-    if (count > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, readable(count));
+    if (count > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, memory::readable_bytes(count));
   }
   return text + fmt::format("           by {}\n", parts);
 }
@@ -396,7 +395,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
   }
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
     const UploadedBytes uploaded = uploaded_bytes(plan);
-    const auto weights = static_cast<std::int64_t>(uploaded.first + uploaded.later);
+    const double weights = uploaded.first + uploaded.later;
     text += fmt::format(
         "offload    {} of optimizer state{} on the host; each step streams it through the device and back, "
         "{}\n",

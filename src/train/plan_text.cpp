@@ -95,15 +95,18 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
   const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.total_bytes(memory::Space::host);
   const std::int64_t ranks = plan.batch.ranks;
   const std::int64_t together = keys.ranks_per_node > 0 ? std::min(ranks, keys.ranks_per_node) : ranks;
-  const auto readable = [](std::int64_t bytes) { return memory::readable_bytes(bytes); };
+  // More than 64 bits of bytes, perhaps.
+  const auto of_host = [&](std::int64_t bytes) {
+    return memory::readable_bytes(static_cast<double>(together) * static_cast<double>(bytes));
+  };
   std::string text;
   if (is_on_gpu) {
-    text += gpu_share_text(on_device, keys) + fmt::format("\nper host   {} on {}, {} of host memory",
-                                                          readable(together * on_device), counted(together, "GPU"),
-                                                          readable(together * on_host));
+    text +=
+        gpu_share_text(on_device, keys) + fmt::format("\nper host   {} on {}, {} of host memory", of_host(on_device),
+                                                      counted(together, "GPU"), of_host(on_host));
   } else {
-    text += fmt::format("per rank   {} ({} bytes)\nper host   {}", readable(on_device + on_host), on_device + on_host,
-                        readable(together * (on_device + on_host)));
+    text += fmt::format("per rank   {} ({} bytes)\nper host   {}", memory::readable_bytes(on_device + on_host),
+                        on_device + on_host, of_host(on_device + on_host));
   }
   text += fmt::format(" ({}{})\n", counted(together, "rank"),
                       together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),

@@ -1,13 +1,20 @@
 #include "memory/layout.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <stdexcept>
 
+#include "errors.hpp"
+
 namespace tessera::memory {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::int64_t padded(std::int64_t bytes) {
   return (bytes + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
@@ -224,10 +231,54 @@ TEST(Layout, refuses_impossible_shapes_and_additions_after_placement) {
     layout.add("t", std::move(shape), Dtype::fp32, Category::data, Lifetime::whole_run());
   };
   EXPECT_THROW(add({-1}), std::invalid_argument);
-  EXPECT_THROW(add({std::int64_t{1} << 31, std::int64_t{1} << 31, 4}), std::invalid_argument);
   add({4});
   layout.place();
   EXPECT_THROW(add({4}), std::logic_error);
+}
+
+/// The words with which `action` is refused as a fault of the deck.
+template <class Action>
+std::string refusal_of(const Action& action) {
+  try {
+    action();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), Exit::usage);
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(Layout, refuses_a_tensor_of_more_than_64_bits_of_bytes_by_its_name_and_keys) {
+  constexpr std::int64_t k = std::int64_t{1} << 30;
+  Layout layout;
+  const auto add = [&](std::vector<std::int64_t> shape, Dtype dtype, Category category) {
+    return refusal_of([&] { layout.add("block.00.scores", std::move(shape), dtype, category, {0, 1}); });
+  };
+  EXPECT_THAT(add({4096, k, k}, Dtype::fp32, Category::activations),
+              AllOf(StartsWith("block.00.scores [4096, 1073741824, 1073741824] of fp32 is more than 64 bits of bytes."),
+                    HasSubstr("train.micro_batch_size"), HasSubstr("model.context_length")));
+  EXPECT_THAT(add({k, k}, Dtype::fp64, Category::optimizer),
+              AllOf(HasSubstr("model.d_model"), ::testing::Not(HasSubstr("context_length"))));
+  EXPECT_TRUE(layout.tensors().empty());
+  EXPECT_EQ(add({k, k - 1}, Dtype::fp64, Category::optimizer), "");
+}
+
+TEST(Layout, refuses_what_is_more_than_64_bits_of_bytes_together) {
+  constexpr std::int64_t k = std::int64_t{1} << 30, eib = k * k;
+  Layout layout;
+  const auto add = [&](std::int64_t bytes, Category category, Lifetime life) {
+    return refusal_of([&] { layout.add("x", {bytes / 4}, Dtype::fp32, category, life); });
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(add(2 * eib, Category::optimizer, Lifetime::whole_run()), "");
+  EXPECT_EQ(add(eib, Category::activations, {0, 1}), "");
+  EXPECT_THAT(add(eib, Category::activations, {2, 3}), HasSubstr("up to x, are together more than 64 bits of bytes"));
+  EXPECT_NE(refusal_of([&] { layout.add_outside("pads", eib); }), "");
+  layout.add_outside("pads", eib - 512, Space::host);
+  layout.place();
+  EXPECT_EQ(layout.total_bytes(), 7 * eib);
+  EXPECT_EQ(layout.total_bytes() + layout.total_bytes(Space::host), 7 * eib + (eib - 512));
+  EXPECT_EQ(layout.peak_by_category()[kCategories], 7 * eib);
+  EXPECT_THAT(layout.table(), ::testing::Not(HasSubstr(" -")));
 }
 
 TEST(ReadableBytes, chooses_the_unit) {
@@ -236,6 +287,10 @@ TEST(ReadableBytes, chooses_the_unit) {
   EXPECT_EQ(readable_bytes(1024), "1.0 KiB");
   EXPECT_EQ(readable_bytes(12897485), "12.3 MiB");
   EXPECT_EQ(readable_bytes(std::int64_t{3} << 50), "3.0 PiB");
+  EXPECT_EQ(readable_bytes(std::int64_t{3} << 60), "3.0 EiB");
+  EXPECT_EQ(readable_bytes(0x1p70), "1.0 ZiB");
+  EXPECT_EQ(readable_bytes(2.5 * 0x1p80), "2.5 YiB");
+  EXPECT_EQ(readable_bytes(0x1p90), "1024.0 YiB");
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
+
+#include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/adamw.hpp"
@@ -247,6 +250,70 @@ TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_t
 const Machine kH200{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
 
 // --- the largest models ----------------------------------------------------------------------------------------------
+
+/// The largest model and batch that the keys' own ranges allow, in micro-batches of one short sequence.
+config::Settings largest_deck() {
+  const auto most = [](const char* key) { return static_cast<std::int64_t>(config::find_key(key)->legal.max); };
+  config::Settings s;
+  s.model.vocab_size = most("model.vocab_size");
+  s.model.d_model = most("model.d_model");
+  s.model.num_heads = most("model.num_heads");
+  s.model.num_layers = most("model.num_layers");
+  s.model.d_ff = most("model.d_ff");
+  s.train.batch_size = most("train.batch_size");
+  s.train.micro_batch_size = 1;
+  s.train.steps = most("train.steps");
+  s.parallel.ranks = most("parallel.ranks");
+  return s;
+}
+
+/// A blank or a bracket, a sign and a digit: in no plan.
+void expect_no_negative_number(const std::string& text) {
+  for (std::size_t at = text.find('-'); at != std::string::npos; at = text.find('-', at + 1)) {
+    const bool is_sign = at > 0 && (text[at - 1] == ' ' || text[at - 1] == '(') && std::isdigit(text[at + 1]);
+    EXPECT_FALSE(is_sign) << text.substr(text.rfind('\n', at) + 1, 200);
+  }
+}
+
+TEST(PlanText, of_the_largest_legal_keys_has_no_negative_size) {
+  config::Settings deck = largest_deck();
+  const std::string plain = plan_text(deck, 1);
+  expect_no_negative_number(plain);
+  EXPECT_THAT(plain, HasSubstr("\nper host   2.5 YiB (1048576 ranks)\n"));
+
+  deck.precision.compute = config::Precision::fp16;
+  deck.precision.reduce = config::ReducePrecision::bf16;
+  deck.plan.device = config::PlanDevice::h200;
+  deck.plan.link_gbyte_per_s = deck.plan.host_link_gbyte_per_s = 100;
+  deck.parallel.shard = config::Shard::parameters;
+  deck.parallel.shard_ranks = 1;
+  deck.parallel.offload = config::Offload::parameters;
+  const std::string offloaded = plan_text(deck, 1);
+  expect_no_negative_number(offloaded);
+  EXPECT_THAT(offloaded, HasSubstr(" YiB of host memory (1048576 ranks)\n"));
+}
+
+TEST(PlanText, of_a_tensor_beyond_64_bits_is_refused_by_its_name_and_keys) {
+  config::Settings deck = test::small_deck();
+  deck.model.context_length = 1 << 24;
+  deck.train.batch_size = 4096;
+  deck.attention.implementation = config::AttentionImplementation::standard;
+  const auto [code, words] = refusal_of(deck);
+  EXPECT_EQ(code, Exit::usage);
+  EXPECT_THAT(words, HasSubstr("block.00.probabilities [4096, 4, 16777216, 16777216] of fp32 is more than 64 bits"));
+  EXPECT_THAT(words, HasSubstr("model.context_length (in standard attention: its square)"));
+
+  deck.attention.implementation = config::AttentionImplementation::flash2;
+  const auto [token_code, token_words] = refusal_of(deck);  // 2^36 tokens, of which an int holds 0
+  EXPECT_EQ(token_code, Exit::usage);
+  EXPECT_THAT(token_words, HasSubstr("4096 sequences of 16777216 tokens are more than the 2147479552"));
+  EXPECT_THAT(token_words, HasSubstr("train.micro_batch_size"));
+  deck.train.micro_batch_size = 127;
+  deck.parallel.allow_uneven = true;
+  EXPECT_EQ(refusal_of(deck).first, Exit::finished);
+  deck.train.micro_batch_size = 128;
+  EXPECT_EQ(refusal_of(deck).first, Exit::usage);
+}
 
 /// The lists that a run builds are counted by arithmetic: those of this one would take terabytes.
 TEST(Plan, of_a_large_vocabulary_builds_none_of_the_lists_that_it_counts) {
