@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -17,7 +19,8 @@ namespace {
 constexpr std::string_view kUsage = "tessera DECK.toml [section.key=value ...] [options]";
 
 constexpr std::string_view kFooter = R"(
-Overrides  the right side is read as TOML, or as a bare string where that fails. Defaults < deck < overrides.
+Overrides  the right side is read as TOML. Where that fails it is a bare string, unless it begins with a quote or,
+           for keys that do not take any text, with a bracket. Defaults < deck < overrides.
            Paths in a deck are relative to the deck, in an override to the current directory.
 Keys       tessera --explain train.batch_size    one key: type, default, legal values, unit, meaning
            tessera --explain train               the keys of a section; all: every key
@@ -69,6 +72,19 @@ struct Parser {
 
 constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--compare", "--print",
                                          "--resume", "--version", "--show-config", "--explain"};
+
+constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain"};  // the next argument, whatever it is
+
+/// Whether an argument is the name of a file that would be read as an option; names that begin with a digit behind the
+/// dash are not.
+bool is_file_behind_dash(const std::string& argument) {
+  const std::string option = argument.substr(0, argument.find('='));
+  if (option.size() < 2 || option[0] != '-' || std::isdigit(static_cast<unsigned char>(option[1])) || option == "-h" ||
+      std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
+    return false;
+  std::error_code ignored;
+  return (option == argument && option.ends_with(".toml")) || std::filesystem::exists(argument, ignored);
+}
 
 /// word.word=...: what only an override looks like ("./a.b=c.toml" names such a file).
 bool is_override(std::string_view text) {
@@ -166,6 +182,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     const std::string argument = argv[i];
     (argument.starts_with("--kokkos-") ? line.kokkos_arguments : arguments).push_back(argument);
     if (argument.empty()) refuse("an argument is empty", "check the quotes");
+    const bool is_value = std::find(std::begin(kWithValue), std::end(kWithValue), argv[i - 1]) != std::end(kWithValue);
+    if (!is_value && is_file_behind_dash(argument))
+      refuse(fmt::format("'{}' begins with a dash, as options do", argument),
+             fmt::format("type './{}' for the file", argument));
     if (argument.starts_with("--kokkos-device-id") || argument.starts_with("--kokkos-map-device-id-by")) {
       refuse(argument.substr(0, argument.find('=')) +
                  ": each rank chooses its GPU and checks that this program runs there",

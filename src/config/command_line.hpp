@@ -1,4 +1,4 @@
-/// The command line of `tessera`, and the texts of --help and --explain. Reads no file.
+/// The command line of `tessera`, and the texts of --help and --explain. Opens no file.
 #pragma once
 
 #include <optional>

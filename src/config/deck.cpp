@@ -1,6 +1,8 @@
 #include "config/deck.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -29,6 +31,78 @@ std::string describe(const toml::node& node) {
   if (const auto* value = node.as_floating_point()) return "the float " + toml_number(value->get());
   if (const auto* value = node.as_boolean()) return value->get() ? "the boolean true" : "the boolean false";
   return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+}
+
+/// Whether the key takes any text, of which TOML is only one way to write it.
+bool takes_text(const Key& key) {
+  return std::holds_alternative<Access<std::string>>(key.field) && key.legal.words.empty();
+}
+
+/// Whether an override that is not TOML was meant to be: nothing else begins with a quote, and with a bracket only text
+/// does, such as the pattern of a path, [0-9]*.bin. `key`: nullptr for a table.
+bool is_meant_as_toml(const Key* key, std::string_view right) {
+  const std::size_t begin = right.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return false;
+  const char first = right[begin];
+  return first == '"' || first == '\'' || ((first == '[' || first == '{') && (key == nullptr || !takes_text(*key)));
+}
+
+/// What is wrong with the text of an integer that TOML cannot hold; nothing if it is none.
+std::optional<std::string> out_of_integers(std::string_view text) {
+  const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  std::string digits(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
+  std::erase(digits, '_');
+  const bool is_negative = digits.starts_with('-');
+  if (is_negative || digits.starts_with('+')) digits.erase(0, 1);
+  int base = 10;
+  for (const auto& [prefix, of_prefix] : {std::pair{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
+    if (!digits.starts_with(prefix)) continue;
+    base = of_prefix;
+    digits.erase(0, 2);
+  }
+  std::int64_t value = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [last, error] = std::from_chars(digits.data(), end, value, base);
+  if (error != std::errc::result_out_of_range || last != end) return std::nullopt;
+  const std::string shown = text.size() <= 60 ? std::string(text) : "the number";
+  using Limits = std::numeric_limits<std::int64_t>;
+  return is_negative ? fmt::format("{} is smaller than {}", shown, Limits::min())
+                     : fmt::format("{} is larger than {}", shown, Limits::max());
+}
+
+std::string typed_legal_text(const Key& key) {
+  const std::string legal = legal_text(key), type = type_text(key);
+  return legal.find(type) == std::string::npos ? type + ", " + legal : legal;
+}
+
+/// What is legal, for who began to write TOML.
+std::string toml_advice(const Key& key) {
+  std::string legal = typed_legal_text(key);
+  if (takes_text(key)) {
+    legal +=
+        R"(; in TOML's double quotes \\ is a backslash and \" a quote; what begins with no quote is taken as it is)";
+  } else if (std::holds_alternative<Access<std::vector<std::string>>>(key.field)) {
+    legal += fmt::format("; quoted for the shell: '{}=[\"...\"]'", key.name);
+  }
+  return legal;
+}
+
+std::string quoting_advice(const Key& key) {
+  return fmt::format("; quote it for TOML as well: '{}=\"...\"'", key.name);
+}
+
+/// What is wrong with the right side of an override that TOML refuses; nothing if it is a bare string.
+std::optional<Fault> override_fault(const Key* key, const std::string& right, const std::string& error) {
+  if (is_meant_as_toml(key, right)) {
+    const std::string legal = key == nullptr ? "a table of TOML, quoted for the shell" : toml_advice(*key);
+    return Fault{{}, "", fmt::format("is not TOML: {}", error), legal, ""};
+  }
+  if (key == nullptr || takes_text(*key)) return std::nullopt;
+  if (const auto wrong = out_of_integers(right)) {
+    const bool is_float = std::holds_alternative<Access<double>>(key->field);
+    return Fault{{}, "", *wrong, typed_legal_text(*key) + (is_float ? "; write it as a float, such as 1e20" : ""), ""};
+  }
+  return std::nullopt;
 }
 
 /// The node's value if its TOML type is the member's; an integer also serves as a float.
@@ -75,6 +149,7 @@ class Reader {
   void read_section(std::string_view section, const toml::table& table);
   void refuse_unknown(const Where& where, const std::string& name);
   void assign(const Key& key, const Given& given);
+  void refuse(const Key& key, Origin origin, const Where& where, Fault fault);
   std::optional<Fault> store(const Key& key, const Given& given);
   template <class Value>
   std::optional<Fault> store_as(const Key& key, const Access<Value>& access, const Given& given);
@@ -152,13 +227,22 @@ void Reader::read_override(std::string_view text) {
   }
   const std::string right(text.substr(equals + 1));
   toml::table table;
+  std::string error;
   try {
     table = toml::parse("value = " + right);
-  } catch (const toml::parse_error&) {
-    table.clear();
+    if (table.size() != 1) error = "another key after a line break";  // the value was text, not TOML
+  } catch (const toml::parse_error& caught) {
+    error = caught.description();
   }
-  // A second key can come only from a line break inside the value: then the value is text, not TOML.
-  if (table.size() != 1 || !table.contains("value")) table = toml::table{{"value", right}};
+  if (!error.empty()) {
+    if (std::optional<Fault> fault = override_fault(key, right, error)) {
+      if (key != nullptr) return refuse(*key, Origin::command_line, kCommandLine, std::move(*fault));
+      fault->where = kCommandLine;
+      fault->key = name;
+      return faults_.add(std::move(*fault));
+    }
+    table = toml::table{{"value", right}};
+  }
   if (key == nullptr) {
     tables_.read(
         table_name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_.experiment, faults_,
@@ -181,12 +265,17 @@ void Reader::refuse_unknown(const Where& where, const std::string& name) {
 void Reader::assign(const Key& key, const Given& given) {
   const Settings before = settings_;
   std::optional<Fault> fault = store(key, given);
-  sources_[key.name] = {given.origin, given.where, fault.has_value()};
+  sources_[key.name] = {given.origin, given.where, false};
   if (!fault) return;
   settings_ = before;
-  fault->where = given.where;
-  fault->key = key.name;
-  faults_.add(std::move(*fault));
+  refuse(key, given.origin, given.where, std::move(*fault));
+}
+
+void Reader::refuse(const Key& key, Origin origin, const Where& where, Fault fault) {
+  sources_[key.name] = {origin, where, true};
+  fault.where = where;
+  fault.key = key.name;
+  faults_.add(std::move(fault));
 }
 
 std::optional<Fault> Reader::store(const Key& key, const Given& given) {
@@ -239,11 +328,9 @@ std::optional<Fault> Reader::store_as(const Key& key, const EnumAccess& access, 
 }
 
 Fault Reader::wrong_type(const Key& key, const Given& given, std::string_view element) const {
-  std::string legal = legal_text(key);
-  if (const std::string type = type_text(key); legal.find(type) == std::string::npos) legal = type + ", " + legal;
+  std::string legal = typed_legal_text(key);
   const bool is_text = std::holds_alternative<Access<std::string>>(key.field);
-  if (is_text && given.origin == Origin::command_line)
-    legal += fmt::format("; quote it for TOML as well: '{}=\"...\"'", key.name);
+  if (is_text && given.origin == Origin::command_line) legal += quoting_advice(key);
   return {{}, "", fmt::format("{}is {}", element, describe(given.node)), legal, ""};
 }
 

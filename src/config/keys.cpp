@@ -42,6 +42,7 @@ std::string toml_text(const Word& word) {
 }
 
 std::string number_text(double value) {
+  if (value == kMaxInteger) return fmt::to_string(std::numeric_limits<std::int64_t>::max());
   return std::abs(value) < 1e10 && value == std::floor(value) ? fmt::format("{:.0f}", value)
                                                               : fmt::format("{:g}", value);
 }

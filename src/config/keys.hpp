@@ -40,6 +40,9 @@ struct Word {
   int value;  // of the enumerator; unused where the member is text
 };
 
+/// The largest integer of TOML, 2^63 - 1; as a double it is 2^63.
+constexpr double kMaxInteger = static_cast<double>(std::numeric_limits<std::int64_t>::max());
+
 /// Constraints on a value beyond its type; for a list, on every element.
 struct Legal {
   double min = -std::numeric_limits<double>::infinity();

@@ -1,6 +1,9 @@
 /// The command line, --help and --explain.
 #include "config/command_line.hpp"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <vector>
 
 #include "config/keys.hpp"
@@ -111,6 +114,21 @@ TEST(CommandLine, faults_say_what_and_how) {
   EXPECT_THAT(refused({"a.toml", ""}), HasSubstr("an argument is empty"));
   EXPECT_THAT(refused({"--explain"}), HasSubstr("--explain"));
   EXPECT_THAT(refused({"a.toml", "-x"}), HasSubstr("usage: tessera DECK.toml [section.key=value ...]"));
+}
+
+TEST(CommandLine, a_file_whose_name_begins_with_a_dash_is_told_from_an_option) {
+  for (const char* deck : {"-x.toml", "-hello.toml", "--check.toml"})
+    EXPECT_THAT(refused({deck, "--check"}), EndsWith(std::string("; type './") + deck + "' for the file"));
+  const std::filesystem::path folder = std::filesystem::path("-folder" + std::to_string(getpid()));
+  EXPECT_THAT(refused({"a.toml", folder.c_str()}), testing::Not(HasSubstr("for the file")));
+  std::filesystem::create_directory(folder);
+  EXPECT_THAT(refused({"a.toml", folder.c_str()}), EndsWith("; type './" + folder.string() + "' for the file"));
+  std::filesystem::remove(folder);
+  EXPECT_EQ(parse({"./-x.toml", "--check"}).deck, "./-x.toml");
+  EXPECT_EQ(parse({"-1.toml", "--check"}).deck, "-1.toml");
+  EXPECT_EQ(parse({"a.toml", "--resume=-x.toml"}).resume, "-x.toml");
+  EXPECT_EQ(parse({"a.toml", "--resume", "-x.toml"}).resume, "-x.toml");
+  EXPECT_THAT(refused({"a.toml", "--resum=x.toml"}), HasSubstr("the nearest is --resume"));
 }
 
 TEST(CommandLine, help_lists_the_options_and_every_exit_code) {

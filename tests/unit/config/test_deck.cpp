@@ -58,6 +58,53 @@ TEST(Deck, a_line_break_in_an_override_is_text_and_cannot_set_a_second_key) {
   EXPECT_EQ(read("train.steps = 9", {"generate.prompt=\"a # b\" # c"}).generate.prompt, "a # b");
 }
 
+TEST(Deck, an_override_that_begins_like_a_string_of_toml_must_be_one) {
+  const auto refused = [](const std::string& text) { return deck_refusal("train.steps = 9", {text}); };
+  const std::string escape = refused("generate.prompt=\"Once \\d\"");
+  EXPECT_THAT(escape, HasSubstr("\ncommand line  generate.prompt  is not TOML: "));
+  EXPECT_THAT(escape, HasSubstr("unknown escape sequence '\\d'"));
+  EXPECT_THAT(escape, HasSubstr("; in TOML's double quotes \\\\ is a backslash and \\\" a quote;"));
+  for (const char* right : {"\"open", "'tis", " \"a\" and \"b\"", "\"a\nb\"", "\"a\"\ntrain = 2"})
+    EXPECT_THAT(refused(std::string("generate.prompt=") + right),
+                HasSubstr("command line  generate.prompt  is not TOML: "))
+        << right;
+  EXPECT_THAT(refused("data.path='a"), HasSubstr("command line  data.path  is not TOML: "));
+  EXPECT_THAT(refused("train.steps=\"5"), HasSubstr("command line  train.steps  is not TOML: "));
+  EXPECT_THAT(refused("model.size='small"), HasSubstr("command line  model.size  is not TOML: "));
+}
+
+TEST(Deck, an_override_that_begins_with_a_bracket_is_text_only_for_keys_that_take_any_text) {
+  const Settings settings = read("data.source = 'tokens'", {"data.path=[0-9]*.bin", "generate.prompt={ or [, a"});
+  EXPECT_EQ(settings.data.path, (fs::current_path() / "[0-9]*.bin").string());
+  EXPECT_EQ(settings.generate.prompt, "{ or [, a");
+  const auto refused = [](const std::string& text) { return deck_refusal("train.steps = 9", {text}); };
+  EXPECT_THAT(refused("bench.lengths=[64, "), HasSubstr("command line  bench.lengths  is not TOML: "));
+  EXPECT_THAT(refused("bench.dtypes=[bf16]"), HasSubstr("command line  bench.dtypes  is not TOML: "));
+  EXPECT_THAT(refused("bench.dtypes=[bf16]"), HasSubstr("; quoted for the shell: 'bench.dtypes=[\"...\"]'"));
+  EXPECT_THAT(refused("model.size=[small]"), HasSubstr("command line  model.size  is not TOML: "));
+  EXPECT_THAT(refused("experiment.product={model.size=[small]}"),
+              HasSubstr("command line  experiment.product  is not TOML: "));
+  EXPECT_THAT(refused("data.path=[0]"), HasSubstr("command line  data.path  is a list"));
+}
+
+TEST(Deck, an_integer_that_toml_cannot_hold_is_told_from_a_string) {
+  const auto refused = [](const std::string& text) { return deck_refusal("train.steps = 9", {text}); };
+  EXPECT_THAT(refused("job.seed=9223372036854775808"),
+              HasSubstr("command line  job.seed  9223372036854775808 is larger than 9223372036854775807  legal: "
+                        "integer, 0 to 9223372036854775807\n"));
+  EXPECT_EQ(read("train.steps = 9", {"job.seed=9223372036854775807"}).job.seed, 9223372036854775807u);
+  EXPECT_THAT(refused("parallel.ranks=99999999999999999999"),
+              HasSubstr("99999999999999999999 is larger than 9223372036854775807  legal: integer, 0 to 1048576"));
+  EXPECT_THAT(refused("job.seed=-9_223_372_036_854_775_809"), HasSubstr("is smaller than -9223372036854775808"));
+  EXPECT_THAT(refused("job.seed=0xFFFFFFFFFFFFFFFFF"), HasSubstr("0xFFFFFFFFFFFFFFFFF is larger than"));
+  EXPECT_THAT(refused("optimizer.clip_norm=99999999999999999999"), HasSubstr("; write it as a float, such as 1e20"));
+  EXPECT_THAT(refused("job.seed=9999999999 9999999999"), HasSubstr("is the string \"9999999999 9999999999"));
+  EXPECT_THAT(refused("job.seed= 9223372036854775808 "), HasSubstr(" is larger than 9223372036854775807"));
+  EXPECT_THAT(refused("job.seed= "), HasSubstr("is the string \" \""));
+  EXPECT_THAT(refused("job.seed=99999999999999999999 or so"), HasSubstr("is the string \"99999999999999999999 or so"));
+  EXPECT_EQ(read("train.steps = 9", {"generate.prompt=99999999999999999999"}).generate.prompt, "99999999999999999999");
+}
+
 TEST(Deck, sections_may_be_tables_dotted_keys_or_inline) {
   const Settings settings = read("model.d_ff = 64\ntrain = { steps = 7 }\n[optimizer]\nwarmup_steps = 3\n");
   EXPECT_EQ(settings.model.d_ff, 64);

@@ -57,7 +57,8 @@ const Case kCases[] = {
      "deck.toml:1:23  trace.profile_steps  is the integer 5  legal: list of"},
     {"wrong_element", "bench.lengths = [64, 'a']\n",
      "deck.toml:1:17  bench.lengths  element 2 is the string \"a\"  legal: list"},
-    {"negative_seed", "job.seed = -1\n", "deck.toml:1:12  job.seed  is the integer -1  legal: integer, 0 or more"},
+    {"negative_seed", "job.seed = -1\n",
+     "deck.toml:1:12  job.seed  is the integer -1  legal: integer, 0 to 9223372036854775807"},
     // ranges and words
     {"too_small", "train.steps = 0\n", "deck.toml:1:15  train.steps  0 is out of range  legal: 1 to 1e+12"},
     {"too_large", "optimizer.beta1 = 1.0\n",
