@@ -215,15 +215,15 @@ std::vector<Key> make_table() {
        "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
        "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that AdamW updates. none: no copy besides the compute weights, which are rounded "
-       "stochastically if they are bf16."},
+       "Number format of the weights that AdamW updates. none, for precision.compute = bf16 only: no copy besides the "
+       "compute weights, which are rounded stochastically."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
        "Number format of AdamW's two moments. bf16: rounded stochastically."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
        "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
        "step."},
       {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
-       "Number format in which gradients cross the network."},
+       "Number format in which gradients cross the network. One rank alone sends none."},
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),
        "-", "First value of the dynamic loss scale. Used with precision.compute = fp16 only."},
 

@@ -118,7 +118,16 @@ void check_generation(const Settings& settings, Rules& rules) {
                 "one of the two");
 }
 
-void check_gradients(const PrecisionSettings& precision, Rules& rules) {
+void check_precision(const PrecisionSettings& precision, Rules& rules) {
+  const Precision compute = precision.compute;
+  rules.require(compute == Precision::fp16 || precision.initial_loss_scale == PrecisionSettings{}.initial_loss_scale,
+                {"precision.initial_loss_scale", "precision.compute"},
+                "would be ignored: precision.compute is not \"fp16\", so losses are not scaled",
+                "precision.compute = \"fp16\" beside it");
+  rules.require(compute == Precision::bf16 || compute == Precision::fp16 || precision.master == MasterPrecision::fp32,
+                {"precision.master", "precision.compute"},
+                "would be ignored: with a 32-bit precision.compute there is no other copy of the weights",
+                "precision.master = \"fp32\", or precision.compute = \"bf16\"");
   if (precision.gradients != GradientPrecision::bf16) return;
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
                 "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
@@ -361,7 +370,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_training(settings, rules);
   check_files(settings, sources, rules);
   check_generation(settings, rules);
-  check_gradients(settings.precision, rules);
+  check_precision(settings.precision, rules);
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);

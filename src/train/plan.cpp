@@ -353,8 +353,10 @@ std::string describe_network(const Plan& plan) {
   const int shards = sharing.ownership.shards();
   std::string text;
   if (sharing.is_sharded()) {
-    text += fmt::format("sharing    {} in {} parts{}\n", name_of(sharing.shard), shards,
-                        shards < plan.batch.ranks ? fmt::format(", {} times over", plan.batch.ranks / shards) : "");
+    const int copies = plan.batch.ranks / shards;
+    text += shards == 1 ? "sharing    nothing is sharded: each rank has its weights on its host\n"
+                        : fmt::format("sharing    {} in {}{}\n", name_of(sharing.shard), counted(shards, "part"),
+                                      copies > 1 ? fmt::format(", {} times over", copies) : "");
   }
   text += fmt::format("network    {} of gradients per step", memory::readable_bytes(bytes.gradients));
   if (bytes.weights > 0) text += fmt::format(", {} of weights gathered", memory::readable_bytes(bytes.weights));
@@ -392,6 +394,10 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
     text += plan.batch.ranks > 1
                 ? "note       parallel.shard_ranks = 1: each rank keeps everything, as with parallel.shard = \"none\"\n"
                 : "note       parallel.shard shards nothing: this is one rank alone (scripts/run -n 2 starts two)\n";
+  }
+  if (plan.batch.ranks == 1 && settings.precision.reduce == config::ReducePrecision::bf16 &&
+      settings.precision.gradients != config::GradientPrecision::bf16) {
+    text += "note       precision.reduce rounds nothing: this is one rank alone (scripts/run -n 2 starts two)\n";
   }
   if (const std::int64_t bytes = offloaded_bytes(plan); bytes > 0) {
     const UploadedBytes uploaded = uploaded_bytes(plan);

@@ -33,7 +33,7 @@ struct StateTensors {
   memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
   memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
   memory::TensorId grads;   // [W], or [O] if gradients are sharded: precision.gradients
-  memory::TensorId m, v;    // [O]  fp32
+  memory::TensorId m, v;    // [O]  precision.moments
   memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded

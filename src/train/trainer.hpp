@@ -5,7 +5,8 @@
 /// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
 /// size are weighted by their tokens. The strategy (parallel/strategy.hpp), driven by the model's hooks, decides what
 /// crosses the network, and when. Everything works on one arena: after the first step, steps allocate nothing, and no
-/// launch waits for the host.
+/// launch waits for the host. With train.graph the third and the fourth step, unless they are profiled, each record and
+/// instantiate a graph, which allocates: one for each slot of pipeline.hpp.
 ///
 /// The model's computation is in compute.hpp, norm and AdamW in update.hpp, the persistent state in state.hpp, its
 /// distribution over ranks in sharing.hpp, the sequence of steps in pipeline.hpp; this file joins them with the ranks

@@ -256,16 +256,16 @@ class Resume(RunTest):
     def test_fp16_starts_at_the_initial_loss_scale_and_keeps_its_own(self):
         directory = self.folder / "run"
 
-        def go_on(steps, compute, scale):
+        def go_on(steps, compute, *scale):
             self.run_deck(TINY, f"job.directory={directory}", f"train.steps={steps}", f"precision.compute={compute}",
-                          f"precision.initial_loss_scale={scale}", "--resume", "auto")
+                          *(f"precision.initial_loss_scale={first}" for first in scale), "--resume", "auto")
             return [self.loss_scales(directory)[step] for step in range(steps - 4, steps + 1)]
 
         # Scales so small that no gradient overflows: nothing but the start may change them in 5 steps.
-        np.testing.assert_array_equal(go_on(5, "fp32", 512), [np.nan] * 5)
+        np.testing.assert_array_equal(go_on(5, "fp32"), [np.nan] * 5)
         np.testing.assert_array_equal(go_on(10, "fp16", 512), [512] * 5, "fp32 -> fp16")
         np.testing.assert_array_equal(go_on(15, "fp16", 64), [512] * 5, "fp16 -> fp16")
-        np.testing.assert_array_equal(go_on(20, "bf16", 64), [np.nan] * 5)
+        np.testing.assert_array_equal(go_on(20, "bf16"), [np.nan] * 5)
         np.testing.assert_array_equal(go_on(25, "fp16", 128), [128] * 5, "bf16 -> fp16")
 
     def test_the_kernel_table_counts_every_start(self):

@@ -67,9 +67,5 @@ TEST(Availability, the_defaults_run_on_every_build) {
   EXPECT_NO_THROW(check_build(Settings{}, kGpu));
 }
 
-TEST(Availability, without_a_16_bit_copy_no_master_weights_is_no_contradiction) {
-  EXPECT_NO_THROW(read("precision.master = 'none'"));
-}
-
 }  // namespace
 }  // namespace tessera::config

@@ -192,6 +192,13 @@ const Case kCases[] = {
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
      "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
+    {"loss_scale_of_bf16", "precision = {compute = 'bf16', initial_loss_scale = 1024.0}\n",
+     "deck.toml:1:53  precision.initial_loss_scale  would be ignored: precision.compute is not \"fp16\", so losses are "
+     "not scaled  legal: precision.compute = \"fp16\" beside it"},
+    {"no_master_of_fp32", "precision.master = 'none'\n",
+     "deck.toml:1:20  precision.master  would be ignored: with a 32-bit precision.compute there is no other copy of "
+     "the "
+     "weights  legal: precision.master = \"fp32\", or precision.compute = \"bf16\""},
     // legal words that this version does not support
     {"offloaded_parameters_that_are_not_sharded", "parallel = {offload = 'parameters', shard = 'gradients'}\n",
      "deck.toml:1:23  parallel.offload  \"parameters\" streams the units that parallel.shard = \"parameters\" gathers, "

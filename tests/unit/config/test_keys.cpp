@@ -182,8 +182,9 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
                                                                      : other_value(key);
     if (value.empty()) continue;
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
-    if (key.name == "attention.engine" || key.name == "precision.gradients")
+    if (key.name == "attention.engine" || key.name == "precision.gradients" || key.name == "precision.master")
       overrides.push_back("precision.compute=bf16");
+    if (key.name == "precision.initial_loss_scale") overrides.push_back("precision.compute=fp16");
     if (key.name == "precision.gradients") overrides.push_back("precision.reduce=bf16");
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")

@@ -159,6 +159,32 @@ TEST(Describe, notes_what_the_run_does_not_get_to) {
   EXPECT_THAT(described(), HasSubstr("before step 40 of trace.profile_steps: train.steps = 30\n"));
 }
 
+TEST(Describe, notes_that_one_rank_alone_rounds_no_gradient_for_the_network) {
+  config::Settings deck = test::small_deck();
+  const std::string note = "note       precision.reduce rounds nothing: this is one rank alone";
+  const auto described = [&](int ranks) { return describe(plan_training(deck, Dtype::bf16, ranks), deck); };
+  EXPECT_THAT(described(1), ::testing::Not(HasSubstr(note)));
+  deck.precision.reduce = config::ReducePrecision::bf16;
+  EXPECT_THAT(described(1), HasSubstr(note));
+  EXPECT_THAT(described(2), ::testing::Not(HasSubstr(note)));
+  deck.precision.gradients = config::GradientPrecision::bf16;  // which wants precision.reduce beside it
+  EXPECT_THAT(described(1), ::testing::Not(HasSubstr(note)));
+}
+
+TEST(Describe, says_in_how_many_parts_and_copies_the_state_lies) {
+  config::Settings deck = test::small_deck();
+  deck.parallel.shard = config::Shard::parameters;
+  const auto described = [&](std::int64_t shard_ranks) {
+    deck.parallel.shard_ranks = shard_ranks;
+    return describe(plan_training(deck, Dtype::fp32, 4), deck);
+  };
+  EXPECT_THAT(described(0), HasSubstr("sharing    parameters in 4 parts\n"));
+  EXPECT_THAT(described(2), HasSubstr("sharing    parameters in 2 parts, 2 times over\n"));
+  EXPECT_THAT(described(1), ::testing::Not(HasSubstr("sharing ")));
+  deck.parallel.offload = config::Offload::parameters;
+  EXPECT_THAT(described(1), HasSubstr("sharing    nothing is sharded: each rank has its weights on its host\n"));
+}
+
 TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number) {
   config::Settings deck = test::small_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("plan       for 1 rank (as started"));
