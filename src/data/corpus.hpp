@@ -16,9 +16,9 @@
 /// Throws   Failure(Exit::files), naming the file:
 ///          open  missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
 ///                header; a known kind of file that holds no tokens; raw tokens that look like text or wider than
-///                uint16; entries of a dataset that were never written or whose source is missing; a token outside the vocabulary (with its position in
-///                the file); not an array of integers; a format other than that of most files; a pattern that matches
-///                nothing
+///                uint16; entries of a dataset that were never written or whose source is missing; a token outside the
+///                vocabulary (with its position in the file); not an array of integers; a format other than that of
+///                most files; a pattern that matches nothing
 ///          copy  truncated since it was opened; when reopened, missing or of another size; a token outside the
 ///                vocabulary
 /// Limits   at most kOpenFiles files are open, the most recently read. Tokens overwritten during a run are read as they

@@ -50,7 +50,8 @@ std::string next_action(int error) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return "Free some space there, raise the quota or file size limit, or write to another file system (job.directory, job.output)";
+      return "Free some space there, raise the quota or file size limit, or write to another file system "
+             "(job.directory, job.output)";
     case EACCES:
     case EPERM:
     case EROFS: return "Check its owner and permissions, or set job.directory to a folder that you can write to";

@@ -472,6 +472,12 @@ File File::open(const std::filesystem::path& path) {
   return {std::move(file), std::move(root), path, false};
 }
 
+std::string File::format() const {
+  if (!has("info")) return "";
+  const Group info = group("info");
+  return info.has_attribute("format") ? info.text("format") : "";
+}
+
 void File::close() {
   if (!file_.is_open()) return;
   if (is_writing_) H5_CHECK(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), path_.string(), "writing");

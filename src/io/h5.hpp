@@ -179,6 +179,7 @@ class File : public Group {
  public:
   static File create(const std::filesystem::path&);  // truncates
   static File open(const std::filesystem::path&);    // read only
+  std::string format() const;                        // the attribute /info format: what wrote the file; "" if none
   void close();                                      // checked; required after writing
   File(File&&) noexcept = default;
   File& operator=(File&&) noexcept = default;

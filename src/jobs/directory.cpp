@@ -49,15 +49,12 @@ void remove_whole(const fs::path& path) {
   }
 }
 
-/// The attribute /info format of an HDF5 file; "" if it has none or cannot be opened.
+/// What an HDF5 file says that wrote it; "" if it does not, or cannot be opened.
 std::string format_of(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {
-    const io::h5::File file = io::h5::File::open(path);
-    if (!file.has("info")) return "";
-    const io::h5::Group info = file.group("info");
-    return info.has_attribute("format") ? info.text("format") : "";
+    return io::h5::File::open(path).format();
   } catch (const Failure&) {  // no HDF5 file
     return "";
   }

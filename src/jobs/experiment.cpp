@@ -284,7 +284,7 @@ class ExperimentRun {
 
   std::vector<EarlierRow> read_rows() const {
     const io::h5::File file = io::h5::File::open(path());
-    if (!holds_experiment(settings_.job.directory) || file.group("info").integer("format_version") != kFormatVersion) {
+    if (file.format() != kExperimentFormat || file.group("info").integer("format_version") != kFormatVersion) {
       throw Failure(Exit::files,
                     fmt::format("{} is not an experiment of this version: use another job.directory", path()));
     }

@@ -164,9 +164,7 @@ void add_times(const train::Plan& plan, const config::Settings& settings, const 
 
 RunFigures read_run(const std::filesystem::path& path) {
   const io::h5::File file = io::h5::File::open(path);
-  const bool is_run = file.has("info") && file.group("info").has_attribute("format") &&
-                      file.group("info").text("format") == io::kRunFormat;
-  if (!is_run) {
+  if (file.format() != io::kRunFormat) {
     throw Failure(Exit::files, fmt::format("{}: /info does not say that a training run wrote it (format \"tessera "
                                            "run\"). Give the run.h5 of a job.kind = \"train\".",
                                            path.string()));

@@ -390,7 +390,8 @@ struct TileKernel {
       rescale(output, shrink);
       ++n;
     }
-    {                                            // 3. output of the last tile
+    // 3. output of the last tile
+    {
       tile = Tile::load(pad.tile(query.stage));  // again, instead of keeping it in registers through the loop
       barrier_arrive(pad.q_empty(query.stage));
       const KeyUse value(n - 1);
