@@ -8,7 +8,8 @@
 ///                                            their shape, parts of tensors as 1-D datasets; further parts of the same
 ///                                            tensor as <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
-///   checkpoints/latest                       text: name of the newest complete folder
+///   checkpoints/latest                       text: name of the newest complete folder. While a rewind moves later ones,
+///                                            the name of that to which it goes, and of the folder that receives them
 ///   checkpoints/abandoned_NN/                what a rewind set aside: later checkpoints, and a copy of run.h5
 ///
 /// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every
@@ -78,6 +79,7 @@ struct CheckpointState {
   std::string corpus_fingerprint;    // Corpus::fingerprint(); "" if not recorded
   std::string gemm;                  // GEMM library and algorithms
   std::string git_hash;
+  std::string run_id = {};  // of the run that wrote it, as in its run.h5; "" if not recorded
 };
 
 /// Writes checkpoints/step_NNNNNNNN of `run_directory`, replacing one of that step, and deletes all but the newest
@@ -128,22 +130,37 @@ CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const
 /// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`
 /// names it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose
 /// rows after that step are about to be removed. Returns that folder; empty if there was no later checkpoint. A kill
-/// before `latest` has moved changes nothing. After a later kill, is_rewinding() is true until another call with the
-/// same checkpoint completes the rewind. Local: call on one rank.
+/// before `latest` has moved changes nothing. After a later kill, another call with the same checkpoint, which is
+/// newest_checkpoint() until then, completes the rewind. Local: call on one rank.
 ///
 /// Throws  Failure(Exit::files) if a file or folder cannot be read, written or moved.
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
                                                const std::filesystem::path& step_folder);
-bool is_rewinding(const std::filesystem::path& run_directory);
+
+/// Where the checkpoints of the run in `run_directory` lie.
+std::filesystem::path checkpoints_in(const std::filesystem::path& run_directory);
 
 /// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; the folder `checkpoints` too,
-/// unless something else is in it. Local: call on one rank.
+/// unless it is a link or something else is in it. Returns what it found in the folders of checkpoints that is no part of
+/// one: that stays. Local: call on one rank.
 ///
-/// Throws  Failure(Exit::files) if something cannot be deleted.
-void remove_checkpoints(const std::filesystem::path& run_directory);
+/// Throws  Failure(Exit::files) if something cannot be deleted; before it deletes anything, as the next.
+std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::path& run_directory);
 
-/// The folder that `latest` names; the newest step folder if `latest` is missing or names none. Empty: no
-/// checkpoint. Local: call on one rank and broadcast the result.
+/// Where the run's `checkpoints` is a link, it may lead to another run's.
+///
+/// Throws  Failure(Exit::files) if a checkpoint behind the link does not carry the id in this directory's run.h5, if the
+///         link leads nowhere, or if `latest` is no file.
+void require_own_checkpoints(const std::filesystem::path& run_directory);
+
+/// The newest complete checkpoint, even where `latest` names an older one (a kill came between the renaming of its folder
+/// and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Empty: no checkpoint. Local:
+/// call on one rank and broadcast the result.
+///
+/// Throws  Failure(Exit::files) if `latest` is no file, or cannot be read.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);
+
+/// The folder's name in `latest`; "" if it names none that is there.
+std::string named_by_latest(const std::filesystem::path& run_directory);
 
 }  // namespace tessera::io

@@ -11,7 +11,6 @@
 namespace tessera::io::detail {
 namespace fs = std::filesystem;
 
-fs::path checkpoints_of(const fs::path& run_directory) { return run_directory / "checkpoints"; }
 std::string step_name(std::int64_t step) { return fmt::format("step_{:08d}", step); }
 
 namespace {
@@ -25,6 +24,9 @@ bool is_temporary(const std::string& name) {
   }
   return false;
 }
+std::string home_of_temporary(const std::string& name) {
+  return name.substr(name.starts_with(kDying) ? kDying.size() : kTemporary.size());
+}
 
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with("step_") || name.size() < 13 || name.size() > 23) return {};
@@ -36,10 +38,61 @@ std::vector<std::int64_t> steps_in(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+    const auto step = step_of(entry->path().filename().string());
+    if (step && fs::exists(fs::symlink_status(entry->path() / "index.h5", error))) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+namespace {
+
+/// Whether a file of that name in a checkpoint's folder is the checkpoint's.
+bool is_of_checkpoint(const std::string& name) {
+  if (name == "index.h5" || name == "index.xxh3" || name == "index.xxh3.tmp") return true;
+  return name.starts_with("rank_") && name.ends_with(".h5") && name.size() >= 13 &&
+         std::all_of(name.begin() + 5, name.end() - 3, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// What is in `folder`, in the order of the names.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  if (error) throw file_failure(folder, "reading the folder", error.value());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+}  // namespace
+
+bool holds_files_of_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
+  const auto entries = entries_of(folder);
+  return std::any_of(entries.begin(), entries.end(), [](const fs::path& e) { return is_of_checkpoint(e.filename()); });
+}
+
+std::vector<fs::path> dismantle(const fs::path& folder, const fs::path& home) {
+  std::vector<fs::path> foreign;
+  std::error_code error;
+  for (const fs::path& entry : entries_of(folder)) {
+    if (is_of_checkpoint(entry.filename()) && !fs::is_directory(fs::symlink_status(entry, error))) {
+      fs::remove(entry, error);
+      if (error) throw file_failure(entry, "deleting the checkpoint", error.value());
+    } else if (home == folder || fs::exists(fs::symlink_status(home / entry.filename(), error))) {
+      foreign.push_back(entry);
+    } else {
+      make_folder(home);
+      publish(entry, foreign.emplace_back(home / entry.filename()));
+    }
+  }
+  if (!fs::is_empty(folder, error)) return foreign;
+  fs::remove(folder, error);
+  if (error) throw file_failure(folder, "deleting the checkpoint", error.value());
+  return foreign;
 }
 
 std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work) {
@@ -91,6 +144,7 @@ void write_state(h5::Object& root, const CheckpointState& s) {
   if (!s.corpus_fingerprint.empty()) root.set_attribute("corpus_fingerprint", s.corpus_fingerprint);
   root.set_attribute("gemm", s.gemm);
   root.set_attribute("git_hash", s.git_hash);
+  if (!s.run_id.empty()) root.set_attribute("run_id", s.run_id);
 }
 
 CheckpointState read_state(const h5::Object& root) {
@@ -110,7 +164,8 @@ CheckpointState read_state(const h5::Object& root) {
           .corpus_tokens = root.integer("corpus_tokens"),
           .corpus_fingerprint = text_or_nothing("corpus_fingerprint"),
           .gemm = root.text("gemm"),
-          .git_hash = root.text("git_hash")};
+          .git_hash = root.text("git_hash"),
+          .run_id = text_or_nothing("run_id")};
 }
 
 }  // namespace tessera::io::detail

@@ -18,19 +18,30 @@ namespace tessera::io::detail {
 constexpr std::int64_t kVersion = 1;
 constexpr std::string_view kFormat = "tessera checkpoint";
 
-std::filesystem::path checkpoints_of(const std::filesystem::path& run_directory);
 std::string step_name(std::int64_t step);
 
 /// Of a folder of a step while it is written, or deleted: what a killed run may leave behind.
 std::string temporary_name(std::int64_t step);
 std::string dying_name(std::int64_t step);
 bool is_temporary(const std::string& name);
+/// The folder of the step whose temporary folder has that name.
+std::string home_of_temporary(const std::string& name);
 
 /// The step of a folder named step_NNNNNNNN; empty for any other name.
 std::optional<std::int64_t> step_of(const std::string& name);
 
-/// Steps of the complete checkpoints in `folder`, ascending; none if the folder cannot be read.
+/// Steps of the complete checkpoints in `folder`, ascending; none if the folder cannot be read. Without an index.h5, a
+/// step's folder holds no checkpoint, but what dismantle() left there.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
+
+/// Deletes the files of a checkpoint in `folder`, and `folder` if it is empty then. Other files are the user's: they move
+/// to the folder `home`, which is made if need be and may be the same; one whose name is taken there stays. Returns where
+/// they are.
+///
+/// Throws  Failure(Exit::files) if something cannot be deleted or moved.
+std::vector<std::filesystem::path> dismantle(const std::filesystem::path& folder, const std::filesystem::path& home);
+
+bool holds_files_of_checkpoint(const std::filesystem::path& folder);
 
 /// Runs `work` on every rank, and returns the result of each, by rank. Collective; no rank returns before all have
 /// arrived.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <sstream>
 
-#include "io/checkpoint.hpp"  // rewind_to, is_rewinding, newest_checkpoint, remove_checkpoints
+#include "io/checkpoint.hpp"  // rewind_to, newest_checkpoint, remove_checkpoints
 #include "io/checkpoint_detail.hpp"
 #include "io/files.hpp"
+#include "io/h5.hpp"
+#include "io/trace.hpp"  // run_id_in
 
 namespace tessera::io {
 namespace fs = std::filesystem;
@@ -22,9 +24,24 @@ struct Latest {
   std::string name, abandoned;
 };
 
+/// Throws if `latest` is there, but no file: neither could its text be read, nor could it be replaced.
+void require_file_as_latest(const fs::path& checkpoints) {
+  std::error_code error;
+  const fs::file_status status = fs::status(checkpoints / "latest", error);
+  if (!fs::exists(status) || fs::is_regular_file(status)) return;
+  throw Failure(Exit::files, fmt::format("{}: it is {}, where a text file names the newest checkpoint. Move it away: "
+                                         "checkpoints are then found by their own names",
+                                         (checkpoints / "latest").string(),
+                                         fs::is_directory(status) ? "a folder"
+                                         : fs::is_fifo(status)    ? "a FIFO"
+                                         : fs::is_socket(status)  ? "a socket"
+                                                                  : "a device"));
+}
+
 Latest read_latest(const fs::path& checkpoints) {
   std::error_code error;
   Latest latest;
+  require_file_as_latest(checkpoints);
   if (!fs::exists(checkpoints / "latest", error)) return latest;
   std::istringstream words(read_text(checkpoints / "latest"));
   words >> latest.name >> latest.abandoned;
@@ -51,32 +68,128 @@ bool is_abandoned(const std::string& name) {
 
 }  // namespace
 
-void remove_checkpoints(const fs::path& run_directory) {
-  const fs::path checkpoints = checkpoints_of(run_directory);
-  std::vector<fs::path> own;
+namespace {
+
+/// What this program has put into `checkpoints`.
+struct Written {
+  std::vector<fs::path> steps;        // folders of checkpoints, also of those that rewinds set aside
+  std::vector<fs::path> temporaries;  // folders of checkpoints that a killed run was writing or deleting
+  std::vector<fs::path> abandoned;    // folders of rewinds, which hold some of the steps
+  std::vector<fs::path> files;        // others
+};
+
+/// Adds what is in `folder`, with `kind` of each name.
+template <class Kind>
+void look_into(const fs::path& folder, const Kind& kind) {
   std::error_code error;
-  for (fs::directory_iterator entry(checkpoints, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (step_of(name) || is_temporary(name) || is_abandoned(name) || name == "latest" || name == "latest.tmp") {
-      own.push_back(entry->path());
-    }
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    kind(entry->path(), entry->path().filename().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    throw file_failure(checkpoints, "deleting the checkpoints", error.value());
+    throw file_failure(folder, "deleting the checkpoints", error.value());
   }
-  for (const fs::path& path : own) {
-    fs::remove_all(path, error);
-    if (error) throw file_failure(path, "deleting the checkpoint", error.value());
-  }
-  fs::remove(checkpoints, error);  // unless something is left in it
 }
 
-bool is_rewinding(const fs::path& run_directory) {
-  return !read_latest(checkpoints_of(run_directory)).abandoned.empty();
+Written written_in(const fs::path& checkpoints) {
+  Written written;
+  look_into(checkpoints, [&](const fs::path& path, const std::string& name) {
+    if (step_of(name)) {
+      written.steps.push_back(path);
+    } else if (is_temporary(name)) {
+      written.temporaries.push_back(path);
+    } else if (is_abandoned(name)) {
+      written.abandoned.push_back(path);
+    } else if (name == "latest" || name == "latest.tmp") {
+      written.files.push_back(path);
+    }
+  });
+  for (const fs::path& abandoned : written.abandoned) {
+    look_into(abandoned, [&](const fs::path& path, const std::string& name) {
+      if (step_of(name)) written.steps.push_back(path);
+      if (name == "run.h5" || name == "run.h5.tmp") written.files.push_back(path);
+    });
+  }
+  return written;
+}
+
+/// The run that wrote a checkpoint; "" if its index does not say so.
+std::string run_id_of_checkpoint(const fs::path& step_folder) {
+  try {
+    return read_state(h5::File::open(step_folder / "index.h5")).run_id;
+  } catch (const Failure&) {  // missing or damaged
+    return "";
+  }
+}
+
+bool is_link(const fs::path& path) {
+  std::error_code error;
+  return fs::is_symlink(path, error);
+}
+
+}  // namespace
+
+void require_own_checkpoints(const fs::path& run_directory) {
+  const fs::path checkpoints = checkpoints_in(run_directory);
+  require_file_as_latest(checkpoints);
+  if (!is_link(checkpoints)) return;
+  std::error_code error;
+  if (!fs::exists(checkpoints, error)) {
+    throw Failure(Exit::files,
+                  fmt::format("{} is a link to {}, which is not there: make that folder, or delete the link",
+                              checkpoints.string(), fs::read_symlink(checkpoints, error).string()));
+  }
+  const std::string own = run_id_in(run_directory);
+  for (const fs::path& step : written_in(checkpoints).steps) {
+    if (!holds_files_of_checkpoint(step) || (!own.empty() && run_id_of_checkpoint(step) == own)) continue;
+    throw Failure(Exit::files,
+                  fmt::format("{} is a link to {}, where {} was not written by the run of this directory: "
+                              "job.overwrite does not delete it. Go on from it (--resume auto), use another directory "
+                              "(job.directory=...), or delete it yourself, or the link",
+                              checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
+                              fs::relative(step, checkpoints, error).string()));
+  }
+}
+
+fs::path checkpoints_in(const fs::path& run_directory) { return run_directory / "checkpoints"; }
+
+std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
+  require_own_checkpoints(run_directory);
+  const fs::path checkpoints = checkpoints_in(run_directory);
+  const Written written = written_in(checkpoints);
+  std::vector<fs::path> foreign;
+  const auto remove = [](const fs::path& path) {
+    std::error_code error;
+    fs::remove(path, error);
+    if (error) throw file_failure(path, "deleting the checkpoint", error.value());
+  };
+  const auto remove_step = [&](const fs::path& folder, const fs::path& home) {
+    std::error_code error;
+    const auto left =
+        fs::is_directory(fs::symlink_status(folder, error)) ? dismantle(folder, home) : std::vector<fs::path>{folder};
+    foreign.insert(foreign.end(), left.begin(), left.end());
+  };
+  // Behind a link they may be another run's: the next checkpoint removes them.
+  if (!is_link(checkpoints)) {
+    for (const fs::path& folder : written.temporaries) {
+      remove_step(folder, checkpoints / home_of_temporary(folder.filename().string()));
+    }
+  }
+  for (const fs::path& step : written_in(checkpoints).steps) remove_step(step, step);
+  for (const fs::path& file : written.files) remove(file);
+  for (const fs::path& abandoned : written.abandoned) {
+    look_into(abandoned, [&](const fs::path& path, const std::string& name) {
+      if (!step_of(name)) foreign.push_back(path);
+    });
+    std::error_code not_empty;
+    fs::remove(abandoned, not_empty);
+  }
+  std::error_code not_empty;
+  if (!is_link(checkpoints)) fs::remove(checkpoints, not_empty);
+  return foreign;
 }
 
 std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path& step_folder) {
-  const fs::path checkpoints = checkpoints_of(run_directory);
+  const fs::path checkpoints = checkpoints_in(run_directory);
   const std::string name = fs::canonical(step_folder).filename().string();
   Latest latest = read_latest(checkpoints);
   auto later = steps_in(checkpoints);
@@ -108,11 +221,15 @@ std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path&
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
-  const fs::path checkpoints = checkpoints_of(run_directory);
-  if (const std::string name = read_latest(checkpoints).name; !name.empty()) return checkpoints / name;
+  const fs::path checkpoints = checkpoints_in(run_directory);
+  const Latest latest = read_latest(checkpoints);
   const auto steps = steps_in(checkpoints);
+  const bool is_later = !latest.name.empty() && !steps.empty() && steps.back() > *step_of(latest.name);
+  if (!latest.name.empty() && (!is_later || !latest.abandoned.empty())) return checkpoints / latest.name;
   if (steps.empty()) return {};
   return checkpoints / step_name(steps.back());
 }
+
+std::string named_by_latest(const fs::path& run_directory) { return read_latest(checkpoints_in(run_directory)).name; }
 
 }  // namespace tessera::io

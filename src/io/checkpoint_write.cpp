@@ -24,9 +24,16 @@ using namespace detail;
 
 /// What cannot be deleted stays until the next write.
 void remove_temporaries(const fs::path& checkpoints) {
+  std::vector<fs::path> temporaries;  // first: dismantling may add folders
   std::error_code ignored;
-  for (fs::directory_iterator entry(checkpoints, ignored), end; entry != end; entry.increment(ignored)) {
-    if (is_temporary(entry->path().filename().string())) fs::remove_all(entry->path(), ignored);
+  for (fs::directory_iterator entry(checkpoints, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    if (is_temporary(entry->path().filename().string())) temporaries.push_back(entry->path());
+  }
+  for (const fs::path& folder : temporaries) {
+    try {
+      dismantle(folder, checkpoints / home_of_temporary(folder.filename().string()));
+    } catch (const Failure&) {
+    }
   }
 }
 
@@ -119,7 +126,7 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
 }
 
 /// Renames the finished folder. A checkpoint of the same step is exchanged for it atomically if the file system can do
-/// so; otherwise there is a moment in which only older checkpoints exist.
+/// so; otherwise there is a moment in which only older checkpoints exist. What the user put beside its files stays.
 void publish_folder(const fs::path& temporary, const fs::path& folder) {
   sync_folder(temporary);
   if (!fs::exists(folder)) return publish(temporary, folder);
@@ -151,7 +158,7 @@ void prune(const fs::path& checkpoints, std::int64_t step, int keep) {
 
 void write_checkpoint(const fs::path& run_directory, const CheckpointState& state,
                       std::span<const CheckpointTensor> mine, const Peers& peers, int keep) {
-  const fs::path checkpoints = checkpoints_of(run_directory);
+  const fs::path checkpoints = checkpoints_in(run_directory);
   const fs::path folder = checkpoints / step_name(state.step);
   const fs::path temporary = checkpoints / temporary_name(state.step);
   const bool is_first = peers.rank == 0;
@@ -179,8 +186,7 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
       return std::string();
     });
   } catch (...) {
-    std::error_code ignored;
-    if (is_first) fs::remove_all(temporary, ignored);
+    if (is_first) remove_temporaries(checkpoints);
     throw;
   }
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <numeric>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -94,14 +95,34 @@ std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
   return static_cast<std::size_t>(at - names.begin());
 }
 
+std::string new_run_id() {
+  std::random_device bits;
+  return fmt::format("{:08x}{:08x}", bits(), bits());
+}
+
 }  // namespace
+
+std::string run_id_in(const std::filesystem::path& run_directory) {
+  const std::filesystem::path path = run_directory / "run.h5";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return "";
+  try {
+    const auto file = h5::File::open(path);
+    if (file.format() != kRunFormat) return "";
+    const auto info = file.group("info");
+    return info.has_attribute("run_id") ? info.text("run_id") : "";
+  } catch (const Failure&) {  // no HDF5 file
+    return "";
+  }
+}
 
 Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step)
     : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s) {
   created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   category_index("total");
   step_in_progress_ = resumed_step.value_or(0) + 1;
-  if (resumed_step && std::filesystem::exists(path_)) {
+  const bool continues = resumed_step && std::filesystem::exists(path_);
+  if (continues) {
     const auto resume_without = [this](const std::string& fault) {
       return Failure(Exit::files,
                      fmt::format("{0} To resume without its rows, which no checkpoint needs, move it away: "
@@ -116,7 +137,9 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
       throw resume_without(path_.string() + ": its columns differ in length.");
     }
     last_flush_s_ = events::now_s();
-  } else {
+  }
+  if (info_.run_id.empty()) info_.run_id = new_run_id();
+  if (!continues) {
     flush();  // reports a path that cannot be written before the first step
   }
   events::add_listener(*this);
@@ -242,6 +265,7 @@ void Trace::write(const std::filesystem::path& path) const {
   auto info = file.make_group("info");
   info.set_attribute("format", kRunFormat);
   info.set_attribute("format_version", kVersion);
+  info.set_attribute("run_id", info_.run_id);
   info.set_attribute("version", info_.version);
   info.set_attribute("git_hash", info_.git_hash);
   info.set_attribute("build", info_.build);
@@ -330,6 +354,7 @@ void Trace::load(std::int64_t resumed_step) {
                                            path_.string(), version, kVersion));
   }
   created_ = info.text("created");
+  if (info.has_attribute("run_id")) info_.run_id = info.text("run_id");
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
 
   const auto steps = file.group("steps");

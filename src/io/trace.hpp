@@ -1,7 +1,7 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
-///   /info            attributes: format, version, git_hash, build, hosts, devices, transport, mfu, command, deck,
-///                    created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs from
+///   /info            attributes: format, run_id, version, git_hash, build, hosts, devices, transport, mfu, command,
+///                    deck, created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs from
 ///                    the first steps on
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
@@ -37,6 +37,9 @@ namespace tessera::io {
 
 constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info format
 
+/// The id in the run.h5 of `run_directory`. "" where that is missing, a link, no file of this program or older than ids.
+std::string run_id_in(const std::filesystem::path& run_directory);
+
 struct RunInfo {
   std::string version;  // of the program
   std::string git_hash;
@@ -49,6 +52,7 @@ struct RunInfo {
   std::string mfu;                    // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
   double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
   double taken_bytes = kNotMeasured;  // of its GPU's memory, by this rank
+  std::string run_id = {};            // "": that of the file that it continues, else a new one
 };
 
 struct KernelRow {
@@ -67,6 +71,9 @@ class Trace final : public events::Listener {
   ~Trace() override;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
+
+  /// 16 hexadecimal digits, drawn at a run's first start and kept through resumes; its checkpoints carry them, too.
+  const std::string& run_id() const { return info_.run_id; }
 
   void add(const StepRecord&);
   void set_taken(double bytes) { info_.taken_bytes = bytes; }

@@ -1,6 +1,7 @@
 #include "jobs/checkpoints.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <stdexcept>
@@ -60,8 +61,11 @@ void require_same_weights(parallel::World& world, train::Trainer& trainer) {
 /// A new run in `directory` deletes the checkpoints there (job.overwrite), including those that a rewind set aside.
 void require_outside(const fs::path& directory, const fs::path& checkpoint) {
   std::error_code error;
-  const fs::path place = fs::canonical(checkpoint, error).lexically_relative(fs::weakly_canonical(directory, error));
-  if (place.empty() || *place.begin() == "..") return;
+  const auto is_within = [&](const fs::path& folder) {
+    const fs::path place = fs::canonical(checkpoint, error).lexically_relative(fs::weakly_canonical(folder, error));
+    return !place.empty() && *place.begin() != "..";
+  };
+  if (!is_within(directory) && !is_within(io::checkpoints_in(directory))) return;  // which may be a link
   throw Failure(Exit::files, fmt::format("{}: this checkpoint lies in job.directory, but its run does not continue "
                                          "from it; use another job.directory",
                                          checkpoint.string()));
@@ -74,8 +78,9 @@ bool continues_itself(const Context& context) {
   bool is_own = false;
   on_root(context.world, [&] {
     std::error_code error;
-    const fs::path run = fs::canonical(checkpoint_folder(*context.resume), error).parent_path().parent_path();
-    is_own = !error && fs::equivalent(run, context.settings().job.directory, error);
+    const fs::path folder = fs::canonical(checkpoint_folder(*context.resume), error);
+    is_own =
+        !error && fs::equivalent(folder.parent_path(), io::checkpoints_in(context.settings().job.directory), error);
   });
   return context.world.any(is_own);
 }
@@ -92,6 +97,13 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
       if (!is_own) require_outside(settings.job.directory, folder);
     } else if (const auto newest = io::newest_checkpoint(settings.job.directory)) {
       folder = newest->string();
+      const std::string named = io::named_by_latest(settings.job.directory);
+      if (!named.empty() && named != newest->filename()) {
+        note(fmt::format(
+            "resume     checkpoints/latest names {}, but {} is newer, and complete: going on from that (to go "
+            "back, name the other: --resume {})\n",
+            named, newest->filename().string(), (newest->parent_path() / named).string()));
+      }
     }
   });
   folder = world.broadcast(folder);
@@ -125,6 +137,32 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
                    was_sharded ? ", each its part of the " + state.shard : ""));
   return beginning;
+}
+
+void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
+                           const data::Corpus& corpus) {
+  config::Settings before = config::parse_deck(state.deck, kDeckInside).settings;
+  before.train.steps = settings.train.steps;
+  before.train.time_limit_s = settings.train.time_limit_s;
+  before.train.validate_every = settings.train.validate_every;
+  before.train.validation_sequences = settings.train.validation_sequences;
+  before.train.sample_tokens = settings.train.sample_tokens;
+  if (state.corpus_fingerprint == corpus.fingerprint()) {  // the same data, wherever they lie now
+    before.data.path = settings.data.path;
+    before.data.source = settings.data.source;
+  }
+  std::vector<std::string> changes;
+  for (const char* section : {"job.seed", "data.", "train.", "attention.", "optimizer.", "precision."}) {
+    const auto more = config::differences(before, settings, section);
+    changes.insert(changes.end(), more.begin(), more.end());
+  }
+  if (changes.empty()) return;
+  throw Failure(
+      Exit::usage,
+      fmt::format("{} is already at step {} of train.steps = {}, and other keys have changed since ({}): none "
+                  "of it would be trained. Name another job.directory to train that, or raise train.steps to "
+                  "go on with it",
+                  settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", ")));
 }
 
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note) {
@@ -161,7 +199,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
 }
 
 void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
-                     std::int64_t sample) {
+                     std::int64_t sample, const std::string& run_id) {
   parallel::World& world = context.world;
   const config::Settings& settings = context.settings();
   train::StateScalars scalars;
@@ -184,7 +222,8 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                                   .corpus_tokens = corpus.size(),
                                   .corpus_fingerprint = corpus.fingerprint(),
                                   .gemm = gemm,
-                                  .git_hash = build_info::git_hash()};
+                                  .git_hash = build_info::git_hash(),
+                                  .run_id = run_id};
   std::vector<io::CheckpointTensor> tensors;
   for (train::SavedTensor& tensor : saved) {
     const auto fetched = [&world, fetch = std::move(tensor.data)] {

@@ -33,13 +33,18 @@ bool continues_itself(const Context& context);
 /// tokenisation differs from the deck's.
 Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
+/// For a run that has no step left. Throws Failure(Exit::usage), with their names, if keys of the training differ from the
+/// checkpoint's, other than its length and what is validated and sampled: what the deck asks for would not be trained.
+void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
+                           const data::Corpus& corpus);
+
 /// Restores weights, moments, scalars and GEMM algorithms.
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note);
 
 /// Writes a checkpoint of the run after `step` steps, whose next sample is `sample`. No step may be started and not
-/// collected.
+/// collected. `run_id`: that of rank 0's run.h5.
 void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
-                     std::int64_t sample);
+                     std::int64_t sample, const std::string& run_id);
 
 }  // namespace tessera::jobs

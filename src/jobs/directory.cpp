@@ -79,8 +79,14 @@ bool is_of_a_job(const std::string& name) {
   return false;
 }
 
+void clear_checkpoints(const fs::path& directory, const Note& note) {
+  for (const fs::path& kept : io::remove_checkpoints(directory)) {
+    note(fmt::format("{} is not of this program, and stays\n", kept.string()));
+  }
+}
+
 /// Deletes an experiment's file and the results of the rows that it names: other files there are the user's.
-void clear_experiment(const fs::path& directory) {
+void clear_experiment(const fs::path& directory, const Note& note) {
   if (!holds_experiment(directory)) return;
   const fs::path path = directory / kExperimentFile;
   std::vector<std::string> names;
@@ -91,24 +97,24 @@ void clear_experiment(const fs::path& directory) {
     numbers = file.dataset("row").values<std::int64_t>();
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    clear_row(directory / "rows" / config::row_folder(numbers[i], names[i]));
+    clear_row(directory / "rows" / config::row_folder(numbers[i], names[i]), note);
   }
   std::error_code ignored;
-  fs::remove(directory / "rows", ignored);  // unless something is left in it
+  if (!fs::is_symlink(directory / "rows", ignored)) fs::remove(directory / "rows", ignored);  // if it is empty
   remove_whole(path);
 }
 
 }  // namespace
 
-void clear_row(const fs::path& folder) {
+void clear_row(const fs::path& folder, const Note& note) {
   std::vector<fs::path> results;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (is_of_a_job(entry.path().filename())) results.push_back(entry.path());
   }
-  io::remove_checkpoints(folder);
+  clear_checkpoints(folder, note);
   for (const fs::path& result : results) remove_whole(result);
-  if (fs::exists(folder, error) && !holds_something(folder)) remove_whole(folder);
+  if (fs::is_directory(fs::symlink_status(folder, error)) && !holds_something(folder)) remove_whole(folder);
 }
 
 bool holds_experiment(const fs::path& directory) { return format_of(directory / kExperimentFile) == kExperimentFormat; }
@@ -118,6 +124,7 @@ void require_new_directory(const config::Job& job) {
   if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
     throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
   }
+  if (job.overwrite) io::require_own_checkpoints(job.directory);
   if (job.overwrite || !holds_something(job.directory)) return;
   if (holds_experiment(job.directory)) {
     throw Failure(Exit::files,
@@ -178,13 +185,13 @@ RunDirectory::~RunDirectory() {
   if (lock_ >= 0) close(lock_);
 }
 
-void RunDirectory::clear() const {
+void RunDirectory::clear(const Note& note) const {
   if (is_experiment_) require_own(path_ / kExperimentFile, kExperimentFormat);
   require_own(path_ / kTrace, io::kRunFormat);
+  clear_checkpoints(path_, note);  // first: the trace has the id of the run that wrote them
   remove_whole(path_ / kTrace);
   remove_whole(path_ / kUnfinishedTrace);
-  io::remove_checkpoints(path_);
-  clear_experiment(path_);
+  clear_experiment(path_, note);
 }
 
 fs::path checkpoint_folder(const std::string& path) {

@@ -36,9 +36,10 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and what jobs wrote into the rows
-  /// that it names, and nothing else (job.overwrite). Throws (exit 6) if one cannot be deleted, or if a file of such a
-  /// name is not this program's. For rank 0.
-  void clear() const;
+  /// that it names, and nothing else (job.overwrite); notes what else it found in a checkpoint's folder, which stays.
+  /// Throws (exit 6) if one cannot be deleted, if a file of such a name is not this program's, or if checkpoints behind a
+  /// link are not this run's. For rank 0.
+  void clear(const Note& note) const;
 
   static constexpr double kLockPatience_s = 10;
 
@@ -48,9 +49,8 @@ class RunDirectory {
   int lock_ = -1;  // file descriptor
 };
 
-/// Deletes what jobs have written into the folder of an experiment's row, and the folder if nothing else is in it. Throws
-/// (exit 6) if that fails.
-void clear_row(const std::filesystem::path& folder);
+/// The same for what jobs have written into the folder of an experiment's row, and the folder if nothing else is in it.
+void clear_row(const std::filesystem::path& folder, const Note& note);
 
 /// Resolves a checkpoint's path as given by the user: its folder, or a run's directory (its newest checkpoint).
 std::filesystem::path checkpoint_folder(const std::string& path);

@@ -147,9 +147,9 @@ class ExperimentRun {
   /// What is to be done with each row.
   std::vector<Action> set_up() {
     const auto watch = world_.watch("the experiment's folder", kPatience);
-    directory_.emplace(context_, context_.resume.has_value(), [this](const std::string& text) { note(text); });
+    directory_.emplace(context_, context_.resume.has_value(), note_);
     outcomes_.resize(rows_.size());
-    on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(); });
+    on_root(world_, [&] { context_.resume ? read_outcomes() : directory_->clear(note_); });
     return agreed_actions();
   }
 
@@ -195,7 +195,7 @@ class ExperimentRun {
   /// Whether the row's folder holds a training that a signal stopped: of this row, as it stands in the deck.
   bool has_checkpoint(std::size_t i) const {
     const fs::path folder = rows_[i].settings.job.directory;
-    if (!outcomes_[i] || outcomes_[i]->code != Exit::stopped || settings_.experiment.job != config::JobKind::train ||
+    if (!outcomes_[i] || outcomes_[i]->code != Exit::stopped || rows_[i].settings.job.kind != config::JobKind::train ||
         !io::newest_checkpoint(folder)) {
       return false;
     }
@@ -212,7 +212,7 @@ class ExperimentRun {
     const double earlier_s = action == Action::go_on && outcomes_[i] ? outcomes_[i]->seconds : 0;
     if (action == Action::run) {
       const auto watch = world_.watch("the folder of a row", kPatience);
-      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory); });
+      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory, note_); });
     }
     outcomes_[i] = outcome_of(rows_[i], action == Action::go_on ? std::optional<std::string>("auto") : std::nullopt);
     outcomes_[i]->seconds += earlier_s;
@@ -493,6 +493,7 @@ class ExperimentRun {
   const bool jobs_differ_ = std::any_of(rows_.begin(), rows_.end(), [this](const config::DeckRow& row) {
     return row.settings.job.kind != rows_.front().settings.job.kind;
   });
+  const Note note_ = [this](const std::string& text) { note(text); };
   std::optional<RunDirectory> directory_;
   std::vector<std::optional<Outcome>> outcomes_;  // of each row, once it has one; those of an earlier start on rank 0
   std::string missing_;                           // what a row that finished lacks of experiment.record; rank 0

@@ -123,6 +123,7 @@ class TrainingRun {
     directory_.emplace(context_, continues, take_note);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note);
     if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
+      together(world_, [&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
       note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
                        beginning.checkpoint->state().step, settings_.train.steps));
       return false;
@@ -133,26 +134,25 @@ class TrainingRun {
       restore_checkpoint(beginning, context_, *trainer_, take_note);
       step_ = beginning.checkpoint->state().step;
       sample_ = beginning.checkpoint->state().sample_index;
-      if (*context_.resume == "auto") last_checkpoint_ = step_;  // already named by `latest`
+      if (*context_.resume == "auto") last_checkpoint_ = step_;
     } else {
       together(world_, [&] { trainer_->initialize(settings_.job.seed); });
     }
     together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     on_root(world_, [&] {
-      if (!continues) directory_->clear();  // last: every check has passed
+      if (!continues) directory_->clear(take_note);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      trace_ = std::make_unique<io::Trace>(
-          fs::path(settings_.job.directory) / "run.h5",
-          io::RunInfo{build_info::version(), hash, build, world_.hosts(), context_.command, context_.deck.resolved,
-                      world_.devices(), transport, mfu_.formula(), offload_.link()},
-          settings_.trace.flush_s, continues || beginning.checkpoint ? std::optional(step_) : std::nullopt);
+      io::RunInfo info{
+          build_info::version(), hash,      build,          world_.hosts(), context_.command, context_.deck.resolved,
+          world_.devices(),      transport, mfu_.formula(), offload_.link()};
+      if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
+      trace_ = std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
+                                           settings_.trace.flush_s,
+                                           continues || beginning.checkpoint ? std::optional(step_) : std::nullopt);
       kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
-      const bool is_chosen = context_.resume && *context_.resume != "auto";
-      if (continues && beginning.checkpoint && (is_chosen || io::is_rewinding(settings_.job.directory))) {
-        rewind_to(beginning.checkpoint->folder());
-      }
+      if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
       trace_->flush();  // on disk: rows after the resumed step are gone
     });
     if (beginning.checkpoint && !continues)
@@ -378,7 +378,7 @@ class TrainingRun {
     // A resume continues from here, so the rows up to here must be on disk.
     on_trace([](io::Trace& trace) { trace.flush(); });
     const double begin_s = events::now_s();
-    save_checkpoint(context_, *trainer_, *corpus_, step_, sample_);
+    save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : "");
     last_checkpoint_ = step_;
     checkpoint_s_ += events::now_s() - begin_s;
   }

@@ -10,7 +10,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all, snapshot
+from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all, latest_step, snapshot
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import launch  # noqa: E402  (after the path to it)
@@ -372,6 +372,34 @@ class Stops(RunTest):
         self.assertTrue(np.isfinite(found["record/steps/loss"]).all())
         self.assertEqual(found["record/steps/loss"].shape, (3, self.STEPS))
         with h5py.File(where / f"rows/0001_{NAMES[0]}/run.h5", "r") as file:
+            self.assertEqual(file["info"].attrs["attempts"], 2)
+
+    def test_a_training_row_among_benchmarks_goes_on_from_its_checkpoint(self):
+        deck = self.deck(f"""
+job.kind = "experiment"
+[experiment]
+job = "bench.step"
+record = ["steps/loss:last"]
+[experiment.rows.trained]
+job.kind = "train"
+[model]
+{MODEL}
+[train]
+steps = 3000
+[checkpoint]
+every = 20
+""")
+        where = self.folder / "runs/deck"
+        row = where / "rows/0001_trained"
+        job = self.start(deck)
+        self.wait_until((row / "checkpoints/latest").exists, "a checkpoint", job)
+        end_all(job.ranks(), signal.SIGUSR1)
+        self.assertEqual(job.wait().code, STOPPED)
+        stopped_at = latest_step(row)
+        again = self.run_deck(deck, "--resume", "auto")
+        self.assertIn("goes on", again.out)
+        self.assertIn(f"(step {stopped_at}, written by 1 rank)", again.out)
+        with h5py.File(row / "run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["attempts"], 2)
 
     def test_a_benchmark_of_several_ranks_stops_between_its_rows_and_runs_again(self):

@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from harness import FILES, FINISHED, TINY, USAGE, RunTest, gpus, latest_step, tensors
+from harness import FILES, FINISHED, TINY, USAGE, RunTest, gpus, latest_step, snapshot, tensors
 
 # 1.5 MB of checkpoint per rank, a few KB of everything else.
 HEAVY = ("model.d_model=128", "model.d_ff=512", "train.batch_size=2", "train.steps=20", "train.validate_every=0", "checkpoint.every=10")
@@ -58,6 +58,87 @@ class Disk(RunTest):
         self.assertEqual(codes[0], FINISHED, codes)
         self.assertIn(codes[1], (USAGE, FILES), codes)
         self.assertEqual(latest_step(self.folder / "run"), 100)
+
+
+class Links(RunTest):
+    """`checkpoints` as a link to another file system, as sites with a scratch disk have it."""
+
+    def linked(self, name, target):
+        directory = self.folder / name
+        directory.mkdir()
+        (directory / "checkpoints").symlink_to(target)
+        return directory
+
+    def test_overwrite_keeps_another_runs_checkpoints_behind_a_link(self):
+        other = self.train("a", "train.steps=4")
+        before = snapshot(other)
+        directory = self.linked("b", "../a/checkpoints")
+        for ranks in (None, 2):
+            self.run_deck(TINY, f"job.directory={directory}", "train.steps=2", "job.overwrite=true", ranks=ranks, code=FILES,
+                          says=["is a link", "step_00000004", "--resume auto", "job.directory=", "delete it yourself"])
+        # a run.h5 that is a link is no proof either
+        (directory / "run.h5").symlink_to("../a/run.h5")
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=2", "job.overwrite=true", code=FILES, says="is a link")
+        self.assertEqual(snapshot(other), before)
+        self.assertEqual(str((directory / "checkpoints").readlink()), "../a/checkpoints")
+
+    def test_a_run_behind_a_link_trains_resumes_goes_back_and_is_overwritten(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        directory = self.linked("run", scratch)
+        steps = ("train.steps=6", "checkpoint.every=2", "checkpoint.keep=9")
+        here = f"job.directory={directory}"
+        self.run_deck(TINY, here, *steps, "job.overwrite=true")
+        self.run_deck(TINY, here, *steps, "train.steps=8", "--resume", "auto")
+        whole = tensors(directory, 8)
+        back = self.run_deck(TINY, here, *steps, "train.steps=8", "--resume", directory / "checkpoints/step_00000004")
+        self.assertIn("abandoned_01", back.out)
+        for label, values in tensors(directory, 8).items():
+            np.testing.assert_array_equal(values, whole[label], label)
+        self.run_deck(TINY, here, *steps, "--resume", directory / "checkpoints/abandoned_01/step_00000006", "job.overwrite=true",
+                      code=FILES, says="lies in job.directory")
+        self.run_deck(TINY, here, "train.steps=3", "job.overwrite=true")
+        self.assertTrue((directory / "checkpoints").is_symlink())
+        self.assertEqual(sorted(path.name for path in scratch.iterdir()), ["latest", "step_00000003"])
+        self.run_deck(TINY, here, "train.steps=2", "job.overwrite=true")  # the new run's checkpoints carry its id, too
+        self.assertEqual(sorted(path.name for path in scratch.iterdir()), ["latest", "step_00000002"])
+
+    def test_checkpoints_behind_a_link_without_a_run_are_kept(self):
+        directory = self.train("run", "train.steps=4")
+        scratch = (directory / "checkpoints").rename(self.folder / "scratch")
+        (directory / "checkpoints").symlink_to(scratch)
+        (directory / "run.h5").unlink()
+        before = snapshot(scratch)
+        self.run_deck(TINY, f"job.directory={directory}", "job.overwrite=true", code=FILES, says="is a link")
+        self.assertEqual(snapshot(scratch), before)
+
+    def test_a_link_that_leads_nowhere_is_told_before_the_first_step(self):
+        directory = self.linked("run", self.folder / "gone")
+        result = self.run_deck(TINY, f"job.directory={directory}", "job.overwrite=true", code=FILES, says=["gone", "make that folder"])
+        self.assertNotIn("step", result.out)
+
+    def test_files_beside_those_of_a_checkpoint_stay(self):
+        directory = self.train("run", "train.steps=4", "checkpoint.every=2", "checkpoint.keep=9")
+        checkpoints = directory / "checkpoints"
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=4", "--resume", checkpoints / "step_00000002")
+        notes = [checkpoints / "step_00000002/notes.txt", checkpoints / "step_00000004/plots", checkpoints / "abandoned_01/why.txt",
+                 checkpoints / "abandoned_01/step_00000004/notes.txt"]
+        notes[1].mkdir()
+        for path in notes:
+            (path / "loss.png" if path.is_dir() else path).write_text("mine")
+        result = self.run_deck(TINY, f"job.directory={directory}", "train.steps=4", "job.overwrite=true")
+        for path in notes:
+            self.assertIn(str(path), result.out)
+        files = [path / "loss.png" if path.is_dir() else path for path in notes]
+        for path in files:
+            self.assertEqual(path.read_text(), "mine")
+        self.assertEqual(latest_step(directory), 4)
+        # They are no checkpoint, stay where a new checkpoint of that step is published, and where it is pruned.
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=9", "checkpoint.every=1", "checkpoint.keep=1", "--resume", "auto")
+        for path in files:
+            self.assertEqual(path.read_text(), "mine")
+        self.assertEqual([path.name for path in checkpoints.glob(".tmp*")], [])
+        self.assertEqual(sorted(path.parent.name for path in checkpoints.glob("step_*/index.h5")), ["step_00000009"])
 
 
 if __name__ == "__main__":

@@ -104,6 +104,56 @@ class Resume(RunTest):
                     self.assertNotIn("generated", result.out)
                     self.assertEqual(snapshot(directory), before)
 
+    def test_another_training_without_a_step_left_is_refused(self):
+        directory = self.train("run", "train.steps=10")
+        before = snapshot(directory)
+        for ranks in (None, 2):
+            result = self.run_deck(TINY, f"job.directory={directory}", "train.steps=10", "optimizer.learning_rate=0.5",
+                                   "precision.compute=bf16", "parallel.timeout_s=60", "--resume", "auto", ranks=ranks, code=USAGE,
+                                   says=["already at step 10", "optimizer.learning_rate: ", "precision.compute: ", "job.directory"])
+            self.assertNotIn("timeout_s", result.err)
+            self.assertEqual(snapshot(directory), before)
+        more = self.run_deck(TINY, f"job.directory={directory}", "train.steps=12", "optimizer.learning_rate=0.5", "--resume", "auto")
+        self.assertIn("changed optimizer.learning_rate", more.out)
+
+    def test_data_that_moved_are_the_same_training(self):
+        text = self.folder / "text.txt"
+        text.write_text("In the beginning " * 500)
+        data = ("data.source=text", "model.vocab_size=257", "train.steps=4")
+        directory = self.train("run", *data, f"data.path={text}")
+        moved = text.rename(self.folder / "moved.txt")
+        self.run_deck(TINY, f"job.directory={directory}", *data, f"data.path={moved}", "--resume", "auto", says="nothing to train")
+
+    def test_a_latest_that_names_an_older_checkpoint_loses_no_step(self):
+        keys = ("train.steps=30", "checkpoint.every=10", "checkpoint.keep=9")
+        whole = self.train("whole", *keys)
+        directory = self.train("run", *keys)
+        shutil.rmtree(directory / "checkpoints/step_00000030")
+        (directory / "checkpoints/latest").write_text("step_00000010\n")
+        self.run_deck(TINY, f"job.directory={directory}", *keys, "--resume", "auto",
+                      says=["names step_00000010, but step_00000020 is newer", "--resume "])
+        self.assert_same_bits(directory, whole)
+        self.assertFalse(list((directory / "checkpoints").glob("abandoned*")))
+        # without a step left, too, the run goes on from the newest, and says so
+        (directory / "checkpoints/latest").write_text("step_00000020\n")
+        self.run_deck(TINY, f"job.directory={directory}", *keys, "--resume", "auto",
+                      says=["step_00000030 is newer", "nothing to train"])
+
+    def test_a_latest_that_is_no_file_is_named_with_what_helps(self):
+        directory = self.train("run", "train.steps=10")
+        latest = directory / "checkpoints/latest"
+        for kind, make in (("a folder", latest.mkdir), ("a FIFO", lambda: os.mkfifo(latest))):
+            with self.subTest(kind=kind):
+                latest.unlink()
+                make()
+                for how in (("--resume", "auto"), ("job.overwrite=true",), ()):
+                    self.run_deck(TINY, f"job.directory={directory}", "train.steps=20", *how, code=FILES,
+                                  says=[f"latest: it is {kind}", "Move it away"])
+                latest.rmdir() if kind == "a folder" else latest.unlink()
+                latest.write_text("step_00000010\n")
+        latest.unlink()
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=20", "--resume", "auto")  # as the message says
+
     def test_another_model_is_told_what_to_type(self):
         directory = self.train("run", "train.steps=5", "model.d_ff=40", "model.num_heads=1")
         arguments = (TINY, f"job.directory={directory}", "train.steps=6", "--resume", "auto")

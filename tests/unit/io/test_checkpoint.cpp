@@ -215,23 +215,22 @@ TEST(Checkpoint, rewind_that_was_killed_is_completed_by_the_next) {
   write_bytes(run / "run.h5", "rows");
   write_bytes(run / "checkpoints/latest", "step_00000010\nabandoned_01\n");  // killed right after it had moved
   EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000010");
-  EXPECT_TRUE(io::is_rewinding(run.path()));
   fs::create_directory(run / "checkpoints/abandoned_01");  // and killed again, with a part of the work done
   fs::rename(run / "checkpoints/step_00000020", run / "checkpoints/abandoned_01/step_00000020");
   EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000010"), run / "checkpoints/abandoned_01");
-  EXPECT_FALSE(io::is_rewinding(run.path()));
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("abandoned_01", "latest", "step_00000010"));
   EXPECT_THAT(names_in(run / "checkpoints/abandoned_01"), ElementsAre("run.h5", "step_00000020", "step_00000030"));
   EXPECT_EQ(read_bytes(run / "checkpoints/latest"), "step_00000010\n");
 }
 
-TEST(Checkpoint, write_that_was_killed_before_latest_moved_is_no_rewind) {
+TEST(Checkpoint, write_that_was_killed_before_latest_moved_is_complete) {
   const ScratchFolder run;
   write_steps(run.path(), {10, 20});
   write_bytes(run / "checkpoints/latest", "step_00000010\n");
-  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000010");
-  EXPECT_FALSE(io::is_rewinding(run.path()));
-  write_steps(run.path(), {20});  // the same steps again
+  EXPECT_EQ(io::newest_checkpoint(run.path()), run / "checkpoints/step_00000020");
+  EXPECT_EQ(io::named_by_latest(run.path()), "step_00000010");
+  EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000020"), std::nullopt);  // as a resume does
+  EXPECT_EQ(io::named_by_latest(run.path()), "step_00000020");
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010", "step_00000020"));
 }
 

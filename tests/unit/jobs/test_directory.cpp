@@ -14,6 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
+const Note kSilent = [](const std::string&) {};
+
 void write(const fs::path& path) {
   fs::create_directories(path.parent_path());
   std::ofstream(path) << "text";
@@ -30,14 +32,14 @@ void fill(const fs::path& row) {
 TEST(ClearRow, deletes_what_jobs_write_and_an_empty_folder) {
   const test::ScratchFolder folder;
   fill(folder / "row");
-  clear_row(folder / "row");
+  clear_row(folder / "row", kSilent);
   ASSERT_TRUE(fs::exists(folder / "row/notes.txt"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "row"), {}), 1);
   fs::remove(folder / "row/notes.txt");
   write(folder / "row/run.h5");
-  clear_row(folder / "row");
+  clear_row(folder / "row", kSilent);
   EXPECT_FALSE(fs::exists(folder / "row"));
-  clear_row(folder / "row");  // nothing there is fine
+  clear_row(folder / "row", kSilent);  // nothing there is fine
 }
 
 TEST(ClearRow, tells_what_it_could_not_delete) {
@@ -47,7 +49,7 @@ TEST(ClearRow, tells_what_it_could_not_delete) {
   fs::permissions(folder / "row/checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
   const std::string message = test::failure_of([&] {
     const test::OrdinaryUser not_root;
-    clear_row(folder / "row");
+    clear_row(folder / "row", kSilent);
   });
   EXPECT_THAT(message, HasSubstr((folder / "row").string()));
   EXPECT_THAT(message, HasSubstr("deleting the checkpoint"));
