@@ -52,6 +52,22 @@ class Scripts(unittest.TestCase):
         for ranks in ("2", "1234567"):
             self.assertIn(f"-n {ranks} true\n", self.call("run", "-n", ranks, "true", code=0).stdout)
 
+    def test_the_pages_job_script_keeps_the_exit_code(self):
+        """Slurm calls a job whose script ends with 0 completed; only a run that stopped on purpose is requeued."""
+        scripts = [block for block in re.findall(r"(?ms)^```sh\n(.*?)^```", (SOURCE / "README.md").read_text()) if "#SBATCH" in block]
+        self.assertEqual(len(scripts), 1)
+        self.tool("srun", f'echo "$*" > "{self.folder}/launch"\nexit "$CODE"')
+        self.tool("scontrol", f'echo "$*" >> "{self.folder}/requeues"\nexit "$REQUEUE"')
+        for code, requeue in ((0, 0), (7, 0), (75, 0), (75, 1), (137, 0)):
+            with self.subTest(code=code, requeue=requeue):
+                requeues = self.folder / "requeues"
+                requeues.unlink(missing_ok=True)
+                environment = {"PATH": str(self.tools), "SLURM_JOB_ID": "17", "CODE": str(code), "REQUEUE": str(requeue)}
+                ended = subprocess.run([shutil.which("bash")], input=scripts[0], env=environment, text=True, timeout=60, cwd=self.folder)
+                self.assertEqual(ended.returncode, code)
+                self.assertEqual(requeues.read_text() if requeues.exists() else "", "requeue 17\n" if code == 75 else "")
+                self.assertIn(" --kill-on-bad-exit=1 ", (self.folder / "launch").read_text())
+
     def test_run_refuses_what_is_no_number_of_ranks(self):
         self.tool("mpirun", "exit 0")
         for ranks in ("none", "0", "-1", "02", "12345678", "99999999999999999999"):
