@@ -194,15 +194,15 @@ void World::abort(int code) const {
   std::_Exit(code);
 }
 
-void check_launcher(int ranks, const char* slurm_ntasks) {
-  if (!slurm_ntasks) return;
-  const int tasks = std::atoi(slurm_ntasks);
-  if (tasks == ranks) return;
-  throw EnvironmentError(
-      "MPI has " + std::to_string(ranks) + " ranks but SLURM_NTASKS is " + slurm_ntasks +
-      ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or, for a smaller step under "
-      "mpirun, with SLURM_NTASKS=" +
-      std::to_string(ranks));
+void check_launcher(int ranks, const std::function<const char*(const char*)>& environment) {
+  const char* const tasks = environment("SLURM_NTASKS");
+  if (!tasks || !environment("SLURM_STEP_ID")) return;
+  for (const char* set_by_mpirun : {"OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"}) {  // Open MPI's, MPICH's
+    if (environment(set_by_mpirun)) return;
+  }
+  if (std::atoi(tasks) == ranks) return;
+  throw EnvironmentError("MPI has " + counted(ranks, "rank") + " but SLURM_NTASKS is " + tasks +
+                         ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or with mpirun");
 }
 
 }  // namespace tessera::parallel

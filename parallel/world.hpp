@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -105,8 +106,9 @@ class World {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// Checks that the `ranks` of MPI agree with `slurm_ntasks` (null: not under Slurm).
-/// Throws  EnvironmentError if they do not.
-void check_launcher(int ranks, const char* slurm_ntasks);
+/// Checks that the `ranks` of MPI are those that srun started, if srun started this one: below an mpirun, Slurm counts its
+/// daemons. `environment` gives variables as std::getenv does.
+/// Throws  EnvironmentError if they are not.
+void check_launcher(int ranks, const std::function<const char*(const char*)>& environment);
 
 }  // namespace tessera::parallel

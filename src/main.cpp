@@ -143,7 +143,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
   std::optional<parallel::DeviceChoice> device;
   try {
-    parallel::check_launcher(world->size(), std::getenv("SLURM_NTASKS"));
+    parallel::check_launcher(world->size(), [](const char* name) { return std::getenv(name); });
     jobs::require_same_start(*world, deck, line.resume);
     const config::Parallel& keys = deck.settings.parallel;
     if (keys.ranks != 0 && keys.ranks != world->size()) {

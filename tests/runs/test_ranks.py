@@ -43,6 +43,11 @@ class Ranks(RunTest):
         one = self.train("one", *STEADY, "train.batch_size=7")
         self.assert_same_training(self.train("uneven", *STEADY, "train.batch_size=7", "parallel.allow_uneven=true", ranks=2), one)
 
+    def test_mpirun_over_the_nodes_of_a_slurm_job(self):
+        """On every node but the first, mpirun's daemon is the only task of a step, whose variables its ranks inherit."""
+        self.train("run", "train.steps=2", "optimizer.warmup_steps=1", "trace.profile_steps=[]", ranks=2,
+                   wrapper=("env", "SLURM_JOB_ID=17", "SLURM_STEP_ID=3", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=1"))
+
     def test_the_same_ranks_give_the_same_bits(self):
         a, b = (tensors(self.train(name, ranks=2)) for name in ("a", "b"))
         for label in a:

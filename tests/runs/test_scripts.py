@@ -48,7 +48,7 @@ class Scripts(unittest.TestCase):
     def test_run_starts_any_number_of_ranks_in_an_allocation(self):
         self.tool("mpirun", 'printf "%s\\n" "$*"')
         started = self.call("run", "-n", "2", "true", code=0, env={"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4"}).stdout
-        self.assertIn("-n 2 env SLURM_NTASKS=2 true\n", started)
+        self.assertIn("-n 2 true\n", started)
         for ranks in ("2", "1234567"):
             self.assertIn(f"-n {ranks} true\n", self.call("run", "-n", ranks, "true", code=0).stdout)
 

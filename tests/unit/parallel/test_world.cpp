@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <stdexcept>
+#include <string>
 
 #include "parallel/choice.hpp"
 #include "parallel/collective.hpp"
@@ -31,14 +33,33 @@ std::string environment_failure_of(Work work) {
   return "";
 }
 
-TEST(CheckLauncher, accepts_agreement_and_no_slurm) {
-  EXPECT_NO_THROW(check_launcher(4, nullptr));
-  EXPECT_NO_THROW(check_launcher(4, "4"));
+using Variables = std::map<std::string, const char*>;
+const Variables kSrun{{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "8"}};
+
+void check(int ranks, const Variables& variables) {
+  check_launcher(ranks, [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second;
+  });
 }
 
-TEST(CheckLauncher, refuses_another_count_and_names_both) {
-  const std::string message = environment_failure_of([] { check_launcher(1, "8"); });
-  EXPECT_THAT(message, HasSubstr("1 ranks"));
+TEST(CheckLauncher, accepts_agreement_and_no_srun) {
+  EXPECT_NO_THROW(check(8, kSrun));
+  EXPECT_NO_THROW(check(4, {}));
+  EXPECT_NO_THROW(check(1, {{"SLURM_NTASKS", "8"}})) << "in a job's script, which is no step of srun's";
+}
+
+TEST(CheckLauncher, accepts_any_count_of_mpiruns) {
+  for (const std::string& set_by_mpirun : {std::string("OMPI_COMM_WORLD_SIZE"), std::string("MPI") + "_LOCALNRANKS"}) {
+    Variables below_a_daemon{{"SLURM_STEP_ID", "3"}, {"SLURM_NTASKS", "1"}};
+    below_a_daemon[set_by_mpirun] = "2";
+    EXPECT_NO_THROW(check(2, below_a_daemon)) << set_by_mpirun;
+  }
+}
+
+TEST(CheckLauncher, refuses_another_count_than_sruns_and_names_both) {
+  const std::string message = environment_failure_of([] { check(1, kSrun); });
+  EXPECT_THAT(message, HasSubstr("1 rank "));
   EXPECT_THAT(message, HasSubstr("SLURM_NTASKS is 8"));
   EXPECT_THAT(message, HasSubstr("--mpi=pmix"));
 }
