@@ -172,15 +172,27 @@ bool FlightRecorder::report_behind(int lane, std::uint64_t Progress::*measure, s
   return !all.empty();
 }
 
+/// 0: it gives no signs of life, or is this rank.
+double FlightRecorder::silence_s(int slot) const {
+  const std::int64_t beat_ns = slot == slot_ ? 0 : load(pages_[slot].head.beat_ns);
+  return beat_ns == 0 ? 0 : seconds_since(beat_ns);
+}
+
+double FlightRecorder::longest_silence_s() const {
+  double longest_s = 0;
+  for (int slot = 0; slot < slots_; ++slot) longest_s = std::max(longest_s, silence_s(slot));
+  return longest_s;
+}
+
 bool FlightRecorder::report_silent(double silent_s, std::vector<std::string>& lines) {
   const std::size_t before = lines.size();
   for (int slot = 0; slot < slots_; ++slot) {
-    const std::int64_t rank = load(pages_[slot].head.rank_and_1) - 1, beat_ns = load(pages_[slot].head.beat_ns);
-    if (rank < 0 || rank == rank_ || beat_ns == 0 || seconds_since(beat_ns) < silent_s) continue;
+    const double silence = silence_s(slot);
+    if (silence == 0 || silence < silent_s) continue;
     std::string awaited;
     for (int lane = 0; lane < kLanes && awaited.empty(); ++lane) awaited = awaited_in(lane, 1);
     lines.push_back(line_of("rank %d has given no sign of life for %.1f s: it is stopped, or its process is gone",
-                            static_cast<int>(rank), seconds_since(beat_ns)) +
+                            static_cast<int>(load(pages_[slot].head.rank_and_1) - 1), silence) +
                     awaited);
   }
   return lines.size() > before;

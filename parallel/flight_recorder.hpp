@@ -81,6 +81,10 @@ class FlightRecorder {
   void beat();
   void rest();
 
+  /// For how long the rank of this host that is silent for longest, this one apart, has given no sign of life; 0: none
+  /// is expected to give any.
+  double longest_silence_s() const;
+
   /// Human-readable lines: which rank is behind and what the others wait for, which ones have given no sign of life for
   /// `silent_s` seconds or more, and this rank's latest transfers, those under way first.
   std::vector<std::string> report(double silent_s);
@@ -114,6 +118,7 @@ class FlightRecorder {
   std::vector<Progress> progress_in(int lane) const;
   std::string awaited_in(int lane, std::uint64_t first);
   bool report_behind(int lane, std::uint64_t Progress::*measure, std::vector<std::string>& lines);
+  double silence_s(int slot) const;
   bool report_silent(double silent_s, std::vector<std::string>& lines);
   void report_unseen(std::vector<std::string>& lines) const;
   void report_latest(int lane, std::vector<std::string>& lines);

@@ -18,8 +18,9 @@ Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::s
       exit_code_(exit_code),
       fault_(std::move(fault)),
       abandon_(std::move(abandon)),
-      recorder_(recorder),
-      thread_(&Watchdog::guard, this) {
+      recorder_(recorder) {
+  if (recorder_) recorder_->beat();  // a rank that is stopped before the thread runs is missed, too
+  thread_ = std::thread(&Watchdog::guard, this);
   events::add_listener(*this);
 }
 
@@ -101,9 +102,17 @@ void Watchdog::record(const char* format, ...) {
   va_end(values);
 }
 
-double Watchdog::allowed_s() const {
+double Watchdog::allowed_s(double patience) const {
   const double first = watches_ < kFirstWatches ? kFirstFactor : 1;
-  return std::max(std::max(first, patience_) * limit_s_, kSlowFactor * longest_s_);
+  return std::max(std::max(first, patience) * limit_s_, kSlowFactor * longest_s_);
+}
+
+bool Watchdog::is_lost() const {
+  const double waited_s = what_.empty() ? 0 : events::now_s() - progress_s_;
+  if (waited_s > allowed_s(patience_)) return true;
+  // Both times: the thread of a rank that works may be late with its sign of life.
+  const double stopped_s = std::max(allowed_s(1), kStopped_s);
+  return waited_s > stopped_s && recorder_ && recorder_->longest_silence_s() > stopped_s;
 }
 
 void Watchdog::guard() {
@@ -119,7 +128,7 @@ void Watchdog::guard() {
     lock.lock();
     if (!fault.empty()) give_up(fault);
     if (events::now_s() > end_s_) give_up("it leaves by an exception, but has not finished doing so");
-    if (!what_.empty() && events::now_s() - progress_s_ > allowed_s()) {
+    if (is_lost()) {
       char text[160];
       std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
                     events::now_s() - progress_s_);

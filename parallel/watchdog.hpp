@@ -12,8 +12,10 @@
 /// Steps differ: the first few watches (in which libraries load and kernels are chosen) have twice the limit, and none
 /// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
 /// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may request patience,
-/// a multiple of the limit; its duration does not affect other watches. Time in which the whole process stands still
-/// (SIGSTOP, scontrol suspend) does not count; ranks that did not stand still with it miss it nevertheless.
+/// a multiple of the limit; its duration does not affect other watches. Patience is for ranks that work: it ends when a
+/// rank of this host has given no sign of life for as long as a watch without patience may last. Time in which the whole
+/// process stands still (SIGSTOP, scontrol suspend) does not count; ranks that did not stand still with it miss it
+/// nevertheless.
 ///
 /// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
@@ -81,6 +83,8 @@ class Watchdog final : public events::Listener {
   static constexpr double kLeaving_s = 3;
   /// A rank that gives no sign of life for longer than this, or half the limit, is reported.
   static constexpr double kSilence_s = 1;
+  /// Patience with a rank of this host that gives no sign of life lasts at least this long, however short the limit.
+  static constexpr double kStopped_s = 3;
   static constexpr double kLettingGo_s = 0.5;  // until the GPU has noticed that it must no longer wait
   static constexpr double kPause_s = 1;        // a shorter delay of the watchdog's thread is no pause of the process
 
@@ -95,7 +99,8 @@ class Watchdog final : public events::Listener {
   void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void guard();
   void allow_for_pause(double pause_s);  // with mutex_ held
-  double allowed_s() const;
+  double allowed_s(double patience) const;
+  bool is_lost() const;  // with mutex_ held
   [[noreturn]] void give_up(const std::string& fault);
 
   const int rank_;

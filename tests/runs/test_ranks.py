@@ -158,11 +158,11 @@ TRANSFER = rf"waiting for it: \w+{MEANS} of [\w. ]+ \([\d.]+ \w+\), for [\d.]+ s
 class FlightRecorder(RunTest):
     """On a hang the ranks tell which one is behind, however the training is shared; nothing is left of what they share."""
 
-    def start_three(self, shard):
+    def start_three(self, shard, *arguments):
         before = self.shared_files()
         job = self.start(TINY, f"job.directory={self.folder / shard}", "train.steps=1000000", "train.validate_every=0",
                          "train.batch_size=6", "checkpoint.every=0", "job.progress=line", "parallel.timeout_s=3",
-                         f"parallel.shard={shard}", ranks=3)
+                         f"parallel.shard={shard}", *arguments, ranks=3)
         self.wait_until(lambda: job.printed().count("\n") > 40, "some steps", job)
         self.assertEqual(self.shared_files() - before, set(), "what the ranks share has a name")
         ranks = {self.rank_of(pid): pid for pid in job.ranks()}
@@ -190,6 +190,29 @@ class FlightRecorder(RunTest):
                 self.assertRegex(result.err, rf"tessera: rank [01]:   #\d+  \w+{MEANS} of ")
                 self.assertIn("--resume auto", result.err)
                 self.assertTrue(wait_for_end(ranks.values()), "a rank lives on")
+
+    def test_the_rank_that_sleeps_while_a_checkpoint_is_written_is_named_as_soon(self):
+        """Ranks wait ten times as long for files, but not for a rank of their host that is stopped."""
+        job, ranks = self.start_three("none", "checkpoint.every=1", "checkpoint.keep=1")
+        half_written = lambda: any((self.folder / "none/checkpoints").glob(".tmp_step*"))
+
+        def stopped_in_a_checkpoint():
+            os.kill(ranks[2], signal.SIGSTOP)
+            time.sleep(0.3)  # the others write their files
+            if half_written():
+                return True
+            os.kill(ranks[2], signal.SIGCONT)  # it came too late for this one
+            return False
+
+        self.wait_until(lambda: half_written() and stopped_in_a_checkpoint(), "a checkpoint", job)
+        begin_s = time.monotonic()
+        result = job.wait()
+        self.assertEqual(result.code, HANG, str(result))
+        self.assertLess(time.monotonic() - begin_s, 20)  # ten times the limit: 30 s
+        self.assertRegex(result.err, r"rank [01]: no progress for .*, under way: a checkpoint\n")
+        self.assertRegex(result.err, r"tessera: rank [01]: rank 2 has given no sign of life for ")
+        self.assertNotIn("no rank of this host is behind", result.err)
+        self.assertTrue(wait_for_end(ranks.values()), "a rank lives on")
 
     def test_a_killed_rank_ends_the_launch(self):
         for shard in SHARDS:

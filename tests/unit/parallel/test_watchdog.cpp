@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <thread>
+#include <utility>
 
 namespace tessera::parallel {
 namespace {
@@ -84,6 +86,55 @@ TEST_F(WatchdogDeath, reports_the_transfers_that_are_recorded) {
       ExitedWithCode(7),
       "under way: step 12\n(.|\n)*rank 3:   #1  all_gather.mpi. of params.head .64 bytes., started [0-9.]+ s ago, "
       "under way");
+}
+
+/// Two ranks of one host, whose processes are this one.
+struct TwoOfAHost {
+  TwoOfAHost() {
+    auto first = std::make_unique<SharedMemory>(FlightRecorder::bytes_for(2));
+    auto second = std::make_unique<SharedMemory>(FlightRecorder::bytes_for(2), first->address());
+    recorders[0] = std::make_unique<FlightRecorder>(std::move(first), 0, 2, 0, 2);
+    recorders[1] = std::make_unique<FlightRecorder>(std::move(second), 1, 2, 1, 2);
+  }
+  std::unique_ptr<FlightRecorder> recorders[2];
+};
+
+TEST_F(WatchdogDeath, has_no_patience_with_a_stopped_rank_of_its_host) {
+  EXPECT_EXIT(
+      {
+        TwoOfAHost host;
+        host.recorders[1]->beat();  // its last
+        Watchdog watchdog(0, kLimit_s, kLost, {}, {}, host.recorders[0].get());
+        const Watchdog::Watch watch(&watchdog, "a checkpoint", kForever_s);
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7),
+      "no progress for [345]\\..*under way: a checkpoint\n.*rank 0: rank 1 has given no sign of life for");
+}
+
+TEST_F(WatchdogDeath, has_patience_with_a_rank_that_gives_signs_of_life_or_has_ended_in_good_order) {
+  EXPECT_EXIT(
+      {
+        TwoOfAHost host;
+        host.recorders[1]->beat();
+        host.recorders[1]->rest();
+        Watchdog watchdog(0, kLimit_s, kLost, {}, {}, host.recorders[0].get());
+        {
+          const Watchdog::Watch watch(&watchdog, "a checkpoint", kForever_s);
+          sleep_s(Watchdog::kStopped_s + 1);
+        }
+        const Watchdog other(1, kLimit_s, kLost, {}, {}, host.recorders[1].get());
+        const Watchdog::Watch watch(&watchdog, "a checkpoint", kForever_s);
+        sleep_s(Watchdog::kStopped_s + 1);
+        std::_Exit(0);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST(Watchdog, gives_a_sign_of_life_at_once) {
+  TwoOfAHost host;
+  const Watchdog watchdog(1, kForever_s, kLost, {}, {}, host.recorders[1].get());
+  EXPECT_EQ(host.recorders[0]->report(0)[0].find("rank 1 has given no sign of life for 0."), 0);
 }
 
 TEST_F(WatchdogDeath, ends_with_the_librarys_fault_inside_or_outside_of_a_step) {
