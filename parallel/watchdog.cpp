@@ -9,6 +9,8 @@
 #include <exception>
 #include <utility>
 
+#include "parallel/last_words.hpp"
+
 namespace tessera::parallel {
 
 Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
@@ -163,12 +165,7 @@ void Watchdog::give_up(const std::string& fault) {
   text += me + "leaves with exit code " + std::to_string(code);
   if (!departure_) text += std::string(kAfterLoss) + ". parallel.timeout_s sets how long it waits";
   text += "\n";
-  // Bypasses every lock and buffer that the hanging thread may hold.
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-    if (written <= 0) break;
-    done += static_cast<std::size_t>(written);
-  }
+  write_last_words(text);
   try {
     if (abandon_) {
       abandon_();

@@ -36,6 +36,7 @@
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
 #include "parallel/nccl.hpp"
+#include "parallel/start_watch.hpp"
 #include "train/plan.hpp"
 
 namespace {
@@ -139,13 +140,14 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
   const std::string command = joined(argc, argv);
+  const config::Parallel& keys = deck.settings.parallel;
+  parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));
   std::optional<parallel::World> world(std::in_place, argc, argv);
   const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), [](const char* name) { return std::getenv(name); });
     jobs::require_same_start(*world, deck, line.resume);
-    const config::Parallel& keys = deck.settings.parallel;
     if (keys.ranks != 0 && keys.ranks != world->size()) {
       jobs::fail_together(
           *world, Exit::usage,
@@ -164,6 +166,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
+    start.end();
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
   } catch (const jobs::CollectiveFailure& failure) {  // common to all ranks: rank 0 reports, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());

@@ -306,9 +306,10 @@ std::vector<Key> make_table() {
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
        "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
        "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
-       "set-up, checkpoints and the operations that bench.comm times get ten times as long. A rank that fails and then "
-       "hangs while exiting is ended after half that time plus 3 s, with the exit code of the failure (7 if its cause "
-       "is not found by then). 0: no limit."},
+       "set-up, checkpoints and the operations that bench.comm times get ten times as long, and so does the start, "
+       "until "
+       "MPI and Kokkos are up on every rank. A rank that fails and then hangs while exiting is ended after half that "
+       "time plus 3 s, with the exit code of the failure (7 if its cause is not found by then). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
        "(scripts/run -n)."},

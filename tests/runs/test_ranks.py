@@ -10,8 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, end_all, gpus, has_nccl,
-                     latest_step, tensors, wait_for_end)
+from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, descendants, end_all, gpus,
+                     has_nccl, latest_step, tensors, wait_for_end)
 
 STEADY = (*STEADY, "checkpoint.keep=10")
 MEANS = r"\[(mpi|nccl|copy_engine)\]"  # what carries a transfer out
@@ -148,6 +148,39 @@ class LostRank(RunTest):
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGSTOP)
         self.assert_noticed(job, ranks)
+
+
+class Start(RunTest):
+    """MPI's start waits for every rank for ever: after ten times the limit those that wait end, and say for whom."""
+
+    def start_two(self, stopped):
+        """The rank `stopped` stops before the program begins."""
+        script = self.deck('[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != ' + f'{stopped} ] || kill -STOP $$; exec "$@"', "wrapper.sh")
+        return self.start(TINY, f"job.directory={self.folder / 'run'}", "parallel.timeout_s=0.5", ranks=2,
+                          wrapper=["/bin/sh", script])
+
+    def test_a_rank_that_never_comes_is_named(self):
+        result = self.start_two(stopped=1).wait(60)
+        self.assertEqual(result.code, HANG, str(result))
+        self.assertRegex(result.err, r"tessera: rank 0: the 2 ranks have not started within 5 s: ")
+        self.assertRegex(result.err, r"tessera: rank 0: ranks that have come to the start on this host: 0\n")
+        self.assertRegex(result.err, r"tessera: rank 0: ranks not seen: 1; ")
+        self.assertRegex(result.err, r"leaves with exit code 7; start again. parallel.timeout_s sets ")
+
+    def test_a_rank_that_is_stopped_while_mpi_starts_is_named(self):
+        job = self.start_two(stopped=0)
+        name_of = lambda pid: rf"@tessera-start-[0-9a-f]+-1-{pid}$"
+        waiting = lambda: [pid for pid in job.ranks() if re.search(name_of(pid), Path("/proc/net/unix").read_text(), re.M)]
+        self.wait_until(waiting, "rank 1 in MPI's start", job)
+        stopped = waiting()
+        end_all(stopped, signal.SIGSTOP)
+        others = [pid for pid in descendants(job.process.pid) if pid not in stopped]
+        end_all(others, signal.SIGCONT)
+        result = job.wait(60)
+        self.assertEqual(result.code, HANG, str(result))
+        self.assertRegex(result.err, rf"tessera: rank 0: rank 1 has come to the start, and is stopped: process {stopped[0]}\n")
+        self.assertRegex(result.err, r"tessera: rank 0: ranks that have come to the start on this host: 0, 1\n")
+        self.assertNotIn("not seen", result.err)
 
 
 SHARDS = ("none", "optimizer", "gradients", "parameters")
