@@ -250,6 +250,9 @@ class BenchFile(Plots):
         for text in ("custom, fused", "backward", "planned"):
             self.assertIn(text, words)
         self.assertEqual(sum("tokens/s" in word for word in words), 1)
+        with h5py.File(result, "r+") as file:  # as if a step had been held up
+            file["step_ms"][0], file["step_std_ms"][0] = 15.42, 11.8
+        self.assertIn("15.4 ± 11.8 ms", self.drawn(result))
         with h5py.File(result, "r+") as file:  # as if the only row had not fitted
             file["outcome"][0] = "out of memory"
             for name in file:
