@@ -206,6 +206,9 @@ fs::path checkpoint_folder(const std::string& path) {
 
 namespace {
 
+/// Where a file is written before it is renamed to `path`. Another job may write the same file.
+std::string unfinished_path(const std::string& path) { return fmt::format("{}.tmp{}", path, getpid()); }
+
 void require_no_result(const config::Job& job, const fs::path& path) {
   std::error_code error;
   if (job.overwrite || !fs::exists(path, error)) return;
@@ -214,11 +217,31 @@ void require_no_result(const config::Job& job, const fs::path& path) {
                                          path.string()));
 }
 
+/// Refuses a path at which no file can be made. Makes one beside it and deletes it: permissions do not tell on every
+/// file system.
+void require_writable(const fs::path& path, const char* key) {
+  std::error_code error;
+  std::string why = fs::is_directory(path, error) ? "it is a folder" : "";
+  const std::string probe = unfinished_path(path.string());
+  const int file = why.empty() ? open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+  if (file >= 0) {
+    close(file);
+    fs::remove(probe, error);
+    return;
+  }
+  if (why.empty()) why = std::strerror(errno);
+  throw Failure(Exit::files, fmt::format("{}: the result cannot be written there: {}. Set {} to a path that can be "
+                                         "written.",
+                                         path.string(), why, key));
+}
+
 }  // namespace
 
 std::string result_path(const Context& context, const std::string& name) {
   const config::Job& job = context.settings().job;
-  const fs::path path = job.output.empty() ? fs::path(job.directory) / name : fs::path(job.output);
+  const bool is_named = !job.output.empty();
+  const fs::path path = is_named ? fs::path(job.output) : fs::path(job.directory) / name;
+  const char* const key = is_named ? "job.output" : "job.directory";
   std::error_code different;
   for (const fs::path& read : {fs::path(job.input), context.deck.path}) {
     if (!read.empty() && fs::equivalent(read, path, different)) {
@@ -230,14 +253,15 @@ std::string result_path(const Context& context, const std::string& name) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
-    throw Failure(Exit::files, fmt::format("{}: cannot be created: {}; choose another job.output",
-                                           path.parent_path().string(), error.message()));
+    throw Failure(Exit::files, fmt::format("{}: cannot be created: {}; choose another {}", path.parent_path().string(),
+                                           error.message(), key));
   }
+  require_writable(path, key);
   return path.string();
 }
 
 void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill) {
-  const std::string unfinished = fmt::format("{}.tmp{}", path, getpid());  // another job may write the same file
+  const std::string unfinished = unfinished_path(path);
   try {
     io::h5::File file = io::h5::File::create(unfinished);
     fill(file);

@@ -56,7 +56,8 @@ void clear_row(const std::filesystem::path& folder, const Note& note);
 std::filesystem::path checkpoint_folder(const std::string& path);
 
 /// The path of a job's result: job.output, or `name` in the job's directory, which is made. Refuses an existing file
-/// (exit 6) unless job.overwrite is set, and job.input and the deck (exit 2) always; call it before the work.
+/// (exit 6) unless job.overwrite is set, a path that cannot be written (exit 6), and job.input and the deck (exit 2)
+/// always; call it before the work.
 std::string result_path(const Context& context, const std::string& name);
 
 /// Writes a file whole or not at all: to a temporary file beside `path`, synced, then renamed. An existing one is

@@ -70,6 +70,16 @@ class Results(RunTest):
                                   says=["would replace what it reads", "job.output"])
                 self.assertEqual(read.read_bytes(), before)
 
+    def test_a_path_that_cannot_be_written_is_refused_before_the_work(self):
+        """/proc: where not even root can make a file."""
+        for kind, deck, arguments in self.kinds():
+            for key, places in (("job.output", ("/proc/result.h5", self.folder)), ("job.directory", ("/proc",))):
+                for place in places:
+                    with self.subTest(kind=kind, place=str(place)):
+                        result = self.run_deck(deck, *arguments, f"{key}={place}", "job.overwrite=true", code=FILES,
+                                               says=["cannot be written", f"Set {key} "])
+                        self.assertEqual((result.out, result.err.count("tessera:")), ("", 1), str(result))
+
     def test_a_result_without_a_name_is_kept_as_well(self):
         for kind, deck, arguments in self.kinds():
             directory = self.folder / f"of {kind}"
