@@ -11,6 +11,7 @@
 
 #include "data/formats.hpp"
 #include "data/paths.hpp"
+#include "kernels/core/events.hpp"
 
 namespace tessera::data {
 namespace {
@@ -58,35 +59,61 @@ struct Corpus::Stream {
     recent.erase(recent.begin());
   }
 
-  void copy(std::int64_t first, std::span<std::int32_t> out) {
+  /// Calls visit(source, at, part) for each source that holds some of tokens first .. first+count-1: `part` of them,
+  /// from its token `at` on.
+  template <class Visit>
+  void for_each_part(std::int64_t first, std::int64_t count, const Visit& visit) {
     auto index = static_cast<std::size_t>(std::ranges::upper_bound(ends, first) - ends.begin());
-    while (!out.empty()) {
+    while (count > 0) {
       Source& source = *sources[index];
-      const std::int64_t before = ends[index] - source.size();
-      const auto count = std::min(ends[index] - first, static_cast<std::int64_t>(out.size()));
-      const auto part = out.first(static_cast<std::size_t>(count));
+      const std::int64_t part = std::min(ends[index] - first, count);
       use(index);
-      source.copy(first - before, part);
-      // Scanned at open, but the file may have changed since, and a token outside the vocabulary corrupts memory.
-      require_in_vocabulary(part, first - before, vocab_size, source);
-      out = out.subspan(part.size());
-      first += count;
+      visit(source, first - (ends[index] - source.size()), part);
+      first += part;
+      count -= part;
       ++index;
     }
   }
 
-  std::string fingerprint() {
+  void copy(std::int64_t first, std::span<std::int32_t> out) {
+    for_each_part(first, std::ssize(out), [&](Source& source, std::int64_t at, std::int64_t count) {
+      const auto part = out.first(static_cast<std::size_t>(count));
+      source.copy(at, part);
+      // Checked at open, but the file may have changed since, and a token outside the vocabulary corrupts memory.
+      require_in_vocabulary(part, at, vocab_size, source);
+      out = out.subspan(part.size());
+    });
+  }
+
+  void check(std::int64_t first, std::int64_t count) {
+    for_each_block(first, count, kReported, [&](std::int64_t from, std::int64_t tokens) {
+      const events::Clock start_s = events::now_s();
+      for_each_part(from, tokens, [&](Source& source, std::int64_t at, std::int64_t part) {
+        if (source.can_leave(vocab_size)) source.check(at, part, vocab_size);
+      });
+      events::report(events::Region{"data/check", "compute", start_s, events::now_s()});
+    });
+  }
+
+  const std::string& fingerprint() {
+    if (known_fingerprint.empty()) known_fingerprint = make_fingerprint();
+    return known_fingerprint;
+  }
+
+  std::string make_fingerprint() {
     const std::int64_t hashed = sources.size() == 1 ? sources.front()->fingerprinted() : size();
     const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
     XXH3_64bits_reset_withSeed(state.get(), static_cast<XXH64_hash_t>(size()));
     std::vector<std::int32_t> block;
     const auto add = [&](std::int64_t first, std::int64_t count) {
+      const events::Clock start_s = events::now_s();
       block.resize(static_cast<std::size_t>(count));
       copy(first, block);
       XXH3_64bits_update(state.get(), block.data(), block.size() * sizeof block[0]);
+      events::report(events::Region{"data/fingerprint", "compute", start_s, events::now_s()});
     };
     if (hashed <= kSamples * kBlock) {
-      for_each_block(hashed, add);
+      for_each_block(0, hashed, kBlock, add);
     } else {
       for (std::int64_t i = 0; i < kSamples; ++i) add(i * (hashed - kBlock) / (kSamples - 1), kBlock);
     }
@@ -98,14 +125,22 @@ struct Corpus::Stream {
   Sources sources;
   std::vector<std::int64_t> ends;   // [sources] position after the last token of each
   std::vector<std::size_t> recent;  // indices of the sources that may be open, most recently read last
+  std::string known_fingerprint;    // "" before the first question
 };
 
-Corpus::Corpus(std::unique_ptr<Stream> stream) : stream_(std::move(stream)), fingerprint_(stream_->fingerprint()) {}
+Corpus::Corpus(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
 Corpus::Corpus(Corpus&&) noexcept = default;
 Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 Corpus::~Corpus() = default;
 
 Corpus Corpus::open(config::DataSource kind, const std::string& path, std::int64_t vocab_size, std::uint64_t seed) {
+  Corpus corpus = open_unchecked(kind, path, vocab_size, seed);
+  if (corpus.needs_check()) corpus.check(0, corpus.size());
+  return corpus;
+}
+
+Corpus Corpus::open_unchecked(config::DataSource kind, const std::string& path, std::int64_t vocab_size,
+                              std::uint64_t seed) {
   if (kind == config::DataSource::synthetic) {
     auto stream = std::make_unique<Stream>("synthetic data", vocab_size);
     stream->append(make_synthetic(vocab_size, seed));
@@ -129,10 +164,6 @@ Corpus Corpus::open(config::DataSource kind, const std::string& path, std::int64
   auto stream = std::make_unique<Stream>(std::move(name), vocab_size);
   for (const std::string& each : files) stream->append(is_text ? open_bytes(each) : open_tokens(each + dataset));
   require_one_format(stream->sources);
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    stream->use(i);
-    stream->sources[i]->scan(vocab_size);
-  }
   if (is_text) stream->append(single_token(kEndOfText));
   return Corpus(std::move(stream));
 }
@@ -140,13 +171,26 @@ Corpus Corpus::open(config::DataSource kind, const std::string& path, std::int64
 std::int64_t Corpus::size() const { return stream_->size(); }
 std::string Corpus::tokenisation() const { return stream_->sources.front()->tokenisation(); }
 const std::string& Corpus::name() const { return stream_->name; }
+const std::string& Corpus::fingerprint() const { return stream_->fingerprint(); }
+
+bool Corpus::needs_check() const {
+  return std::ranges::any_of(stream_->sources,
+                             [&](const auto& source) { return source->can_leave(stream_->vocab_size); });
+}
+
+void Corpus::check(std::int64_t first, std::int64_t count) const {
+  require_inside(first, count);
+  stream_->check(first, count);
+}
 
 void Corpus::copy(std::int64_t first, std::span<std::int32_t> out) const {
-  const auto count = static_cast<std::int64_t>(out.size());
-  if (first < 0 || count > size() || first > size() - count) {
-    throw std::out_of_range(fmt::format("{}: tokens {}..{} of {}", name(), first, first + count - 1, size()));
-  }
+  require_inside(first, std::ssize(out));
   stream_->copy(first, out);
+}
+
+void Corpus::require_inside(std::int64_t first, std::int64_t count) const {
+  if (first >= 0 && count <= size() && first <= size() - count) return;
+  throw std::out_of_range(fmt::format("{}: tokens {}..{} of {}", name(), first, first + count - 1, size()));
 }
 
 }  // namespace tessera::data

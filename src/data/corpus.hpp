@@ -10,17 +10,20 @@
 /// A path with *, ? or [...] is a pattern (paths.hpp), unless a file has exactly that name. The files that match form
 /// one stream, concatenated in the order of their names; they must agree in format and in the width of their tokens.
 ///
-/// Checks   every token against the vocabulary, at open (unless its type cannot exceed it) and at every read.
+/// Checks   every token against the vocabulary, at open (unless its type cannot exceed it) and at every read. Ranks
+///          that read the same files may share the first check: open_unchecked(), then a part of check() each.
+/// Reports  a check to kernels/core/events.hpp, kReported tokens at a time, and the fingerprint by its blocks.
 /// Reading  on demand, through the page cache that the ranks of a host share. Nothing is mapped into memory: if a
 ///          mapped file were truncated or its network file system failed, a signal would end the process.
 /// Throws   Failure(Exit::files), naming the file:
-///          open  missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
+///          open, open_unchecked
+///                missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
 ///                header; a known kind of file that holds no tokens; raw tokens that look like text or wider than
-///                uint16; entries of a dataset that were never written or whose source is missing; a token outside the
-///                vocabulary (with its position in the file); not an array of integers; a format other than that of
-///                most files; a pattern that matches nothing
-///          copy  truncated since it was opened; when reopened, missing or of another size; a token outside the
-///                vocabulary
+///                uint16; entries of a dataset that were never written or whose source is missing; not an array of
+///                integers; a format other than that of most files; a pattern that matches nothing
+///          open, check, copy, fingerprint
+///                a token outside the vocabulary (with its position in the file); truncated since it was opened; when
+///                reopened, missing or of another size
 /// Limits   at most kOpenFiles files are open, the most recently read. Tokens overwritten during a run are read as they
 ///          are then; the next start detects it by the fingerprint. One thread at a time.
 #pragma once
@@ -34,12 +37,21 @@
 
 namespace tessera::data {
 
-inline constexpr int kEndOfText = 256;  // of tokenisation "bytes"; others have no end of text
-inline constexpr int kOpenFiles = 64;   // most descriptors that a corpus holds
+inline constexpr int kEndOfText = 256;              // of tokenisation "bytes"; others have no end of text
+inline constexpr int kOpenFiles = 64;               // most descriptors that a corpus holds
+inline constexpr std::int64_t kReported = 1 << 20;  // tokens checked per report: 2 MB or more
 
 class Corpus {
  public:
   static Corpus open(config::DataSource, const std::string& path, std::int64_t vocab_size, std::uint64_t seed);
+
+  /// Only opens the files. If needs_check(), have check() see every token, here or on another rank, before any is used.
+  static Corpus open_unchecked(config::DataSource, const std::string& path, std::int64_t vocab_size,
+                               std::uint64_t seed);
+  /// Whether the type of the tokens has values outside the vocabulary.
+  bool needs_check() const;
+  /// Reads tokens first .. first+count-1 <= size() and refuses the first outside the vocabulary.
+  void check(std::int64_t first, std::int64_t count) const;
 
   std::int64_t size() const;                                         // tokens
   void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
@@ -48,8 +60,8 @@ class Corpus {
   /// Must agree between ranks; a resume warns if it differs. XXH3 (64 bit, seeded with size()) of the tokens as
   /// int32, as 16 hex digits. Depends neither on how they are stored nor on how they are divided into files.
   /// Covers  up to 2^26 tokens: all. More: 1024 blocks of 2^16 tokens at even distances, the first and the last
-  ///         included. Synthetic data: the first block.
-  const std::string& fingerprint() const { return fingerprint_; }
+  ///         included. Synthetic data: the first block. The first call reads them.
+  const std::string& fingerprint() const;
   /// For messages: the path, "PATTERN (12 files)" or "synthetic data".
   const std::string& name() const;
 
@@ -60,8 +72,8 @@ class Corpus {
  private:
   struct Stream;
   explicit Corpus(std::unique_ptr<Stream>);
+  void require_inside(std::int64_t first, std::int64_t count) const;
   std::unique_ptr<Stream> stream_;
-  std::string fingerprint_;
 };
 
 }  // namespace tessera::data

@@ -129,11 +129,13 @@ struct BinFile final : Source {
     std::ranges::copy(file.tokens<Token>(skip, first, static_cast<std::int64_t>(out.size())), out.begin());
   }
   void close() override { file.close(); }
-  void scan(std::int64_t vocab_size) override {
-    if (std::cmp_less(std::numeric_limits<Token>::max(), vocab_size)) return;
-    for_each_block(size(), [&](std::int64_t first, std::int64_t count) {
-      const auto block = file.tokens<Token>(skip, first, count);
-      require_tokens_in_vocabulary(std::span(block), first, vocab_size, name(), other_cause);
+  bool can_leave(std::int64_t vocab_size) const override {
+    return std::cmp_greater_equal(std::numeric_limits<Token>::max(), vocab_size);
+  }
+  void check(std::int64_t first, std::int64_t count, std::int64_t vocab_size) override {
+    for_each_block(first, count, kBlock, [&](std::int64_t from, std::int64_t tokens) {
+      const auto block = file.tokens<Token>(skip, from, tokens);
+      require_tokens_in_vocabulary(std::span(block), from, vocab_size, name(), other_cause);
     });
   }
   std::string tokenisation() const override {
@@ -248,11 +250,12 @@ class Hdf5File final : public Source {
     opened_.reset();
     file_.close();
   }
-  void scan(std::int64_t vocab_size) override {
-    for_each_block(length_, [&](std::int64_t first, std::int64_t count) {
-      std::vector<std::int64_t> block(static_cast<std::size_t>(count));
-      open().read_from(first, std::span(block));
-      require_tokens_in_vocabulary(std::span<const std::int64_t>(block), first, vocab_size, where_);
+  bool can_leave(std::int64_t) const override { return true; }
+  void check(std::int64_t first, std::int64_t count, std::int64_t vocab_size) override {
+    for_each_block(first, count, kBlock, [&](std::int64_t from, std::int64_t tokens) {
+      std::vector<std::int64_t> block(static_cast<std::size_t>(tokens));
+      open().read_from(from, std::span(block));
+      require_tokens_in_vocabulary(std::span<const std::int64_t>(block), from, vocab_size, where_);
     });
   }
   std::string tokenisation() const override { return is_narrow_ ? "uint16" : "uint32"; }

@@ -11,12 +11,12 @@
 
 namespace tessera::data {
 
-inline constexpr std::int64_t kBlock = 1 << 16;  // tokens read at a time in a full scan
+inline constexpr std::int64_t kBlock = 1 << 16;  // tokens read at a time in a check
 
-/// Calls visit(first, count) for all of `size` tokens, a block at a time.
+/// Calls visit(first, count) for each block of tokens first .. first+count-1; the last may be shorter than `block`.
 template <class Visit>
-void for_each_block(std::int64_t size, const Visit& visit) {
-  for (std::int64_t first = 0; first < size; first += kBlock) visit(first, std::min(kBlock, size - first));
+void for_each_block(std::int64_t first, std::int64_t count, std::int64_t block, const Visit& visit) {
+  for (const std::int64_t end = first + count; first < end; first += block) visit(first, std::min(block, end - first));
 }
 
 /// The tokens of one file, which may be closed between reads.
@@ -33,12 +33,14 @@ class Source {
   /// Throws  Failure(Exit::files): truncated since it was opened; when reopened, missing or of another size.
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) = 0;
   virtual void close() {}  // releases the descriptor
-  /// Checks every token, unless the type of tokens cannot exceed the vocabulary.
-  /// Throws  Failure(Exit::files) with the position of the first outside 0 .. vocab_size-1.
-  virtual void scan(std::int64_t /*vocab_size*/) {}
+  /// Whether a token of its type can lie outside 0 .. vocab_size-1: then check() reads, else there is nothing to check.
+  virtual bool can_leave(std::int64_t /*vocab_size*/) const { return false; }
+  /// Throws  Failure(Exit::files) with the position of the first of tokens first .. first+count-1 that is outside
+  ///         0 .. vocab_size-1.
+  virtual void check(std::int64_t /*first*/, std::int64_t /*count*/, std::int64_t /*vocab_size*/) {}
 };
 
-/// These open a file and reject it if its size or header is invalid; scan() checks the tokens themselves.
+/// These open a file and reject it if its size or header is invalid; check() reads the tokens themselves.
 std::unique_ptr<Source> open_bytes(const std::string& path);   // without the end of text
 std::unique_ptr<Source> open_tokens(const std::string& path);  // .bin or NAME.h5[:/dataset]
 std::unique_ptr<Source> single_token(std::int32_t token);

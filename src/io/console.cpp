@@ -120,7 +120,15 @@ void Console::note(std::string_view line) {
   const bool had_bar = is_bar_drawn_;
   erase_bar();
   put(fmt::format("{}\n", line));
-  if (had_bar) draw_bar();
+  if (had_bar && is_running_) draw_bar();
+}
+
+void Console::passing(std::string_view line) {
+  if (style_ == Style::bar) {
+    draw(line.substr(0, width()));
+  } else {
+    note(line);
+  }
 }
 
 void Console::end() {
@@ -161,8 +169,7 @@ void Console::draw_bar() {
   const double fraction =
       last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
 
-  const int columns = terminal_width(stream_);
-  const auto width = static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // some wrap at the last
+  const std::size_t width = this->width();
   std::string head = place_of(latest_) + " ";
   std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
   if (head.size() + tail.size() > width) {
@@ -184,8 +191,18 @@ void Console::draw_bar() {
     for (std::size_t i = 0; i < cells; ++i) bar += i < full ? (has_unicode_ ? "█" : "#") : (has_unicode_ ? "░" : "-");
     bar = has_colour_ ? "[\033[32m" + bar + "\033[0m]" : "[" + bar + "]";
   }
-  put(fmt::format("\r\033[K{}{}{}", head, bar, tail));
+  draw(head + bar + tail);
+}
+
+void Console::draw(std::string_view line) {
+  put(fmt::format("\r\033[K{}", line));
   is_bar_drawn_ = true;
+}
+
+/// Columns that a line may take.
+std::size_t Console::width() const {
+  const int columns = terminal_width(stream_);
+  return static_cast<std::size_t>(std::max((columns > 0 ? columns : 80) - 1, 1));  // some terminals wrap at the last
 }
 
 void Console::erase_bar() {
@@ -196,6 +213,17 @@ void Console::erase_bar() {
 void Console::put(std::string_view text) {
   static_cast<void>(std::fwrite(text.data(), 1, text.size(), stream_));
   std::fflush(stream_);
+}
+
+Progress::Progress(Console& console, std::string what)
+    : console_(console), what_(std::move(what)), begin_(std::chrono::steady_clock::now()) {}
+
+void Progress::at(double fraction) {
+  const double elapsed_s = Seconds(std::chrono::steady_clock::now() - begin_).count();
+  if (elapsed_s < next_s_ || console_.style() == Console::Style::silent) return;
+  next_s_ = elapsed_s + (console_.style() == Console::Style::bar ? kRedrawEvery.count() : kEvery_s);
+  console_.passing(
+      fmt::format("{}: {:3.0f} %  {} left", what_, std::floor(100 * fraction), clock(elapsed_s * (1 / fraction - 1))));
 }
 
 }  // namespace tessera::io

@@ -35,6 +35,10 @@ class Console {
   void step(const StepRecord&);
   /// A line that stays, above the bar where there is one.
   void note(std::string_view line);
+  /// A line that the next one replaces, where there is a bar; else one that stays.
+  void passing(std::string_view line);
+  /// Takes the bar or the passing line away, if one is drawn.
+  void erase_bar();
   /// Takes the bar away and leaves the last numbers as a line; safe to call twice.
   void end();
 
@@ -42,7 +46,8 @@ class Console {
 
  private:
   void draw_bar();
-  void erase_bar();
+  void draw(std::string_view line);
+  std::size_t width() const;
   void print_line(const StepRecord&);
   void put(std::string_view text);
   std::string place_of(const StepRecord&) const;
@@ -57,6 +62,31 @@ class Console {
   StepRecord latest_;
   double latest_validation_loss_ = kNotMeasured;
   std::chrono::steady_clock::time_point begin_time_{}, last_draw_{};
+};
+
+/// How far a piece of long work is that comes before the steps:
+///
+///     data       20000000000 tokens checked:  41 %  00:09 left
+///
+/// Says nothing in the first kQuiet_s. Then the line moves, where the console has a bar; else it is printed every
+/// kEvery_s.
+class Progress {
+ public:
+  /// `what` begins the line. Keeps a reference to `console`.
+  Progress(Console& console, std::string what);
+  ~Progress() { console_.erase_bar(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void at(double fraction);  // 0 to 1, of the work
+
+  static constexpr double kQuiet_s = 1, kEvery_s = 10;
+
+ private:
+  Console& console_;
+  std::string what_;
+  std::chrono::steady_clock::time_point begin_;
+  double next_s_ = kQuiet_s;  // after the beginning
 };
 
 }  // namespace tessera::io

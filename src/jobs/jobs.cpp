@@ -49,6 +49,17 @@ bool captures_graphs(const config::JobTraits& traits, const config::Settings& se
 
 }  // namespace
 
+io::Console::Style console_style(const Context& context) {
+  if (context.world.rank() != 0) return io::Console::Style::silent;
+  switch (context.settings().job.progress) {
+    case config::Progress::bar: return io::Console::Style::bar;
+    case config::Progress::line: return io::Console::Style::line;
+    case config::Progress::none: return io::Console::Style::silent;
+    case config::Progress::automatic: break;
+  }
+  return io::Console::Style::automatic;
+}
+
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume) {
   const std::string first = world.broadcast(deck.resolved), first_resume = world.broadcast(resume.value_or(""));
   together(world, [&] {

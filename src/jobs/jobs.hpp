@@ -9,6 +9,7 @@
 
 #include "config/deck.hpp"
 #include "errors.hpp"
+#include "io/console.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -21,6 +22,9 @@ struct Context {
 
   const config::Settings& settings() const { return deck.settings; }
 };
+
+/// What job.progress asks of this rank's console: only rank 0 has one.
+io::Console::Style console_style(const Context& context);
 
 /// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0: each
 /// would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is compared.

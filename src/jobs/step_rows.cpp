@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdio>  // stderr
 
 #include "jobs/bench.hpp"
+#include "jobs/corpus.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "parallel/collective.hpp"
@@ -17,7 +20,8 @@ using Exec = kernels::Device;
 
 }  // namespace
 
-StepRows::StepRows(const Context& context) : world_(context.world), free_at_start_(0) {
+StepRows::StepRows(const Context& context)
+    : world_(context.world), console_(console_style(context), 1, stderr), free_at_start_(0) {
   const auto watch = world_.watch("the start of the benchmark");
   if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
   free_at_start_ = free_now(world_);
@@ -33,8 +37,8 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
     planned(*row.plan);
     require_memory(row.plan->layout, share_of_plan(world_, settings), "\nsmaller batches or models need less");
     require_pinned_memory(row.plan->layout, world_);
-    open_data(settings, row);
   });
+  open_data(settings, row);
   together(world_, [&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
   together(world_, [&] { row.trainer->connect(); });
   together(world_, [&] { row.trainer->initialize(settings.job.seed); });
@@ -49,7 +53,9 @@ void StepRows::prepare_forward(const config::Settings& settings,
     planned(*row.forward_plan);
     // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have left
     require_memory(row.forward_plan->layout, share_of_memory(world_), "\nsmaller batches or models need less");
-    open_data(settings, row);
+  });
+  open_data(settings, row);
+  together(world_, [&] {
     if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
       throw Failure(
           Exit::usage,
@@ -57,16 +63,16 @@ void StepRows::prepare_forward(const config::Settings& settings,
                       "{}: raise data.validation_fraction, or take a longer text",
                       settings.train.batch_size, windows));
     }
-  });
-  together(world_, [&] {
     row.forward = std::make_unique<train::Forward>(*row.forward_plan, settings, world_, settings.job.seed);
   });
 }
 
-void StepRows::open_data(const config::Settings& settings, StepRow& row) const {
-  row.corpus.emplace(
-      data::Corpus::open(settings.data.source, settings.data.path, settings.model.vocab_size, settings.job.seed));
-  row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction, settings.job.seed);
+void StepRows::open_data(const config::Settings& settings, StepRow& row) {
+  row.corpus.emplace(open_corpus(world_, settings, arrived_signal, console_));
+  together(world_, [&] {
+    row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,
+                        settings.job.seed);
+  });
 }
 
 std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measure,

@@ -9,6 +9,7 @@
 #include "data/corpus.hpp"
 #include "data/sampler.hpp"
 #include "errors.hpp"
+#include "io/console.hpp"
 #include "jobs/jobs.hpp"
 #include "train/forward.hpp"
 #include "train/plan.hpp"
@@ -47,9 +48,10 @@ class StepRows {
   double taken_bytes() const;
 
  private:
-  void open_data(const config::Settings& settings, StepRow& row) const;
+  void open_data(const config::Settings& settings, StepRow& row);
 
   parallel::World& world_;
+  io::Console console_;         // on standard error: standard output is the benchmark's table
   std::int64_t free_at_start_;  // bytes of the GPU's memory, those of the collectives' buffers included
 };
 

@@ -14,6 +14,7 @@
 #include "io/console.hpp"
 #include "io/trace.hpp"
 #include "jobs/checkpoints.hpp"
+#include "jobs/corpus.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/jobs.hpp"
@@ -37,24 +38,13 @@ namespace {
 namespace fs = std::filesystem;
 using io::kNotMeasured;
 
-io::Console::Style style_of(const Context& context) {
-  if (context.world.rank() != 0) return io::Console::Style::silent;
-  switch (context.settings().job.progress) {
-    case config::Progress::bar: return io::Console::Style::bar;
-    case config::Progress::line: return io::Console::Style::line;
-    case config::Progress::none: return io::Console::Style::silent;
-    case config::Progress::automatic: break;
-  }
-  return io::Console::Style::automatic;
-}
-
 class TrainingRun {
  public:
   explicit TrainingRun(const Context& context)
       : context_(context),
         settings_(context.settings()),
         world_(context.world),
-        console_(style_of(context), settings_.trace.every_steps),
+        console_(console_style(context), settings_.trace.every_steps),
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s) {}
 
@@ -103,9 +93,10 @@ class TrainingRun {
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));
       require_pinned_memory(plan_->layout, world_);
     });
+    corpus_.emplace(open_corpus(
+        world_, settings_, [this] { return stop_.reason(); }, console_));
     together(world_, [&] {
-      corpus_.emplace(data::Corpus::open(settings_.data.source, settings_.data.path, settings_.model.vocab_size,
-                                         settings_.job.seed));
+      corpus_->fingerprint();  // reads files: from here on it is known
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
                        settings_.job.seed);
     });

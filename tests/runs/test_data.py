@@ -3,14 +3,16 @@
 files."""
 import gzip
 import os
+import signal
 import socket
 import struct
+import time
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import FILES, TINY, RunTest, column, latest_step, wait_for_end
+from harness import FILES, STOPPED, TINY, RunTest, column, end_all, latest_step, wait_for_end
 
 TOKENS = 40_000
 
@@ -168,6 +170,35 @@ class NoTokens(RunTest):
         losses = [list(column(self.folder / name, "loss")) for name in ("virtual", "packed", "plain")]
         self.assertEqual(losses[0], losses[2])
         self.assertEqual(losses[1], losses[2])
+
+
+class Large(RunTest):
+    """A sparse file: as long to check as a real one, and no space on the disk."""
+
+    def test_checking_it_is_progress_and_a_signal_to_one_rank_ends_it(self):
+        path, directory = self.folder / "zeros.bin", self.folder / "run"
+        path.touch()
+        os.truncate(path, 200 << 30)  # minutes
+        for ranks in (None, 2):
+            job = self.start(TINY, "data.source=tokens", f"data.path={path}", f"job.directory={directory}",
+                             "parallel.timeout_s=0.3", ranks=ranks)
+            self.wait_until(lambda: "tokens checked:" in job.printed(), "a line of progress", job)
+            time.sleep(4)  # the watchdog's limit is ten times timeout_s during the set-up
+            self.assertIsNone(job.process.poll(), "it ended")
+            end_all(job.ranks()[-1:], signal.SIGTERM)
+            result = job.wait(20)
+            self.assertEqual(result.code, STOPPED, str(result))
+            self.assertEqual(result.err.count("tessera: stopped by SIGTERM"), 1, str(result))
+            self.assertFalse(directory.exists(), "nothing was changed")
+
+    def test_a_token_outside_the_vocabulary_is_told_once_whichever_rank_reads_it(self):
+        path, tokens = self.folder / "a.bin", np.zeros(10 << 20, np.uint16)
+        for at in (len(tokens) - 1, 5 << 20, 100):  # the last, one in a second part, one in the first
+            tokens[at] = 64
+            source = raw(path, tokens)
+            result = self.run_deck(TINY, *source, f"data.path={path}", ranks=2, code=FILES)
+            self.assertRegex(result.err, rf"(?m)^tessera: {path}: token 64 at position {at} is outside", str(result))
+            self.assertEqual(result.err.count("tessera:"), 1, str(result))
 
 
 class Changing(RunTest):

@@ -26,7 +26,7 @@ ROOMS = {
     "src/config": ["errors.hpp"],
     "src/memory": ["kernels/core", *LEAVES],
     "src/io": ["kernels/core", *LEAVES],
-    "src/data": ["kernels/core/random.hpp", "io", "config/settings.hpp", "config/text.hpp", *LEAVES],
+    "src/data": ["kernels/core/random.hpp", "kernels/core/events.hpp", "io", "config/settings.hpp", "config/text.hpp", *LEAVES],
     "src/model": ["kernels", "memory", "config/settings.hpp", *LEAVES],
     "src/optim": ["kernels", "memory", "config/settings.hpp", *LEAVES],
     "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", *LEAVES],

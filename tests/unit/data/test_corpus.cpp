@@ -8,6 +8,7 @@
 #include <set>
 
 #include "io/h5.hpp"
+#include "kernels/core/events.hpp"
 #include "tests/unit/data/corpora.hpp"
 
 namespace tessera::test {
@@ -116,6 +117,43 @@ TEST(AnyCorpus, a_file_that_was_shortened_is_named) {
     fs::resize_file(forms.folder / name, fs::file_size(forms.folder / name) - 1);
     EXPECT_THAT(failure_of([&] { tokens_of(corpus, 1000, 1000); }), AllOf(HasSubstr(name), HasSubstr("shortened")));
   }
+}
+
+/// Counts what is reported while it lives.
+struct Reports final : events::Listener {
+  Reports() { events::add_listener(*this); }
+  ~Reports() override { events::remove_listener(*this); }
+  using Listener::on;
+  void on(const events::Region& region) override { ++count[std::string(region.label)]; }
+  std::map<std::string, std::int64_t> count;
+};
+
+TEST(AnyCorpus, reading_all_tokens_is_reported_as_progress) {
+  const ScratchFolder folder;
+  write_bytes(folder / "zeros.bin", "");
+  fs::resize_file(folder / "zeros.bin", static_cast<std::uintmax_t>(2 * (3 * data::kReported + 1)));
+  const Reports reports;
+  const auto corpus = open_tokens((folder / "zeros.bin").string());
+  EXPECT_EQ(reports.count.at("data/check"), 4);
+  EXPECT_FALSE(reports.count.contains("data/fingerprint")) << "it is made when it is asked for";
+  corpus.fingerprint();
+  EXPECT_EQ(reports.count.at("data/fingerprint"), 3 * 16 + 1) << "blocks of 2^16";
+}
+
+TEST(AnyCorpus, can_be_checked_in_parts) {
+  const EveryForm forms;
+  const auto largest = std::max_element(forms.tokens.begin(), forms.tokens.end());
+  const auto bad = largest - forms.tokens.begin();
+  for (const std::string& name : forms.names) {
+    if (name == "text") continue;  // of bytes none is outside
+    const auto corpus = Corpus::open_unchecked(DataSource::tokens, (forms.folder / name).string(), *largest, 1);
+    ASSERT_TRUE(corpus.needs_check()) << name;
+    corpus.check(0, bad);
+    EXPECT_THAT(failure_of([&] { corpus.check(bad, 1); }), HasSubstr(" at position " + std::to_string(bad) + " is"));
+    EXPECT_THROW(corpus.check(1999, 2), std::out_of_range);
+  }
+  const auto narrow = Corpus::open_unchecked(DataSource::tokens, (forms.folder / "raw.bin").string(), 65'536, 1);
+  EXPECT_FALSE(narrow.needs_check()) << "uint16 cannot leave such a vocabulary";
 }
 
 TEST(Fingerprint, is_of_the_tokens_and_not_of_the_file) {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "io/console.hpp"
 #include "tests/unit/io/scratch.hpp"
@@ -188,6 +189,40 @@ TEST_F(ConsoleBar, shows_step_share_time_left_and_losses) {
   });
   EXPECT_THAT(text, AllOf(HasSubstr("step 4/4"), HasSubstr("100 %"), HasSubstr("00:00 left"), HasSubstr("loss 2.5000"),
                           HasSubstr("val 2.7500"), HasSubstr("80.0k tokens/s"), HasSubstr("█"), HasSubstr("\033[32m")));
+}
+
+TEST(Progress, of_short_work_is_not_shown) {
+  EXPECT_THAT(written([](std::FILE* file) {
+                Console console(Console::Style::line, 1, file);
+                io::Progress progress(console, "data       10 tokens checked");
+                progress.at(0.5);
+              }),
+              IsEmpty());
+}
+
+TEST(Progress, of_long_work_is_a_line_now_and_then) {
+  const auto lines = lines_of(written([](std::FILE* file) {
+    Console console(Console::Style::line, 1, file);
+    io::Progress progress(console, "data       10 tokens checked");
+    std::this_thread::sleep_for(std::chrono::duration<double>(io::Progress::kQuiet_s));
+    for (int i = 0; i < 100; ++i) progress.at(0.25);
+  }));
+  ASSERT_THAT(lines, SizeIs(1)) << "the next is due 10 s later";
+  EXPECT_THAT(lines[0], ContainsRegex("^data       10 tokens checked:  25 %  00:0[0-9] left$"));
+}
+
+TEST_F(ConsoleBar, progress_before_the_steps_is_drawn_in_place_and_goes) {
+  const auto text = on_terminal(40, [](std::FILE* file) {
+    Console console(Console::Style::bar, 1, file);
+    {
+      io::Progress progress(console, "data       20000000000 tokens checked");
+      std::this_thread::sleep_for(std::chrono::duration<double>(io::Progress::kQuiet_s));
+      progress.at(0.25);
+      console.note("a line that stays");
+    }
+    console.note("another");
+  });
+  EXPECT_EQ(text, "\r\033[Kdata       20000000000 tokens checked: \r\033[Ka line that stays\r\nanother\r\n");
 }
 
 TEST_F(ConsoleBar, never_wraps) {

@@ -1,0 +1,21 @@
+/// The corpus of a job, opened and checked by all ranks together.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "config/settings.hpp"
+#include "data/corpus.hpp"
+#include "io/console.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::jobs {
+
+/// Opens data.path on every rank and checks every token once per host: its ranks take turns, a piece each, in file
+/// order. `console` shows how far that is.
+/// Throws  CollectiveFailure: what Corpus::open refuses, of a host's tokens the first in file order;
+///         Exit::stopped as soon as `stop_reason` of any rank is not "" while tokens are left to be checked.
+data::Corpus open_corpus(parallel::World& world, const config::Settings& settings,
+                         const std::function<std::string()>& stop_reason, io::Console& console);
+
+}  // namespace tessera::jobs
