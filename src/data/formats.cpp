@@ -243,6 +243,7 @@ class Hdf5File final : public Source {
     tokens.require_contents();
     if (length_ == 0) throw unusable(where_, "the dataset is empty", "Give a dataset with tokens in data.path");
     is_narrow_ = type == io::h5::Type::uint8 || type == io::h5::Type::uint16;
+    is_uint64_ = type == io::h5::Type::uint64;
   }
   std::int64_t size() const override { return length_; }
   void copy(std::int64_t first, std::span<std::int32_t> out) override { open().read_from(first, out); }
@@ -252,11 +253,7 @@ class Hdf5File final : public Source {
   }
   bool can_leave(std::int64_t) const override { return true; }
   void check(std::int64_t first, std::int64_t count, std::int64_t vocab_size) override {
-    for_each_block(first, count, kBlock, [&](std::int64_t from, std::int64_t tokens) {
-      std::vector<std::int64_t> block(static_cast<std::size_t>(tokens));
-      open().read_from(from, std::span(block));
-      require_tokens_in_vocabulary(std::span<const std::int64_t>(block), from, vocab_size, where_);
-    });
+    is_uint64_ ? check_as<std::uint64_t>(first, count, vocab_size) : check_as<std::int64_t>(first, count, vocab_size);
   }
   std::string tokenisation() const override { return is_narrow_ ? "uint16" : "uint32"; }
   std::string format() const override { return "HDF5's " + tokenisation(); }
@@ -267,6 +264,16 @@ class Hdf5File final : public Source {
     io::h5::File file;
     io::h5::Dataset tokens;
   };
+
+  /// `Token` holds every value of the stored type.
+  template <class Token>
+  void check_as(std::int64_t first, std::int64_t count, std::int64_t vocab_size) {
+    for_each_block(first, count, kBlock, [&](std::int64_t from, std::int64_t tokens) {
+      std::vector<Token> block(static_cast<std::size_t>(tokens));
+      open().read_from(from, std::span(block));
+      require_tokens_in_vocabulary(std::span<const Token>(block), from, vocab_size, where_);
+    });
+  }
 
   const io::h5::Dataset& open() {
     if (opened_) return opened_->tokens;
@@ -280,7 +287,7 @@ class Hdf5File final : public Source {
   TokenFile file_;
   std::string dataset_, where_;
   std::int64_t length_;
-  bool is_narrow_;
+  bool is_narrow_, is_uint64_;
   std::optional<Opened> opened_;
 };
 

@@ -338,6 +338,19 @@ TEST(Hdf5Corpus, refuses_what_is_not_a_row_of_tokens) {
   EXPECT_THAT(refusal("negative"), HasSubstr("token -1 at position 2500000"));
 }
 
+TEST(Hdf5Corpus, a_token_beyond_every_signed_integer_is_outside_the_vocabulary) {
+  const ScratchFolder folder;
+  constexpr std::uint64_t kBeyond = (std::uint64_t{1} << 63) + 5;
+  auto file = io::h5::File::create(folder / "a.h5");
+  file.write("tokens", std::vector<std::uint64_t>{1, 2, 3, kBeyond}, {"1", "tokens"});
+  file.write("right", std::vector<std::uint64_t>{1, 2, 3}, {"1", "tokens"});
+  file.close();
+  EXPECT_THAT(failure_of([&] { open_tokens((folder / "a.h5").string()); }),
+              AllOf(HasSubstr("token 9223372036854775813 at position 3 is outside the vocabulary of 50257"),
+                    HasSubstr("model.vocab_size")));
+  EXPECT_THAT(all_of(open_tokens((folder / "a.h5").string() + ":/right")), ElementsAre(1, 2, 3));
+}
+
 TEST(SyntheticCorpus, depends_on_the_seed_and_on_nothing_else) {
   const auto make = [](std::uint64_t seed) { return Corpus::open(DataSource::synthetic, "", 257, seed); };
   EXPECT_EQ(tokens_of(make(1), 0, 1000), tokens_of(make(1), 0, 1000));
