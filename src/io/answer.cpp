@@ -10,6 +10,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "kernels/core/printable.hpp"
 
 namespace tessera::io {
 namespace {
@@ -27,7 +28,9 @@ void hold_standard_streams() {
   }
 }
 
-void answer(std::string_view text) {
+void answer(std::string_view text) { answer_bytes(printable(text)); }
+
+void answer_bytes(std::string_view text) {
   if (first_error != 0) return;
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;

@@ -12,9 +12,12 @@ namespace tessera::io {
 /// of files, makes the write fail instead of ending the process by a signal.
 void hold_standard_streams();
 
-/// Writes to standard output. A failure is remembered and the program continues: a benchmark has a file to write,
-/// too.
+/// Writes to standard output, with control characters escaped (kernels/core/printable.hpp). A failure is remembered and
+/// the program continues: a benchmark has a file to write, too.
 void answer(std::string_view text);
+
+/// The same, byte by byte: generated text, which may be read by a program.
+void answer_bytes(std::string_view text);
 
 /// Throws Failure(Exit::files) if an answer was not written whole.
 void require_answered();

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "kernels/core/printable.hpp"
+
 namespace tessera::io {
 namespace {
 
@@ -119,13 +121,13 @@ void Console::note(std::string_view line) {
   if (style_ == Style::silent) return;
   const bool had_bar = is_bar_drawn_;
   erase_bar();
-  put(fmt::format("{}\n", line));
+  put(fmt::format("{}\n", printable(line)));
   if (had_bar && is_running_) draw_bar();
 }
 
 void Console::passing(std::string_view line) {
   if (style_ == Style::bar) {
-    draw(line.substr(0, width()));
+    draw(printable(line).substr(0, width()));
   } else {
     note(line);
   }

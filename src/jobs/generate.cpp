@@ -88,8 +88,8 @@ Exit generate(const Context& context) {
                                 "give it a checkpoint that was trained with data.source=\"text\"",
                                 checkpoint.state().tokenisation));
     }
-    fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n", checkpoint.folder().string(),
-               checkpoint.state().step);
+    fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n",
+               printable(checkpoint.folder().string()), checkpoint.state().step);
     const config::Deck trained = config::parse_deck(checkpoint.state().deck, "the checkpoint's deck");
     const config::Generate& g = settings.generate;
     const std::vector<std::string> texts = g.prompts.empty() ? std::vector{g.prompt} : g.prompts;
@@ -104,7 +104,7 @@ Exit generate(const Context& context) {
         if (token < data::kEndOfText) text += static_cast<char>(token);
       }
       if (!g.prompts.empty()) io::answer(fmt::format("--- {} of {} ---\n", i + 1, texts.size()));
-      io::answer(text + '\n');
+      io::answer_bytes(text + '\n');
     }
   });
   return Exit::finished;

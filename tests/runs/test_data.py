@@ -201,6 +201,19 @@ class Large(RunTest):
             self.assertEqual(result.err.count("tessera:"), 1, str(result))
 
 
+class Names(RunTest):
+    def test_a_name_cannot_steer_the_terminal(self):
+        name = "a\033[31m\a.bin"
+        source = raw(self.folder / name, some_tokens(1))
+        shown = name.replace("\033", "\\x1b").replace("\a", "\\x07")
+        result = self.run_deck(TINY, *source, f"data.path={name}", "train.steps=1", f"job.directory={self.folder / 'run'}")
+        self.assertIn(f"{shown}: ", result.out)
+        self.assertNotIn("\033", result.out + result.err)
+        (self.folder / name).write_bytes(b"odd")
+        result = self.run_deck(TINY, *source, f"data.path={name}", f"job.directory={self.folder / 'other'}", code=FILES, says=shown)
+        self.assertNotIn("\033", result.out + result.err)
+
+
 class Changing(RunTest):
     def go_on(self, path, steps, *arguments, run="run", ranks=None):
         """What the start reports of data that have changed."""

@@ -113,6 +113,14 @@ TEST(Console, a_stream_that_takes_nothing_is_no_fault) {
   EXPECT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);
 }
 
+TEST(Console, a_note_cannot_steer_the_terminal) {
+  EXPECT_EQ(written([](std::FILE* file) {
+              Console console(Console::Style::line, 1, file);
+              console.note("data       \033[2Ja.txt\tis é");
+            }),
+            "data       \\x1b[2Ja.txt\tis é\n");
+}
+
 TEST(Console, silent_says_nothing) {
   EXPECT_THAT(written([](std::FILE* file) {
                 Console console(Console::Style::silent, 1, file);

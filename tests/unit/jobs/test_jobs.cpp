@@ -25,8 +25,14 @@ TEST(Failure, is_encoded_and_decoded) {
   EXPECT_STREQ(decoded_failure(encoded(Failure(Exit::files, ""))).what(), "");
   for (const char* text : {"", "7", "no number", "4\x01 an address", "99999999999 too many"}) {
     EXPECT_EQ(decoded_failure(text).code(), Exit::environment) << text;
-    EXPECT_STREQ(decoded_failure(text).what(), text);
+    EXPECT_EQ(decoded_failure(text).what(), printable(text));
   }
+}
+
+TEST(Failure, quotes_no_control_characters) {
+  const Failure failure(Exit::files, "a\033[31mb\x7f\r.txt: gone.\n\tGive é \xc2\x9b another\r\n");
+  EXPECT_STREQ(failure.what(), "a\\x1b[31mb\\x7f\\x0d.txt: gone.\n\tGive é \\xc2\\x9b another\r\n");
+  EXPECT_EQ(printable(failure.what()), failure.what()) << "once is enough";
 }
 
 TEST(FailureOf, keeps_the_code_of_ours_and_finds_that_of_others) {

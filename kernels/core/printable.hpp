@@ -1,0 +1,35 @@
+/// Text that is safe to show on a terminal, whatever names it quotes.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// `text` with its control characters as \xNN, so that a file's name cannot move the cursor or change colours. Line ends
+/// and tabs stay; so do all other bytes, UTF-8 or not. Applied twice, it changes nothing more.
+inline std::string printable(std::string_view text) {
+  std::string out;
+  const auto hide = [&](unsigned char byte) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    ((out += "\\x") += kDigits[byte / 16]) += kDigits[byte % 16];
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : '\n';
+    const bool ends_line = byte == '\n' || (byte == '\r' && next == '\n');
+    if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F, further control characters, in UTF-8
+      hide(byte);
+      hide(next);
+      ++i;
+    } else if ((byte < 0x20 && byte != '\t' && !ends_line) || byte == 0x7F) {
+      hide(byte);
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera
