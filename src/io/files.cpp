@@ -62,13 +62,14 @@ std::string next_action(int error) {
     case EISDIR: return "It is a folder: give the path of a file";
     case EMFILE:
     case ENFILE: return "Raise the limit on open files (ulimit -n)";
+    case ENOMEM: return kMoreMemory;
     case EIO: return "The disk or the network file system is faulty: check the system log, and use another file system";
     default: return "Check the file system it is on";
   }
 }
 
 Failure file_failure(const std::filesystem::path& path, std::string_view doing, int error) {
-  return Failure(Exit::files,
+  return Failure(error == ENOMEM ? Exit::out_of_memory : Exit::files,
                  fmt::format("{}: {} failed: {}. {}.", path.string(), doing, std::strerror(error), next_action(error)));
 }
 

@@ -1,6 +1,6 @@
 /// Plain files and folders for src/io. Every failure names the path and what to do next.
 ///
-/// Throws  tessera::Failure(Exit::files) built from errno.
+/// Throws  tessera::Failure(Exit::files) built from errno; Failure(Exit::out_of_memory) for ENOMEM.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,10 @@
 namespace tessera::io {
 
 class Descriptor;
+
+/// What a user can do where an allocation failed.
+inline constexpr const char* kMoreMemory =
+    "Memory has run out: raise the limit on it (`ulimit -v unlimited`), or ask the scheduler for more";
 
 /// "PATH: DOING failed: No space left on device. Free some space there, ..." for the errno `error`.
 Failure file_failure(const std::filesystem::path&, std::string_view doing, int error);

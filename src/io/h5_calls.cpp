@@ -16,13 +16,21 @@ static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that
 
 namespace {
 
+struct Reason {
+  std::string text;
+  bool is_memory = false;  // an allocation of memory failed (of space in a file it would be another major number)
+};
+
 /// The innermost entry of HDF5's error stack: the actual cause.
-std::string innermost_reason() {
-  std::string reason;
+Reason innermost_reason() {
+  Reason reason;
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
       [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
-        *static_cast<std::string*>(out) = entry->desc != nullptr ? entry->desc : "";
+        const std::string text = entry->desc != nullptr ? entry->desc : "";
+        const bool is_memory = (entry->maj_num == H5E_RESOURCE && entry->min_num == H5E_NOSPACE) ||
+                               text.find("memory allocation failed") != std::string::npos;
+        *static_cast<Reason*>(out) = {text, is_memory};
         return 1;  // one is enough
       },
       &reason);
@@ -39,7 +47,7 @@ int errno_in(const std::string& reason) {
 }  // namespace
 
 void fail(const std::string& where, std::string_view doing) {
-  const std::string reason = innermost_reason();
+  const auto [reason, is_memory] = innermost_reason();
   const int error = errno_in(reason);
   if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
     throw Failure(
@@ -49,6 +57,12 @@ void fail(const std::string& where, std::string_view doing) {
                     where, doing, reason));
   }
   if (error != 0) throw file_failure(where, doing, error);
+  if (is_memory) {
+    throw Failure(Exit::out_of_memory,
+                  fmt::format("{}: {} failed: {}. {}. If there is enough, the file asks for too much: inspect it with "
+                              "h5dump -H.",
+                              where, doing, reason, kMoreMemory));
+  }
   throw Failure(Exit::files, fmt::format("{}: {} failed: {}. The file is damaged or not of the expected kind: inspect "
                                          "it with h5dump -H, or use another copy.",
                                          where, doing, reason.empty() ? "HDF5 gives no reason" : reason));

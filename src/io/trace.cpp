@@ -132,6 +132,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     try {
       load(*resumed_step);
     } catch (const Failure& fault) {
+      if (fault.code() != Exit::files) throw;  // memory that ran out is no fault of the file
       throw resume_without(fault.what());
     } catch (const std::out_of_range&) {
       throw resume_without(path_.string() + ": its columns differ in length.");

@@ -44,13 +44,13 @@ class ScratchFolder {
   fs::path path_;
 };
 
-/// The message of the Failure(Exit::files) that `work` throws; the test fails if it throws none or another code.
+/// The message of the Failure that `work` throws; the test fails if it throws none or has another code.
 template <class Work>
-std::string failure_of(Work work) {
+std::string failure_of(Work work, Exit code = Exit::files) {
   try {
     work();
   } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code(), Exit::files) << failure.what();
+    EXPECT_EQ(failure.code(), code) << failure.what();
     return failure.what();
   }
   ADD_FAILURE() << "no Failure was thrown";
@@ -69,6 +69,24 @@ class FileSizeLimit {
   ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
   FileSizeLimit(const FileSizeLimit&) = delete;
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// While it lives, the process can map no more than `bytes` more.
+class AddressSpaceLimit {
+ public:
+  explicit AddressSpaceLimit(std::int64_t bytes) {
+    std::int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    ::getrlimit(RLIMIT_AS, &before_);
+    const rlimit limit{static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + bytes), before_.rlim_max};
+    ::setrlimit(RLIMIT_AS, &limit);
+  }
+  ~AddressSpaceLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+  AddressSpaceLimit(const AddressSpaceLimit&) = delete;
+  AddressSpaceLimit& operator=(const AddressSpaceLimit&) = delete;
 
  private:
   rlimit before_{};

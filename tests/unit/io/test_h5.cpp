@@ -17,6 +17,7 @@ namespace h5 = io::h5;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 // Clusters turn locking off. HDF5 reads this once, when it is first used.
 [[maybe_unused]] const int kLocking = ::setenv("HDF5_USE_FILE_LOCKING", "BEST_EFFORT", 1);
@@ -328,6 +329,31 @@ TEST(H5, full_disk_is_told_wherever_it_hits) {
   write_file();  // the library has survived all of them
   EXPECT_EQ(h5::File::open(folder / "a.h5").dataset("large").size(), 20'000);
 }
+
+#ifndef __SANITIZE_ADDRESS__  // it takes terabytes of address space
+TEST(H5, memory_that_runs_out_is_no_damage) {
+  const ScratchFolder folder;
+  write_bytes(folder / "write.py", R"(
+import h5py, sys
+with h5py.File(sys.argv[1], "w") as file:
+    file.create_dataset("packed", (1 << 26,), "uint8", chunks=(1 << 26,), compression="gzip")[0] = 1
+)");
+  const std::string command =
+      "'" TESSERA_PYTHON "' '" + (folder / "write.py").string() + "' '" + (folder / "a.h5").string() + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const auto file = h5::File::open(folder / "a.h5");
+  const auto packed = file.dataset("packed");
+  std::vector<std::uint8_t> out(1);
+  const auto read = [&] { packed.read_from(0, std::span(out)); };
+  {
+    const AddressSpaceLimit small(std::int64_t{16} << 20);  // a chunk has 64 MiB
+    EXPECT_THAT(failure_of(read, Exit::out_of_memory),
+                AllOf(HasSubstr("a.h5"), HasSubstr("ulimit -v unlimited"), Not(HasSubstr("is damaged"))));
+  }
+  read();  // the library has survived it
+  EXPECT_EQ(out[0], 1);
+}
+#endif
 
 TEST(H5, read_only_folder_is_named) {
   const ScratchFolder folder;
