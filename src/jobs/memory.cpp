@@ -60,9 +60,9 @@ MemoryShare share_of_plan(parallel::World& world, const config::Settings& settin
 }
 
 std::int64_t available_bytes(const MemoryShare& share) {
-  const std::int64_t untaken =
-      kComputesOnHost ? memory::available_host_bytes() : kernels::device_info<kernels::Device>().free_bytes;
-  return untaken / share.ranks + share.held;
+  const std::int64_t untaken = kComputesOnHost ? memory::available_host_bytes(share.ranks)
+                                               : kernels::device_info<kernels::Device>().free_bytes / share.ranks;
+  return untaken + share.held;
 }
 
 bool fits(const memory::Layout& layout, const MemoryShare& share) {
@@ -167,7 +167,7 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
       [&](const config::Settings& leaner, const memory::Layout& layout) {
         return fits(layout, share_of_plan(world, leaner)) &&
                (kComputesOnHost ||
-                pinned_bytes(layout, world.local_size()) <= static_cast<double>(memory::available_host_bytes()));
+                layout.total_bytes(memory::Space::host) <= memory::available_host_bytes(world.local_size()));
       },
       train::machine_of(world));
 }
@@ -176,10 +176,10 @@ double pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
   return ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
 }
 
-void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std::int64_t available_bytes,
+void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
                            const std::string& host) {
   const double pinned = pinned_bytes(layout, ranks_on_host);
-  if (pinned <= static_cast<double>(available_bytes)) return;
+  if (pinned <= available_bytes) return;
   throw Failure(
       Exit::out_of_memory,
       fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
@@ -192,7 +192,8 @@ void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std:
 
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
   if (kComputesOnHost) return;  // counted by require_memory
-  require_pinned_memory(layout, world.local_size(), memory::available_host_bytes(), world.host());
+  const int ranks = world.local_size();
+  require_pinned_memory(layout, ranks, ranks * static_cast<double>(memory::available_host_bytes(ranks)), world.host());
 }
 
 }  // namespace tessera::jobs

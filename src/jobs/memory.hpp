@@ -60,7 +60,7 @@ double pinned_bytes(const memory::Layout& layout, int ranks_on_host);
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
 
 /// The same of ranks on GPUs of a `host` that has `available_bytes` left.
-void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, std::int64_t available_bytes,
+void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
                            const std::string& host);
 
 }  // namespace tessera::jobs

@@ -52,16 +52,24 @@ std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& 
   return std::max<std::int64_t>(*limit - std::max<std::int64_t>(used - cache, 0), 0);
 }
 
-}  // namespace
+/// What is left of a limit of this process when `used` pages of it are taken; no limit is the largest number.
+std::int64_t left_of_limit(decltype(RLIMIT_AS) limit, std::int64_t used_pages) {
+  rlimit now{};
+  if (getrlimit(limit, &now) != 0 || now.rlim_cur == RLIM_INFINITY) return std::numeric_limits<std::int64_t>::max();
+  return std::max<std::int64_t>(static_cast<std::int64_t>(now.rlim_cur) - used_pages * sysconf(_SC_PAGESIZE), 0);
+}
 
-std::int64_t available_host_bytes(const fs::path& root) {
+/// What the limits of this process leave of its address space and of its data.
+std::int64_t left_to_process(const fs::path& root) {
+  std::int64_t size = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;
+  std::ifstream(root / "proc/self/statm") >> size >> resident >> shared >> text >> unused >> data;  // pages
+  return std::min(left_of_limit(RLIMIT_AS, size), left_of_limit(RLIMIT_DATA, data));
+}
+
+/// What the system has available, and its control groups' limits leave.
+std::int64_t left_on_host(const fs::path& root) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   if (const auto kib = number_behind("MemAvailable:", root / "proc/meminfo")) least = *kib * 1024;
-  rlimit address_space{};
-  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {  // ulimit -v
-    const std::int64_t mapped = number_in(root / "proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
-    least = std::min(least, std::max<std::int64_t>(static_cast<std::int64_t>(address_space.rlim_cur) - mapped, 0));
-  }
 
   // Lines "number:controllers:path"; without controllers it is version 2. The group and all its ancestors limit it.
   // A container may not see its path under the mount: then the mount itself is its group.
@@ -81,14 +89,27 @@ std::int64_t available_host_bytes(const fs::path& root) {
   return least;
 }
 
+}  // namespace
+
+std::int64_t HostMemory::of_each(int ranks_on_host) const {
+  return std::max<std::int64_t>(std::min(shared / ranks_on_host, own) - kLibraryBytes, 0);
+}
+
+HostMemory host_memory(const fs::path& root) { return {left_on_host(root), left_to_process(root)}; }
+
+std::int64_t available_host_bytes(int ranks_on_host) { return host_memory().of_each(ranks_on_host); }
+
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice) {
   const std::int64_t rank_bytes = layout.total_bytes() + layout.arena_bytes(Space::host);
-  const std::int64_t needed = rank_bytes * ranks_on_host, available = available_host_bytes();
-  if (needed <= available) return;
-  throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on this host ({} x {}), and {} are available\n{}{}",
-                            readable_bytes(needed), counted(ranks_on_host, "rank"), readable_bytes(rank_bytes),
-                            readable_bytes(available), layout.table(), advice));
+  const std::int64_t available = available_host_bytes(ranks_on_host);
+  if (rank_bytes <= available) return;
+  throw Failure(
+      Exit::out_of_memory,
+      fmt::format("this deck needs {} of memory on this host ({} x {}), and {} are available beside the {} per "
+                  "rank that are left to MPI, BLAS and HDF5\n{}{}",
+                  readable_bytes(rank_bytes * ranks_on_host), counted(ranks_on_host, "rank"),
+                  readable_bytes(rank_bytes), readable_bytes(static_cast<double>(available) * ranks_on_host),
+                  readable_bytes(kLibraryBytes), layout.table(), advice));
 }
 
 void refuse_arena(const Layout& layout, Space space, const std::exception& refusal) {

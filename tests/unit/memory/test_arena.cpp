@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
+#include <limits>
+#include <string>
 
 #include "errors.hpp"
 #include "kernels/core/kernel_timer.hpp"
@@ -107,9 +112,9 @@ TEST(ExitCode, of_an_exception_is_its_own_or_what_its_words_mean) {
 }
 
 TEST(HostMemory, available_is_plausible) {
-  const std::int64_t bytes = available_host_bytes();
-  EXPECT_GT(bytes, std::int64_t{1} << 20);  // this test runs
-  EXPECT_LT(bytes, std::int64_t{1} << 50);  // less than a pebibyte: "no limit" is not taken for a number
+  const std::int64_t bytes = available_host_bytes();  // for one rank
+  EXPECT_GT(bytes, std::int64_t{1} << 20);            // this test runs
+  EXPECT_LT(bytes, std::int64_t{1} << 50);            // less than a pebibyte: "no limit" is not taken for a number
 }
 
 /// A machine as its files describe it.
@@ -124,7 +129,7 @@ struct Machine {
     std::filesystem::create_directories((folder / name).parent_path());
     test::write_bytes(folder / name, content);
   }
-  std::int64_t available() const { return available_host_bytes(folder.path()); }
+  std::int64_t available() const { return host_memory(folder.path()).shared; }
 };
 
 TEST(HostMemory, without_control_groups_is_what_the_system_has) {
@@ -159,6 +164,44 @@ TEST(HostMemory, the_groups_above_have_a_say_and_max_has_none) {
   EXPECT_EQ(machine.available(), 0);  // not a negative number
 }
 
+TEST(HostMemory, ranks_divide_what_is_shared_and_each_leaves_room_for_its_libraries) {
+  constexpr std::int64_t kGib = std::int64_t{1} << 30;
+  const HostMemory unlimited{.shared = 12 * kGib, .own = std::numeric_limits<std::int64_t>::max()};
+  EXPECT_EQ(unlimited.of_each(1), 12 * kGib - kLibraryBytes);
+  EXPECT_EQ(unlimited.of_each(3), 4 * kGib - kLibraryBytes);
+  const HostMemory limited{.shared = 12 * kGib, .own = 4 * kGib};
+  EXPECT_EQ(limited.of_each(2), 4 * kGib - kLibraryBytes) << "a limit of each process is not divided";
+  EXPECT_EQ(limited.of_each(6), 2 * kGib - kLibraryBytes);
+  EXPECT_EQ((HostMemory{.shared = kLibraryBytes / 2, .own = kGib}.of_each(1)), 0) << "not a negative number";
+}
+
+/// A plan of 310 MiB in a control group of 330 MiB, of which the process has taken 12 MB, was once accepted and killed.
+TEST(HostMemory, a_plan_that_leaves_libraries_no_room_in_its_group_does_not_fit) {
+  const Machine machine("0::/job\n", 1 << 20);
+  machine.file("sys/fs/cgroup/job/memory.max", std::to_string(330LL << 20) + "\n");
+  machine.file("sys/fs/cgroup/job/memory.current", "12000000\n");
+  EXPECT_LT(host_memory(machine.folder.path()).of_each(1), std::int64_t{310} << 20);
+  EXPECT_GT(host_memory(machine.folder.path()).of_each(1), std::int64_t{200} << 20);
+}
+
+TEST(HostMemory, limits_of_the_process_leave_what_it_has_not_taken) {
+  const Machine machine("", 1 << 20);
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  machine.file("proc/self/statm", "1000 200 100 50 0 300 0\n");
+  const auto left = [&](decltype(RLIMIT_AS) resource, std::int64_t bytes) {
+    rlimit before{};
+    ::getrlimit(resource, &before);
+    const rlimit limit{static_cast<rlim_t>(bytes), before.rlim_max};
+    ::setrlimit(resource, &limit);
+    const std::int64_t own = host_memory(machine.folder.path()).own;
+    ::setrlimit(resource, &before);
+    return own;
+  };
+  constexpr std::int64_t kLimit = std::int64_t{1} << 46;  // far above what this test has
+  EXPECT_EQ(left(RLIMIT_AS, kLimit), kLimit - 1000 * page);
+  EXPECT_EQ(left(RLIMIT_DATA, kLimit), kLimit - 300 * page);
+}
+
 TEST(HostMemory, too_large_a_layout_fails_with_the_table_and_the_advice) {
   Layout layout;
   layout.add("params", {std::int64_t{1} << 50}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
@@ -178,7 +221,7 @@ TEST(HostMemory, too_large_a_layout_fails_with_the_table_and_the_advice) {
 
 TEST(HostMemory, counts_the_ranks_of_the_host) {
   Layout layout;  // half of the available memory fits once, not ten times
-  layout.add("params", {available_host_bytes() / 8}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
+  layout.add("params", {host_memory().shared / 8}, Dtype::fp32, Category::parameters, Lifetime::whole_run());
   layout.place();
   EXPECT_NO_THROW(require_host_memory(layout, 1, ""));
   EXPECT_THROW(require_host_memory(layout, 10, ""), Failure);
