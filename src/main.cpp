@@ -27,6 +27,7 @@
 #include "errors.hpp"
 #include "io/answer.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/limits.hpp"
 #include "jobs/plan_compare.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
@@ -51,10 +52,10 @@ int number_in_environment(std::initializer_list<const char*> names, int otherwis
   return otherwise;
 }
 
-/// This rank and the number of ranks, from the launcher's environment variables, before MPI starts; 0 and 1 without a
-/// launcher.
-int launcher_rank() {
-  return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
+/// This rank and the number of ranks, from the launcher's environment variables, before MPI starts; `without_launcher`
+/// and 1 without a launcher.
+int launcher_rank(int without_launcher = 0) {
+  return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, without_launcher);
 }
 int launcher_ranks() {
   return std::max(1, number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1));
@@ -140,6 +141,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
   const std::string command = joined(argc, argv);
+  jobs::require_limits(launcher_rank(-1) >= 0);
   const config::Parallel& keys = deck.settings.parallel;
   parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));
   std::optional<parallel::World> world(std::in_place, argc, argv);
@@ -164,6 +166,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     kokkos_argv.push_back(nullptr);
     const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
+    jobs::together(*world, [] { jobs::take_blas_buffer(); });
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
     start.end();

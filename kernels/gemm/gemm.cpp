@@ -135,6 +135,26 @@ std::string gemm_library() {
   return text;
 }
 
+void warm_up_gemm() {
+  constexpr std::size_t kSize = 128;  // OpenBLAS multiplies smaller matrices without its buffer on some processors
+  const Kokkos::View<float*, Device> memory("tessera::gemm_warm_up", 3 * kSize * kSize);
+  const auto matrix = [&](std::size_t i) {
+    return Matrix<float, Device>(memory.data() + i * kSize * kSize, kSize, kSize);
+  };
+  const Kokkos::View<float*, Device> workspace(
+      "tessera::gemm_warm_up", gemm_workspace<float, float>({.is_host = kIsHost<Device>}, kSize, kSize, kSize));
+  const Device exec;
+  Gemm<Device, float>{.a = matrix(0),
+                      .op_a = Op::none,
+                      .b = matrix(1),
+                      .op_b = Op::none,
+                      .c = matrix(2),
+                      .accumulate = false,
+                      .workspace = Vector<float, Device>(workspace.data(), workspace.extent(0))}
+      .launch(exec);
+  exec.fence();
+}
+
 void set_gemm_selection([[maybe_unused]] GemmSelection selection) {
   if constexpr (cublaslt::kServes<Device>) cublaslt::set_selection(selection);
 }

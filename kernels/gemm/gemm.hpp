@@ -50,6 +50,10 @@ struct Gemm {
 /// The libraries in use: file and configuration of the BLAS that was loaded, versions on GPUs.
 std::string gemm_library();
 
+/// Computes a product, so that the library takes the memory that it keeps. OpenBLAS maps a buffer of 128 MiB at the first
+/// product and, where that fails, tries again for ever: check first that there is room.
+void warm_up_gemm();
+
 /// How an algorithm is chosen at the first product of a kind (GPUs only; CPUs have none to choose).
 enum class GemmSelection : bool {
   heuristic,  // the library's first proposal: the same in every process on the same library and GPU
