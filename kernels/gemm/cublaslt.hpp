@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/core/scalar.hpp"
-#include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/operation.hpp"
 
 namespace tessera::kernels::cublaslt {
 

@@ -27,11 +27,9 @@
 
 #include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/gemm/operation.hpp"
 
 namespace tessera::kernels {
-
-enum class Op : bool { none, transpose };
-enum class GemmMath : bool { full, tf32 };  // tf32: float operands on tensor cores, rounded to 10 fraction bits
 
 template <class Exec, class In, class Out = In>
 struct Gemm {
@@ -54,11 +52,6 @@ std::string gemm_library();
 /// product and, where that fails, tries again for ever: check first that there is room.
 void warm_up_gemm();
 
-/// How an algorithm is chosen at the first product of a kind (GPUs only; CPUs have none to choose).
-enum class GemmSelection : bool {
-  heuristic,  // the library's first proposal: the same in every process on the same library and GPU
-  timed,      // the fastest of its proposals on the actual operands: fences and allocates once; c is unaffected
-};
 void set_gemm_selection(GemmSelection selection);
 
 /// Bytes of device memory that a timed selection holds while it runs, for a result of `result_bytes`: the result, and a
@@ -76,15 +69,5 @@ std::vector<std::string> gemm_algorithms();
 /// Throws std::invalid_argument for lines that cannot be parsed, std::runtime_error if they were chosen with another
 /// library or GPU, or an algorithm cannot run here.
 void set_gemm_algorithms(const std::vector<std::string>& lines);
-
-/// Floats of workspace that a product of these sizes needs.
-template <class In, class Out>
-constexpr std::int64_t gemm_workspace(const Target& target, std::int64_t m, std::int64_t n, std::int64_t k,
-                                      GemmMath math = GemmMath::full) {
-  // 32 MiB from the first address that is a multiple of 256 bytes (cublaslt.hpp)
-  if (!target.is_host) return sizeof(In) > 2 && math == GemmMath::full ? 0 : (std::int64_t{1} << 23) + 64;
-  if (sizeof(In) > 2) return 0;
-  return m * k + k * n + (sizeof(Out) > 2 ? 0 : m * n);
-}
 
 }  // namespace tessera::kernels

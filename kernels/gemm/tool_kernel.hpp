@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/operation.hpp"
 
 namespace tessera::kernels::detail {
 

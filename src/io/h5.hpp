@@ -13,38 +13,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "io/h5_handle.hpp"
+
 namespace tessera::io::h5 {
-
-using Id = std::int64_t;                  // hid_t
-using Shape = std::vector<std::int64_t>;  // extents, slowest first; empty: a scalar
-
-enum class Type { float32, float64, int32, int64, uint8, uint16, uint32, uint64, text };
-
-template <class T>
-constexpr Type type_of() {
-  if constexpr (std::is_same_v<T, float>)
-    return Type::float32;
-  else if constexpr (std::is_same_v<T, double>)
-    return Type::float64;
-  else if constexpr (std::is_same_v<T, std::int32_t>)
-    return Type::int32;
-  else if constexpr (std::is_same_v<T, std::int64_t>)
-    return Type::int64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>)
-    return Type::uint8;
-  else if constexpr (std::is_same_v<T, std::uint16_t>)
-    return Type::uint16;
-  else if constexpr (std::is_same_v<T, std::uint32_t>)
-    return Type::uint32;
-  else if constexpr (std::is_same_v<T, std::uint64_t>)
-    return Type::uint64;
-  else
-    static_assert(sizeof(T) == 0, "no HDF5 type for this element");
-}
 
 /// Meaning of a dataset; written as its attributes `units` and `description`. Units "1" for plain numbers.
 struct Meaning {
@@ -58,24 +32,6 @@ struct Source {
   std::string path;         // of a dataset there: of the same shape, or with a `count` 1-D, [count]
   std::int64_t first = 0;   // which entries of the virtual dataset it holds, counted in row-major order: those
   std::int64_t count = -1;  // from `first` to first + count - 1; -1: all
-};
-
-/// One HDF5 identifier; closes it in the destructor (quietly) or in close() (checked).
-class Handle {
- public:
-  using Closer = int (*)(Id);
-  Handle() = default;
-  Handle(Id id, Closer closer) : id_(id), closer_(closer) {}
-  Handle(Handle&& other) noexcept { *this = std::move(other); }
-  Handle& operator=(Handle&& other) noexcept;
-  ~Handle();
-  Id id() const { return id_; }
-  bool is_open() const { return id_ >= 0; }
-  int close();  // HDF5's status, negative on failure
-
- private:
-  Id id_ = -1;
-  Closer closer_ = nullptr;
 };
 
 /// Base of files, groups and datasets: attributes, and a name for messages ("run.h5:/steps/loss").

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/h5.hpp"
+#include "io/h5_handle.hpp"
 
 namespace tessera::io::h5::detail {
 

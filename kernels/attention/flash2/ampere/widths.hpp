@@ -1,10 +1,14 @@
 /// The sm_80 attention kernels of each row width (sizes.hpp), compiled in a translation unit of its own.
 #pragma once
 
-#include "kernels/attention/flash2/ampere/backward.hpp"
-#include "kernels/attention/flash2/ampere/forward.hpp"
 #include "kernels/attention/flash2/ampere/sizes.hpp"
+#include "kernels/attention/task.hpp"
 #include "kernels/core/require.hpp"
+
+namespace tessera::kernels {
+template <class Scalar>
+struct AmpereBackward;
+}
 
 namespace tessera::kernels::ampere {
 

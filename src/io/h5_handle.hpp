@@ -1,0 +1,56 @@
+/// What the parts of the HDF5 wrapper share with its users: identifiers, shapes, element types.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::io::h5 {
+
+using Id = std::int64_t;                  // hid_t
+using Shape = std::vector<std::int64_t>;  // extents, slowest first; empty: a scalar
+
+enum class Type { float32, float64, int32, int64, uint8, uint16, uint32, uint64, text };
+
+template <class T>
+constexpr Type type_of() {
+  if constexpr (std::is_same_v<T, float>)
+    return Type::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return Type::float64;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return Type::int32;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return Type::int64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return Type::uint8;
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return Type::uint16;
+  else if constexpr (std::is_same_v<T, std::uint32_t>)
+    return Type::uint32;
+  else if constexpr (std::is_same_v<T, std::uint64_t>)
+    return Type::uint64;
+  else
+    static_assert(sizeof(T) == 0, "no HDF5 type for this element");
+}
+
+/// One HDF5 identifier; closes it in the destructor (quietly) or in close() (checked).
+class Handle {
+ public:
+  using Closer = int (*)(Id);
+  Handle() = default;
+  Handle(Id id, Closer closer) : id_(id), closer_(closer) {}
+  Handle(Handle&& other) noexcept { *this = std::move(other); }
+  Handle& operator=(Handle&& other) noexcept;
+  ~Handle();
+  Id id() const { return id_; }
+  bool is_open() const { return id_ >= 0; }
+  int close();  // HDF5's status, negative on failure
+
+ private:
+  Id id_ = -1;
+  Closer closer_ = nullptr;
+};
+
+}  // namespace tessera::io::h5
