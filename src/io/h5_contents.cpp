@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "io/h5.hpp"
 #include "io/h5_calls.hpp"
 
 namespace tessera::io::h5 {

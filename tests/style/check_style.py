@@ -6,8 +6,8 @@
 
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
 `#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line; section rules
-are complete; no path of a particular machine; scripts parse; no source of the program is longer than MAX_LINES lines;
-links in pages resolve.
+are complete; no path of a particular machine; scripts parse; no source of the program is longer than MAX_LINES lines, no
+line of C++ wider than MAX_COLUMNS; links in pages resolve; no files include each other in a circle.
 """
 import ast
 import itertools
@@ -61,6 +61,7 @@ VENDORS = [
 
 ROOT = [Path()]  # of the tree that is checked
 MAX_LINES = 520  # of a source file of the program
+MAX_COLUMNS = 120  # of a line of C++
 FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
@@ -177,6 +178,10 @@ def check_length(name, text):
     lines = text.count("\n")
     if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/")) and lines > MAX_LINES:
         yield MAX_LINES + 1, f"{lines} lines: split a file of more than {MAX_LINES} where it holds two ideas"
+    if is_cpp(name):
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > MAX_COLUMNS and "http" not in line:
+                yield number, f"{len(line)} columns: wrap what is wider than {MAX_COLUMNS}"
 
 
 def check_links(name, text):
@@ -190,12 +195,40 @@ def check_links(name, text):
                 yield number, f"links to {target}, which is not there"
 
 
+def check_circles(sources):
+    """A header and its .cpp count as one file: if A includes B, B must not include A, however many lie between."""
+    stem = lambda name: name.rsplit(".", 1)[0]
+    names = {name for name, _ in sources}
+    includes = {}
+    for name, text in sources:
+        targets = re.findall(r'^\s*#\s*include\s*"([^"]+)"', without_comments(text), flags=re.M)
+        found = {stem(place) for target in targets for place in (target, "src/" + target) if place in names}
+        includes.setdefault(stem(name), set()).update(found - {stem(name)})
+
+    def reached_from(start):
+        reached, todo = set(), [start]
+        while todo:
+            for target in includes.get(todo.pop(), ()):
+                if target not in reached:
+                    reached.add(target)
+                    todo.append(target)
+        return reached
+
+    reached = {name: reached_from(name) for name in includes}
+    for name, _ in sources:
+        circle = sorted(other for other in reached[stem(name)] if stem(name) in reached.get(other, ()))
+        if circle and stem(name) == circle[0]:
+            yield f"{name}:1: files include each other in a circle: {' '.join(circle)}"
+
+
 RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length, check_links]
 
 
 def check(root):
     ROOT[0] = root
-    return [f"{name}:{number}: {message}" for name, text in files(root) for rule in RULES for number, message in rule(name, text)]
+    found = [f"{name}:{number}: {message}" for name, text in files(root) for rule in RULES for number, message in rule(name, text)]
+    sources = [(name, text) for name, text in files(root) if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/"))]
+    return found + list(check_circles(sources))
 
 
 # name, text, a word of the message that must come back ("" : the file is sound)
@@ -203,6 +236,13 @@ HPP = "/// What.\n#pragma once\n"
 PLANTED = [
     ("src/page.md", "[here](page.md#part) and `[code](none.md)` and [there](none.md)\n", "links to none.md"),
     ("kernels/long.cpp", "// What.\n" + "int x;\n" * 520, "split"),
+    ("kernels/wide.cpp", "// What.\n// " + "x" * 118 + "\n", "columns"),
+    ("kernels/wide.md", "x" * 200 + "\n", ""),
+    ("src/optim/a.hpp", HPP + '#include "optim/b.hpp"\n', "in a circle: src/optim/a src/optim/b src/optim/c"),
+    ("src/optim/b.hpp", HPP, ""),
+    ("src/optim/b.cpp", '#include "optim/b.hpp"\n#include "optim/c.hpp"\n', ""),
+    ("src/optim/c.hpp", HPP + '#include "optim/a.hpp"\n', ""),
+    ("src/optim/user.cpp", '// What.\n#include "optim/a.hpp"\n', ""),
     ("kernels/good.hpp", HPP + '#include "kernels/core/tensor.hpp"\n// MPI_Send and #include <mpi.h> in a comment are fine\n', ""),
     ("parallel/good.cpp", "// What.\n#include <mpi.h>\nint x = MPI_COMM_WORLD;\n", ""),
     ("kernels/good.cpp", '#include "kernels/good.hpp"\n', ""),
