@@ -1,4 +1,4 @@
-/// Checkpoints: a folder per step that is either complete or not there.
+/// Checkpoints: a folder per step. With an index.h5 it is complete; without, it only holds what the user put there.
 ///
 ///   checkpoints/step_NNNNNNNN/index.h5       state as root attributes; /params/<label>, /moments/m/<label>, ... as
 ///                                            virtual datasets with relative sources: the logical tensors, however
@@ -79,7 +79,8 @@ struct CheckpointState {
   std::string corpus_fingerprint;    // Corpus::fingerprint(); "" if not recorded
   std::string gemm;                  // GEMM library and algorithms
   std::string git_hash;
-  std::string run_id = {};  // of the run that wrote it, as in its run.h5; "" if not recorded
+  std::string run_id = {};     // of the run that wrote it, as in its run.h5; "" if not recorded
+  std::string directory = {};  // of that run, without links; filled in by write_checkpoint
 };
 
 /// Writes checkpoints/step_NNNNNNNN of `run_directory`, replacing one of that step, and deletes all but the newest
@@ -149,13 +150,14 @@ std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::pat
 
 /// Where the run's `checkpoints` is a link, it may lead to another run's.
 ///
-/// Throws  Failure(Exit::files) if a checkpoint behind the link does not carry the id in this directory's run.h5, if the
-///         link leads nowhere, or if `latest` is no file.
+/// Throws  Failure(Exit::files) if a checkpoint behind the link does not name this directory and the id in its run.h5, if
+///         the link leads nowhere, or if `latest` is no file.
 void require_own_checkpoints(const std::filesystem::path& run_directory);
 
-/// The newest complete checkpoint, even where `latest` names an older one (a kill came between the renaming of its folder
-/// and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Empty: no checkpoint. Local:
-/// call on one rank and broadcast the result.
+/// The newest complete checkpoint of the run, even where `latest` names an older one (a kill came between the renaming of
+/// its folder and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Of checkpoints
+/// that another run wrote, or that are links, only one that `latest` names. Empty: no checkpoint. Local: call on one
+/// rank and broadcast the result.
 ///
 /// Throws  Failure(Exit::files) if `latest` is no file, or cannot be read.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);

@@ -78,7 +78,15 @@ bool holds_files_of_checkpoint(const fs::path& folder) {
 std::vector<fs::path> dismantle(const fs::path& folder, const fs::path& home) {
   std::vector<fs::path> foreign;
   std::error_code error;
-  for (const fs::path& entry : entries_of(folder)) {
+  if (fs::is_symlink(folder, error)) {
+    fs::remove(folder, error);
+    if (error) throw file_failure(folder, "deleting the link", error.value());
+    return foreign;
+  }
+  if (!fs::is_directory(folder, error)) return {folder};
+  std::vector<fs::path> entries = entries_of(folder);
+  std::reverse(entries.begin(), entries.end());  // the index, which names the owner, last
+  for (const fs::path& entry : entries) {
     if (is_of_checkpoint(entry.filename()) && !fs::is_directory(fs::symlink_status(entry, error))) {
       fs::remove(entry, error);
       if (error) throw file_failure(entry, "deleting the checkpoint", error.value());
@@ -145,6 +153,7 @@ void write_state(h5::Object& root, const CheckpointState& s) {
   root.set_attribute("gemm", s.gemm);
   root.set_attribute("git_hash", s.git_hash);
   if (!s.run_id.empty()) root.set_attribute("run_id", s.run_id);
+  if (!s.directory.empty()) root.set_attribute("directory", s.directory);
 }
 
 CheckpointState read_state(const h5::Object& root) {
@@ -165,7 +174,8 @@ CheckpointState read_state(const h5::Object& root) {
           .corpus_fingerprint = text_or_nothing("corpus_fingerprint"),
           .gemm = root.text("gemm"),
           .git_hash = root.text("git_hash"),
-          .run_id = text_or_nothing("run_id")};
+          .run_id = text_or_nothing("run_id"),
+          .directory = text_or_nothing("directory")};
 }
 
 }  // namespace tessera::io::detail

@@ -75,10 +75,15 @@ struct Written {
   std::vector<fs::path> steps;        // folders of checkpoints, also of those that rewinds set aside
   std::vector<fs::path> temporaries;  // folders of checkpoints that a killed run was writing or deleting
   std::vector<fs::path> abandoned;    // folders of rewinds, which hold some of the steps
-  std::vector<fs::path> files;        // others
+  std::vector<fs::path> files;        // others, and links to folders of rewinds
 };
 
-/// Adds what is in `folder`, with `kind` of each name.
+bool is_link(const fs::path& path) {
+  std::error_code error;
+  return fs::is_symlink(path, error);
+}
+
+/// Calls `kind` with each path in `folder` and its name.
 template <class Kind>
 void look_into(const fs::path& folder, const Kind& kind) {
   std::error_code error;
@@ -98,7 +103,7 @@ Written written_in(const fs::path& checkpoints) {
     } else if (is_temporary(name)) {
       written.temporaries.push_back(path);
     } else if (is_abandoned(name)) {
-      written.abandoned.push_back(path);
+      (is_link(path) ? written.files : written.abandoned).push_back(path);
     } else if (name == "latest" || name == "latest.tmp") {
       written.files.push_back(path);
     }
@@ -112,18 +117,19 @@ Written written_in(const fs::path& checkpoints) {
   return written;
 }
 
-/// The run that wrote a checkpoint; "" if its index does not say so.
-std::string run_id_of_checkpoint(const fs::path& step_folder) {
-  try {
-    return read_state(h5::File::open(step_folder / "index.h5")).run_id;
-  } catch (const Failure&) {  // missing or damaged
-    return "";
-  }
-}
+/// The run that wrote a checkpoint, and its directory then; "" if its index does not say so.
+struct Writer {
+  std::string run_id, directory;
+  bool operator==(const Writer&) const = default;
+};
 
-bool is_link(const fs::path& path) {
-  std::error_code error;
-  return fs::is_symlink(path, error);
+Writer writer_of(const fs::path& step_folder) {
+  try {
+    const CheckpointState state = read_state(h5::File::open(step_folder / "index.h5"));
+    return {state.run_id, state.directory};
+  } catch (const Failure&) {  // missing or damaged
+    return {};
+  }
 }
 
 }  // namespace
@@ -138,11 +144,11 @@ void require_own_checkpoints(const fs::path& run_directory) {
                   fmt::format("{} is a link to {}, which is not there: make that folder, or delete the link",
                               checkpoints.string(), fs::read_symlink(checkpoints, error).string()));
   }
-  const std::string own = run_id_in(run_directory);
+  const Writer own{run_id_in(run_directory), fs::weakly_canonical(run_directory, error).string()};
   for (const fs::path& step : written_in(checkpoints).steps) {
-    if (!holds_files_of_checkpoint(step) || (!own.empty() && run_id_of_checkpoint(step) == own)) continue;
+    if (!holds_files_of_checkpoint(step) || (!own.run_id.empty() && writer_of(step) == own)) continue;
     throw Failure(Exit::files,
-                  fmt::format("{} is a link to {}, where {} was not written by the run of this directory: "
+                  fmt::format("{} is a link to {}, where {} does not say that the run in this directory wrote it: "
                               "job.overwrite does not delete it. Go on from it (--resume auto), use another directory "
                               "(job.directory=...), or delete it yourself, or the link",
                               checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
@@ -163,12 +169,10 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
     if (error) throw file_failure(path, "deleting the checkpoint", error.value());
   };
   const auto remove_step = [&](const fs::path& folder, const fs::path& home) {
-    std::error_code error;
-    const auto left =
-        fs::is_directory(fs::symlink_status(folder, error)) ? dismantle(folder, home) : std::vector<fs::path>{folder};
+    const auto left = dismantle(folder, home);
     foreign.insert(foreign.end(), left.begin(), left.end());
   };
-  // Behind a link they may be another run's: the next checkpoint removes them.
+  // Behind a link they may be those of another run that is writing them: they name no owner.
   if (!is_link(checkpoints)) {
     for (const fs::path& folder : written.temporaries) {
       remove_step(folder, checkpoints / home_of_temporary(folder.filename().string()));
@@ -224,10 +228,16 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
   const fs::path checkpoints = checkpoints_in(run_directory);
   const Latest latest = read_latest(checkpoints);
   const auto steps = steps_in(checkpoints);
-  const bool is_later = !latest.name.empty() && !steps.empty() && steps.back() > *step_of(latest.name);
-  if (!latest.name.empty() && (!is_later || !latest.abandoned.empty())) return checkpoints / latest.name;
-  if (steps.empty()) return {};
-  return checkpoints / step_name(steps.back());
+  if (latest.name.empty()) return steps.empty() ? std::nullopt : std::optional(checkpoints / step_name(steps.back()));
+  if (!latest.abandoned.empty()) return checkpoints / latest.name;
+  const auto is_of_the_same_run = [&](std::int64_t step) {
+    const fs::path folder = checkpoints / step_name(step);
+    return !is_link(folder) && writer_of(folder).run_id == writer_of(checkpoints / latest.name).run_id;
+  };
+  for (auto step = steps.rbegin(); step != steps.rend() && *step > *step_of(latest.name); ++step) {
+    if (is_of_the_same_run(*step)) return checkpoints / step_name(*step);
+  }
+  return checkpoints / latest.name;
 }
 
 std::string named_by_latest(const fs::path& run_directory) { return read_latest(checkpoints_in(run_directory)).name; }

@@ -178,6 +178,7 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
       if (!is_first) return std::string();
       CheckpointState complete = state;
       complete.ranks = peers.ranks;
+      complete.directory = fs::canonical(run_directory).string();
       write_index(temporary / "index.h5", complete, tensors, files);
       write_text(temporary / "index.xxh3", checksum(temporary / "index.h5") + "  index.h5\n");
       publish_folder(temporary, folder);

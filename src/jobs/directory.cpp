@@ -109,6 +109,11 @@ void clear_experiment(const fs::path& directory, const Note& note) {
 void clear_row(const fs::path& folder, const Note& note) {
   std::vector<fs::path> results;
   std::error_code error;
+  if (fs::is_symlink(folder, error)) {
+    throw Failure(Exit::files, fmt::format("{} is a link: what it leads to may be another run's, and is not deleted. "
+                                           "Move the link away, or use another directory (job.directory=...)",
+                                           folder.string()));
+  }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (is_of_a_job(entry.path().filename())) results.push_back(entry.path());
   }
@@ -151,38 +156,44 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
     if (!may_exist) require_new_directory(context.settings().job);
     std::error_code error;
     fs::create_directories(path_, error);
-    if (!error) lock_ = open((path_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (error || lock_ < 0) {
-      throw Failure(Exit::files, fmt::format("{}: cannot be created or written: {}; name a directory that can "
-                                             "(job.directory=...)",
-                                             path_.string(), error ? error.message() : std::strerror(errno)));
-    }
-    const auto is_taken = [&] {
-      if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return false;
-      if (errno == EWOULDBLOCK) return true;
-      note(fmt::format("{}: this file system has no locks ({}): make sure that no other run works in this directory\n",
-                       path_.string(), std::strerror(errno)));
-      return false;
-    };
-    if (!is_taken()) return;
-    note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", path_.string(),
-                     kLockPatience_s));
-    const double until_s = events::now_s() + kLockPatience_s;
-    while (is_taken()) {
-      if (events::now_s() > until_s) {
-        throw Failure(Exit::files,
-                      fmt::format("{}: another run is working in this directory; wait for it, or use another "
-                                  "(job.directory=...)",
-                                  path_.string()));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    lock(path_, note);
+    const fs::path checkpoints = io::checkpoints_in(path_);
+    if (fs::is_symlink(checkpoints, error) && fs::is_directory(checkpoints, error)) lock(checkpoints, note);
     if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written files
   });
 }
 
+void RunDirectory::lock(const fs::path& folder, const Note& note) {
+  const int lock = open((folder / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock < 0) {
+    throw Failure(Exit::files,
+                  fmt::format("{}: cannot be created or written: {}; name a directory that can (job.directory=...)",
+                              folder.string(), std::strerror(errno)));
+  }
+  locks_.push_back(lock);
+  const auto is_taken = [&] {
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0) return false;
+    if (errno == EWOULDBLOCK) return true;
+    note(fmt::format("{}: this file system has no locks ({}): make sure that no other run works in this directory\n",
+                     folder.string(), std::strerror(errno)));
+    return false;
+  };
+  if (!is_taken()) return;
+  note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", folder.string(),
+                   kLockPatience_s));
+  const double until_s = events::now_s() + kLockPatience_s;
+  while (is_taken()) {
+    if (events::now_s() > until_s) {
+      throw Failure(Exit::files, fmt::format("{}: another run is working in this directory; wait for it, or use "
+                                             "another (job.directory=...)",
+                                             folder.string()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 RunDirectory::~RunDirectory() {
-  if (lock_ >= 0) close(lock_);
+  for (const int lock : locks_) close(lock);
 }
 
 void RunDirectory::clear(const Note& note) const {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
@@ -24,7 +25,7 @@ void require_new_directory(const config::Job& job);
 using Note = std::function<void(const std::string&)>;
 
 /// A run's directory, locked until the process ends, however it ends: rank 0 holds an advisory lock on
-/// <directory>/.lock.
+/// <directory>/.lock, and on checkpoints/.lock where `checkpoints` is a link.
 class RunDirectory {
  public:
   /// Unless `may_exist`, refuses (exit 6) what require_new_directory refuses. Makes the directory if it is missing.
@@ -44,9 +45,11 @@ class RunDirectory {
   static constexpr double kLockPatience_s = 10;
 
  private:
+  void lock(const std::filesystem::path& folder, const Note& note);
+
   std::filesystem::path path_;
   bool is_experiment_;
-  int lock_ = -1;  // file descriptor
+  std::vector<int> locks_;  // file descriptors
 };
 
 /// The same for what jobs have written into the folder of an experiment's row, and the folder if nothing else is in it.

@@ -2,6 +2,7 @@
 """The job `experiment`: its rows, those that fail, its file, and going on after a stop."""
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -273,6 +274,17 @@ repeats = 1
         self.assertEqual(list(found["exit_code"]), [FILES, FINISHED])
         self.run_deck(deck, where, 'experiment.only=["small_fp32"]', "--resume", "auto")
         self.assertEqual(list(contents(self.directory)["exit_code"]), [FINISHED] * 2)
+
+    def test_overwrite_does_not_follow_a_row_that_is_a_link(self):
+        other = self.train("other", "train.steps=2")
+        before = snapshot(other)
+        only = 'experiment.only=["small_fp32"]'
+        self.run_deck(self.rows, only)
+        row = self.directory / "rows/0001_small_fp32"
+        shutil.rmtree(row)
+        row.symlink_to(other)
+        self.run_deck(self.rows, only, "job.overwrite=true", code=FILES, says=["0001_small_fp32 is a link", "Move the link away"])
+        self.assertEqual(snapshot(other), before)
 
     def test_overwrite_leaves_what_is_not_of_an_experiment(self):
         folder = self.folder / "mine"

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Disks that are full or read-only: exit 6, one message, all ranks end, and nothing that existed is lost."""
+import fcntl
 import resource
+import shutil
 import unittest
 
 import numpy as np
@@ -99,9 +101,49 @@ class Links(RunTest):
                       code=FILES, says="lies in job.directory")
         self.run_deck(TINY, here, "train.steps=3", "job.overwrite=true")
         self.assertTrue((directory / "checkpoints").is_symlink())
-        self.assertEqual(sorted(path.name for path in scratch.iterdir()), ["latest", "step_00000003"])
+        self.assertEqual(sorted(path.name for path in scratch.iterdir()), [".lock", "latest", "step_00000003"])
         self.run_deck(TINY, here, "train.steps=2", "job.overwrite=true")  # the new run's checkpoints carry its id, too
-        self.assertEqual(sorted(path.name for path in scratch.iterdir()), ["latest", "step_00000002"])
+        self.assertEqual(sorted(path.name for path in scratch.iterdir()), [".lock", "latest", "step_00000002"])
+
+    def test_a_copy_of_a_directory_does_not_own_what_its_link_leads_to(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        here = self.linked("a", scratch)
+        self.run_deck(TINY, f"job.directory={here}", "train.steps=4", "job.overwrite=true")
+        shutil.copytree(here, self.folder / "b", symlinks=True)
+        before = snapshot(scratch)
+        self.run_deck(TINY, f"job.directory={self.folder / 'b'}", "train.steps=2", "job.overwrite=true", code=FILES, says="is a link")
+        self.assertEqual(snapshot(scratch), before)
+        with open(scratch / ".lock") as lock:  # a run of another directory is working there
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.run_deck(TINY, f"job.directory={here}", "train.steps=6", "--resume", "auto", code=FILES,
+                          says=["checkpoints: another run is working"])
+
+    def test_checkpoints_that_were_moved_away_and_linked_are_not_deleted(self):
+        archive = self.folder / "archive"
+        archive.mkdir()
+        directory = self.train("run", "train.steps=6", "checkpoint.every=2", "checkpoint.keep=9")
+        checkpoints = directory / "checkpoints"
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=6", "checkpoint.keep=9", "--resume", checkpoints / "step_00000004")
+        for name in ("step_00000002", "abandoned_01"):
+            (checkpoints / name).rename(archive / name)
+            (checkpoints / name).symlink_to(archive / name)
+        before = snapshot(archive)
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=9", "checkpoint.every=1", "checkpoint.keep=1", "--resume", "auto")
+        self.assertEqual(snapshot(archive), before, "pruned")
+        (checkpoints / "step_00000002").symlink_to(archive / "step_00000002")
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=1", "job.overwrite=true")
+        self.assertEqual(snapshot(archive), before, "overwritten")
+        self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "step_00000001"])
+
+    def test_another_runs_checkpoint_is_not_taken_for_this_ones(self):
+        other = self.train("other", "train.steps=8", "job.seed=2")
+        directory = self.train("run", "train.steps=4")
+        (other / "checkpoints/step_00000008").rename(directory / "checkpoints/step_00000008")
+        result = self.run_deck(TINY, f"job.directory={directory}", "train.steps=6", "--resume", "auto", says="abandoned_01")
+        self.assertIn("(step 4, written by 1 rank)", result.out)
+        self.assertEqual(latest_step(directory), 6)
+        self.assertTrue((directory / "checkpoints/abandoned_01/step_00000008/index.h5").exists())
 
     def test_checkpoints_behind_a_link_without_a_run_are_kept(self):
         directory = self.train("run", "train.steps=4")
