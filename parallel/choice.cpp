@@ -4,7 +4,7 @@
 #include <string>
 
 #include "parallel/errors.hpp"
-#include "parallel/nccl.hpp"
+#include "parallel/collectives/nccl.hpp"
 
 namespace tessera::parallel {
 

@@ -1,7 +1,7 @@
 /// Which library performs the collectives: as the deck requests and the machine allows.
 #pragma once
 
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/world.hpp"
 

@@ -1,8 +1,8 @@
 #include "parallel/world.hpp"
 
-#include "parallel/collective.hpp"
-#include "parallel/mpi.hpp"
-#include "parallel/mpi_check.hpp"
+#include "parallel/collectives/collective.hpp"
+#include "parallel/collectives/mpi.hpp"
+#include "parallel/collectives/mpi_check.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/flight_recorder.hpp"
-#include "parallel/watchdog.hpp"
+#include "parallel/watch/flight_recorder.hpp"
+#include "parallel/watch/watchdog.hpp"
 
 namespace tessera::parallel {
 
@@ -49,7 +49,7 @@ class World {
   /// Records this rank's transfers and exchanges.
   FlightRecorder& recorder() const { return *recorder_; }
 
-  /// Progress with the others is expected while it exists (parallel/watchdog.hpp). If an exception destroys it, this
+  /// Progress with the others is expected while it exists (watch/watchdog.hpp). If an exception destroys it, this
   /// rank leaves the others: the collectives are abandoned and leave() is called, unless all ranks leave together.
   class Watch {
    public:

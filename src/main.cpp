@@ -36,8 +36,8 @@
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
-#include "parallel/nccl.hpp"
-#include "parallel/start_watch.hpp"
+#include "parallel/collectives/nccl.hpp"
+#include "parallel/watch/start_watch.hpp"
 #include "train/plan.hpp"
 
 namespace {

@@ -21,7 +21,7 @@
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/core/random.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::jobs {
 

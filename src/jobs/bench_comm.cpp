@@ -26,8 +26,8 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
-#include "parallel/mpi.hpp"
+#include "parallel/collectives/collective.hpp"
+#include "parallel/collectives/mpi.hpp"
 
 namespace tessera::jobs {
 namespace {

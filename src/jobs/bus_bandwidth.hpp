@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "parallel/operation.hpp"
+#include "parallel/collectives/operation.hpp"
 
 namespace tessera::jobs {
 

@@ -54,7 +54,7 @@
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::jobs {

@@ -10,7 +10,7 @@
 #include "config/jobs.hpp"
 #include "config/keys.hpp"
 #include "jobs/together.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/choices.hpp"
 
 namespace tessera::jobs {

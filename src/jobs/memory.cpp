@@ -12,7 +12,7 @@
 #include "kernels/core/tensor.hpp"
 #include "kernels/core/words.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::jobs {
 

@@ -11,7 +11,7 @@
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::jobs {
 namespace {

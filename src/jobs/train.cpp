@@ -29,7 +29,7 @@
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {

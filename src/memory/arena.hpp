@@ -79,7 +79,7 @@ class Arena {
   const Layout& layout() const { return *layout_; }
 
   /// The memory of a GPU then outlives this, until the process ends: for a rank that leaves the others, which may have it
-  /// mapped (parallel/copy_engine.hpp).
+  /// mapped (parallel/collectives/copy_engine.hpp).
   void keep_until_exit();
 
  private:

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "errors.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::train {
 

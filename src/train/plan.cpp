@@ -10,7 +10,7 @@
 #include "kernels/norm2.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/mpi.hpp"
+#include "parallel/collectives/mpi.hpp"
 #include "train/compute.hpp"
 #include "train/offload.hpp"
 #include "train/pipeline.hpp"
@@ -108,7 +108,7 @@ StateTensors declare_state(const model::ParamTable& table, const Sharing& sharin
   return t;
 }
 
-/// Bytes of host memory that a rank's collectives over MPI take (parallel/mpi.hpp).
+/// Bytes of host memory that a rank's collectives over MPI take (parallel/collectives/mpi.hpp).
 struct MpiBytes {
   std::int64_t staging = 0, sums = 0;  // ours; the library's
 };

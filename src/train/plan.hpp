@@ -27,8 +27,8 @@ struct StagedArray {
 };
 
 /// The arrays and scalars of a training step, besides the activations. W counts the elements of all units, each padded
-/// to equal parts for the ranks that share them, and O those of this rank's parts (parallel/ownership.hpp); if nothing
-/// is sharded, both are table.flat_count().
+/// to equal parts for the ranks that share them, and O those of this rank's parts
+/// (parallel/strategies/ownership.hpp); if nothing is sharded, both are table.flat_count().
 struct StateTensors {
   memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
   memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)

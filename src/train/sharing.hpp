@@ -9,8 +9,8 @@
 #include "config/settings.hpp"
 #include "model/params.hpp"
 #include "model/walk.hpp"
-#include "parallel/ownership.hpp"
-#include "parallel/replicated.hpp"
+#include "parallel/strategies/ownership.hpp"
+#include "parallel/strategies/replicated.hpp"
 
 namespace tessera::train {
 

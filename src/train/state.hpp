@@ -14,7 +14,7 @@
 
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {

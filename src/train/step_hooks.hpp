@@ -13,7 +13,7 @@
 #include "memory/layout.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
-#include "parallel/strategy.hpp"
+#include "parallel/strategies/strategy.hpp"
 
 namespace tessera::train {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "optim/step_state.hpp"
-#include "parallel/collective.hpp"
-#include "parallel/replicated.hpp"
-#include "parallel/sharded.hpp"
+#include "parallel/collectives/collective.hpp"
+#include "parallel/strategies/replicated.hpp"
+#include "parallel/strategies/sharded.hpp"
 
 namespace tessera::train {
 namespace {

@@ -8,7 +8,7 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/strategy.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
 #include "train/plan.hpp"
 

@@ -3,7 +3,7 @@
 ///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
 ///
 /// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
-/// size are weighted by their tokens. The strategy (parallel/strategy.hpp), driven by the model's hooks, decides what
+/// size are weighted by their tokens. The strategy (strategies/strategy.hpp), driven by the model's hooks, decides what
 /// crosses the network, and when. Everything works on one arena: after the first step, steps allocate nothing, and no
 /// launch waits for the host. With train.graph the third and the fourth step, unless they are profiled, each record and
 /// instantiate a graph, which allocates: one for each slot of pipeline.hpp.
@@ -25,8 +25,8 @@
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/collective.hpp"
-#include "parallel/strategy.hpp"
+#include "parallel/collectives/collective.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
 #include "train/compute.hpp"
 #include "train/pipeline.hpp"

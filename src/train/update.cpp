@@ -10,7 +10,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/parts.hpp"
+#include "parallel/collectives/parts.hpp"
 #include "train/arrays.hpp"
 #include "train/dtypes.hpp"
 #include "train/offload.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::test {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::test {
 

@@ -8,11 +8,11 @@
 #include <string>
 
 #include "parallel/choice.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/errors.hpp"
-#include "parallel/mpi.hpp"
-#include "parallel/nccl.hpp"
+#include "parallel/collectives/mpi.hpp"
+#include "parallel/collectives/nccl.hpp"
 #include "support/no_collectives.hpp"
 #include "unit/parallel/world.hpp"
 

@@ -4,7 +4,7 @@
 #include <exception>
 #include <memory>
 
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::test {

@@ -13,7 +13,7 @@
 #include "kernels/clear_spans.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
-#include "parallel/replicated.hpp"
+#include "parallel/strategies/replicated.hpp"
 #include "support/no_collectives.hpp"
 #include "train/compute.hpp"
 #include "train/offload.hpp"

@@ -1,0 +1,81 @@
+/// What the libraries' transfers have in common: spans that consist of equal parts, one for each rank, and sums of them.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/core/sum_parts.hpp"
+#include "parallel/collectives/collective.hpp"
+
+namespace tessera::parallel {
+
+/// Elements of each part of `whole`. `what`, the transfer, begins the message.
+/// Throws  std::invalid_argument if the parts cannot be equal.
+inline std::int64_t part_count(const std::string& what, const Span& whole, int ranks) {
+  if (whole.count % ranks == 0) return whole.count / ranks;
+  throw std::invalid_argument(what + ": its " + std::to_string(whole.count) +
+                              " elements cannot be divided into parts for " + std::to_string(ranks) + " ranks");
+}
+
+/// Throws  std::invalid_argument if `part` has not the dtype and the length of a part of `whole`.
+inline void require_part(const std::string& what, const Span& part, const Span& whole, int ranks) {
+  if (part.dtype == whole.dtype && part.count * ranks == whole.count) return;
+  throw std::invalid_argument(what + ": its part must be one of " + std::to_string(ranks) + " equal ones of the whole");
+}
+
+inline bool overlap(const Span& one, const Span& other) {
+  const auto first = reinterpret_cast<std::uintptr_t>(one.data), second = reinterpret_cast<std::uintptr_t>(other.data);
+  return first + one.bytes() > second && second + other.bytes() > first;
+}
+
+/// Where a reduce-scatter of `whole` leaves the sum of this rank's part: `part`, or its own place if that is empty.
+/// Throws  std::invalid_argument if `part` is not like a part of `whole`, or overlaps it.
+inline Span sum_place(const std::string& what, const Span& part, const Span& whole, int rank, int ranks) {
+  const std::int64_t count = part_count(what, whole, ranks);
+  if (part.count == 0) return whole.part(rank * count, count);
+  require_part(what, part, whole, ranks);
+  if (overlap(part, whole)) throw std::invalid_argument(what + ": its sum must lie outside the whole");
+  return part;
+}
+
+namespace detail {
+
+template <class Number>
+void sum_as(const kernels::Device& exec, std::span<const void* const> parts, const Span& out, double* squares,
+            std::span<void* const> copies) {
+  kernels::SumParts<kernels::Device, Number> sum;
+  for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
+  sum.parts = static_cast<int>(parts.size());
+  for (void* copy : copies) sum.copies[sum.copy_count++] = static_cast<Number*>(copy);
+  sum.out =
+      kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
+  if (squares) {
+    const std::int64_t blocks = kernels::ceil_div(out.count, sum.kSquaresBlock);
+    sum.squares = kernels::Vector<double, kernels::Device>(squares, static_cast<std::size_t>(blocks));
+  }
+  sum.launch(exec);
+}
+
+}  // namespace detail
+
+/// Bytes of neighbouring sums whose squares make one partial sum.
+inline constexpr std::int64_t kSquaresBytes = kernels::SumParts<kernels::Device, float>::kSquaresBytes;
+
+/// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them. `squares`:
+/// null, or a place for the sum of squares of each kSquaresBytes of `out`. `copies`: where else the sum goes, each place
+/// as long as `out`; they may be among the parts.
+/// Throws  std::invalid_argument if its dtype cannot be summed.
+inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out,
+                      double* squares = nullptr, std::span<void* const> copies = {}) {
+  switch (out.dtype) {
+    case Dtype::fp64: return detail::sum_as<double>(exec, parts, out, squares, copies);
+    case Dtype::fp32: return detail::sum_as<float>(exec, parts, out, squares, copies);
+    case Dtype::bf16: return detail::sum_as<bfloat16>(exec, parts, out, squares, copies);
+    case Dtype::fp16: return detail::sum_as<float16>(exec, parts, out, squares, copies);
+    case Dtype::int32: break;
+  }
+  throw std::invalid_argument("sum of " + out.label + ": " + std::string(name_of(out.dtype)) + " cannot be summed");
+}
+
+}  // namespace tessera::parallel

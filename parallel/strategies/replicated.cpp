@@ -1,0 +1,185 @@
+#include "parallel/strategies/replicated.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/core/events.hpp"
+
+namespace tessera::parallel {
+
+using Grouping = GradientOrder::Grouping;
+
+/// Towards the end a bucket has a third of what is left behind it: a smaller share makes more and shorter messages, a
+/// larger one a longer last message, which nothing hides.
+constexpr std::int64_t kShrink = 3;
+
+Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
+                       const GradientOrder& order, const Span& wire, const NormSpans& norm)
+    : collectives_(collectives),
+      exec_(exec),
+      start_(order.start),
+      operation_(collectives.label(Operation::all_reduce)) {
+  join_neighbours(gradients, order);
+  std::int64_t total = 0;
+  for (const Span& gradient : gradients) total += gradient.count;
+  if (wire.count != 0 && wire.count < total) {
+    throw std::invalid_argument("gradients: '" + wire.label + "' has " + std::to_string(wire.count) + " elements for " +
+                                std::to_string(total) + " gradients");
+  }
+  std::int64_t end = total;
+  for (Bucket& bucket : buckets_) {
+    end -= bucket.span.count;
+    Span narrow{};
+    if (wire.count != 0) {
+      narrow = wire.part(end, bucket.span.count);
+      narrow.label = bucket.span.label;
+    }
+    const bool is_last = &bucket == &buckets_.back();  // after it backward computes nothing
+    const bool is_alone = is_last || order.start == GradientOrder::Start::after_backward;
+    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Beside::nothing : Beside::work);
+    bucket.wire = wire.count != 0 ? narrow : bucket.span;
+  }
+  std::vector<Transfer*> sums;
+  for (const Bucket& bucket : buckets_) sums.push_back(bucket.sum.get());
+  if (!sums.empty()) squares_ = leave_squares(sums, norm.squares);
+  if (!squares_) return;
+  norm_.span = norm_.wire = norm.total;
+  norm_.sum = collectives_.make_all_reduce(norm.total, {}, Beside::nothing);
+}
+
+Replicated::~Replicated() = default;
+
+/// Makes the buckets, in the order in which backward fills them: from the last parameter to the first.
+void Replicated::join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order) {
+  std::int64_t left_bytes = 0;
+  for (const Span& gradient : gradients) left_bytes += gradient.bytes();
+  const std::int64_t bucket_bytes = order.grouping == Grouping::parameter ? 0
+                                    : order.grouping == Grouping::all     ? std::numeric_limits<std::int64_t>::max()
+                                                                          : order.bucket_bytes;
+  const bool has_several = left_bytes > bucket_bytes;
+  const auto is_full = [&](const Span& bucket) {
+    return bucket.bytes() >= bucket_bytes || (has_several && bucket.bytes() >= left_bytes / kShrink);
+  };
+  bucket_of_param_.resize(gradients.size());
+  for (std::size_t param = gradients.size(); param-- > 0;) {
+    const Span& gradient = gradients[param];
+    if (buckets_.empty() || is_full(buckets_.back().span)) {
+      buckets_.push_back({});
+      buckets_.back().span = gradient;
+      if (order.grouping == Grouping::bucket) {
+        buckets_.back().span.label = "grad.bucket." + std::to_string(buckets_.size() - 1);
+      } else if (order.grouping == Grouping::all) {
+        buckets_.back().span.label = "grad.flat";
+      }
+    } else {
+      Span& joined = buckets_.back().span;
+      if (static_cast<char*>(gradient.data) + gradient.bytes() != joined.data || gradient.dtype != joined.dtype) {
+        throw std::invalid_argument("gradients: '" + gradient.label + "' does not end where its successor begins");
+      }
+      joined.data = gradient.data;
+      joined.count += gradient.count;
+    }
+    ++buckets_.back().members;
+    bucket_of_param_[param] = buckets_.size() - 1;
+    left_bytes -= gradient.bytes();
+  }
+}
+
+void Replicated::connect() {
+  for (Bucket& bucket : buckets_) bucket.sum->connect();
+  if (norm_.sum) norm_.sum->connect();
+  is_connected_ = true;
+}
+
+void Replicated::begin(bool completes) {
+  if (!is_connected_) throw std::logic_error("gradients: connect them before the first step");
+  if (!completes || buckets_.empty()) return;
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.members;
+  exposed_s_ = 0;
+  is_active_ = true;
+}
+
+void Replicated::gradient_ready(int param) {
+  if (!is_active_) return;
+  Bucket& bucket = buckets_[bucket_of_param_.at(static_cast<std::size_t>(param))];
+  if (bucket.missing == 0) throw std::logic_error("gradients: one of '" + bucket.span.label + "' is ready twice");
+  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start_sum(bucket);
+}
+
+void Replicated::start_sum(Bucket& bucket) {
+  start(bucket);
+  last_started_ = bucket.sum.get();
+}
+
+void Replicated::start(Bucket& bucket) {
+  events::report(events::CommunicationStart{operation_, bucket.span.label, bucket.wire.bytes(), events::now_s()});
+  bucket.sum->start(exec_);
+  bucket.is_under_way = true;
+}
+
+void Replicated::progress() {
+  if (!is_active_ || collectives_.is_asynchronous()) return;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.is_under_way && bucket.sum->test()) complete(bucket);
+  }
+}
+
+void Replicated::finish() {
+  if (!is_active_) return;
+  is_active_ = false;
+  const bool is_asynchronous = collectives_.is_asynchronous();
+  if (start_ == GradientOrder::Start::after_backward) {
+    for (Bucket& bucket : buckets_) {
+      if (bucket.missing == 0) start_sum(bucket);
+    }
+  }
+  for (Bucket& bucket : buckets_) {
+    if (bucket.missing > 0) throw std::logic_error("gradients: '" + bucket.span.label + "' was never ready");
+    if (is_asynchronous || !bucket.is_under_way) continue;
+    join(*bucket.sum, exec_, waits_);
+    complete(bucket);
+  }
+  if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
+}
+
+void Replicated::sum() {
+  if (!norm_.sum) return;
+  start(norm_);
+  join(*norm_.sum, exec_, waits_);
+}
+
+double Replicated::collect() {
+  if (!collectives_.is_asynchronous()) return exposed_s_;
+  if (!last_started_) return 0;
+  double exposed_s = 0;
+  const auto collect = [&](const Bucket& bucket, const Transfer::Times& times, double waiting_from_s) {
+    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
+    report(bucket, times, waited_s);
+    exposed_s += waited_s;
+  };
+  double waiting_from_s = last_started_->times().joined_s;  // after this, exec only waited: for each moment once
+  for (const Bucket& bucket : buckets_) {
+    const Transfer::Times times = bucket.sum->times();
+    collect(bucket, times, waiting_from_s);
+    waiting_from_s = std::max(waiting_from_s, times.end_s);
+  }
+  if (norm_.sum) collect(norm_, norm_.sum->times(), norm_.sum->times().joined_s);
+  return exposed_s;
+}
+
+/// Reports a bucket that has just completed on the host.
+void Replicated::complete(Bucket& bucket) {
+  bucket.is_under_way = false;
+  const Transfer::Times times = bucket.sum->times();
+  const double waited_s = times.end_s - times.joined_s;
+  report(bucket, times, waited_s);
+  exposed_s_ += waited_s;
+}
+
+void Replicated::report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const {
+  events::report(
+      events::Communication{operation_, bucket.span.label, bucket.wire.bytes(), times.start_s, times.end_s, exposed_s});
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,95 @@
+/// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others. A grouping and
+/// a time to start give the four orders of CS336.
+///
+///                     when ready                          after backward
+///   each parameter    overlap                             per_parameter
+///   buckets           bucket                              -
+///   all at once       -                                   flat
+///
+/// Buckets: backward completes the parameters from the last to the first, and neighbours in memory are joined until a
+/// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left. Large messages have higher
+/// bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
+///
+/// Over MPI, transfers progress in progress(), since the library need not have a progress thread, and finish() waits on
+/// the host. Over NCCL the sums run on streams of their own and finish() only orders the streams; collect() reads the
+/// times afterwards.
+///
+/// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/strategies/strategy.hpp"
+
+namespace tessera::parallel {
+
+struct GradientOrder {
+  enum class Grouping { parameter, bucket, all };
+  enum class Start { when_ready, after_backward };
+  Grouping grouping = Grouping::bucket;
+  Start start = Start::when_ready;
+  std::int64_t bucket_bytes = 25'000'000;  // of Grouping::bucket
+};
+
+class Replicated final : public Strategy {
+ public:
+  /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
+  /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
+  /// kind, in which the gradients cross the network. Where transfers leave squares for the `norm`, each rank has those
+  /// of its part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
+  Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
+             const GradientOrder& order, const Span& wire = {}, const NormSpans& norm = {});
+  ~Replicated() override;
+
+  void connect() override;
+  bool is_connected() const override { return is_connected_; }
+  void begin_step(WaitTimes* waits) override { waits_ = waits; }
+  int most_waits() const override { return static_cast<int>(buckets_.size()) + 1; }
+  void begin(bool completes) override;
+  void open(int) override {}
+  void close(int) override {}
+  void begin_gradients(int) override {}
+  void gradient_ready(int param) override;
+  void progress() override;
+  void finish() override;
+  std::optional<std::int64_t> squares() const override { return squares_; }
+  void sum() override;
+  void begin_inference() override { waits_ = nullptr; }
+  double collect() override;
+
+  std::size_t buckets() const { return buckets_.size(); }
+
+ private:
+  struct Bucket {
+    Span span;                // of the gradients
+    Span wire;                // what crosses the network: the span itself, or its place in the narrower copy
+    std::size_t members = 0;  // parameters that belong to it
+    std::size_t missing = 0;  // of these, not yet ready
+    bool is_under_way = false;
+    std::unique_ptr<Transfer> sum;
+  };
+
+  void join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order);
+  void start(Bucket& bucket);
+  void start_sum(Bucket& bucket);
+  void complete(Bucket& bucket);
+  void report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const;
+
+  Collectives& collectives_;
+  kernels::Device exec_;
+  GradientOrder::Start start_;
+  std::string operation_;  // "all_reduce[nccl]"
+  std::vector<Bucket> buckets_;
+  std::vector<std::size_t> bucket_of_param_;
+  std::optional<std::int64_t> squares_;
+  Bucket norm_;  // its sum is null unless transfers leave squares, which takes asynchronous collectives
+  Transfer* last_started_ = nullptr;
+  WaitTimes* waits_ = nullptr;
+  double exposed_s_ = 0;  // of the last step, where the host waits
+  bool is_connected_ = false, is_active_ = false;
+};
+
+}  // namespace tessera::parallel

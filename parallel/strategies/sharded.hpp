@@ -1,0 +1,171 @@
+/// Ranks that keep parts of the optimizer's state (ZeRO-1), also of the gradients (ZeRO-2), also of the weights
+/// (ZeRO-3, fully sharded data parallel).
+///
+///               weights                              gradients                        cross the network
+///   ZeRO-1      all; the updated parts are           all                              last micro-step
+///               gathered under the next forward
+///   ZeRO-2      the same                             parts, and whole units in        every micro-step, added to
+///                                                    transit                          the part
+///   ZeRO-3      parts, and units that are gathered   the same                         the same
+///               before they are read
+///
+/// Units share places in memory: what is gathered, or in transit, takes the place of a closed unit. Which unit lies
+/// where depends only on the order of the openings, so addresses are fixed and a step can be captured. A unit that
+/// still lies in its place is not gathered again before the next update.
+///
+/// Weights on the host (ZeRO-3): a rank's part is copied to its place before the others' are gathered there; with S = 1
+/// that copy is all, and gradients are kept whole. Copies and gathers wait for nothing but the unit's own update and its
+/// place, on a stream of their own.
+///
+/// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
+///         its gradients after the last micro-step has added to it.
+/// Limits  copies from the host are no transfers: neither events nor collect() know their times. ZeRO-2 and 3 have a
+///         transfer for each unit and micro-step, with its events and, by copy engines, its mapping of the others'
+///         memory: a few KB each, and longer to connect the more micro-steps a step has.
+/// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/side_stream.hpp"
+#include "parallel/strategies/strategy.hpp"
+
+namespace tessera::parallel {
+
+/// Where a unit lies. Spans of the whole unit have Ownership::padded elements, this rank's parts Ownership::part.
+struct UnitMemory {
+  Span weights;       // gathered, as the model reads them
+  Span own_weights;   // this rank's part, kept from step to step: inside `weights`, or outside all places
+  Span host_weights;  // empty, or the same in pinned host memory: own_weights, inside `weights`, is then a copy
+  Span gradient;      // as backward writes it
+  Span own_gradient;  // the sum of this rank's part: inside `gradient`, or outside all places
+  Span wire;          // empty, or what crosses the network for `gradient`, in a narrower dtype
+  int weights_place = 0, gradient_place = 0;  // units with the same place use it in turn
+};
+
+struct ShardedOptions {
+  bool shards_gradients = false;
+  bool shards_weights = false;          // requires shards_gradients, unless one shard is on the host
+  int prefetch = 1;                     // units that are gathered ahead of the one that is open
+  int micro_steps = 1;                  // of a step
+  std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
+  std::vector<int> unit_of_param = {};  // [parameters]
+  NormSpans norm = {};                  // its total: empty, sum() sums nothing
+  bool poisons = false;                 // for tests: weights that are not gathered are NaN
+
+  /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
+  /// what is enqueued on the instance of the gradients.
+  std::function<void(const kernels::Device&, int unit)> await_update = {};
+};
+
+class Sharded final : public Strategy {
+ public:
+  /// Each ownership.shards() consecutive ranks divide the units among themselves; that number must divide the ranks of
+  /// `all`. Gradients are computed on `exec`. Not collective.
+  Sharded(Collectives& all, const kernels::Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
+          ShardedOptions options);
+  ~Sharded() override;
+
+  void connect() override;
+  bool is_connected() const override { return is_connected_; }
+  void begin_step(WaitTimes* waits) override;
+  int most_waits() const override;
+  void begin(bool completes) override;
+  void open(int unit) override;
+  void close(int unit) override;
+  void begin_gradients(int unit) override;
+  void gradient_ready(int param) override;
+  void progress() override;
+  void finish() override;
+  std::optional<std::int64_t> squares() const override { return squares_; }
+  void sum() override;
+  void begin_inference() override;
+  double collect() override;
+
+ private:
+  /// A transfer of one unit, as the trace names it.
+  struct Move {
+    std::unique_ptr<Transfer> transfer;
+    const std::string* operation = nullptr;  // "all_gather[nccl]"
+    const std::string* label = nullptr;
+    std::int64_t bytes = 0;
+
+    bool exists() const { return operation != nullptr; }
+  };
+  struct Visit {  // one opening of a unit
+    int unit;
+    Move gather = {};    // none: it still lies in its place
+    bool stays = false;  // the next visit finds it in its place
+  };
+  struct Schedule {
+    std::vector<Visit> visits;
+    std::size_t next = 0, started = 0;
+  };
+  struct Pending {  // a unit's gradient in transit to its owners
+    int unit;
+    Move* move;
+    bool completes;   // the last of the micro-steps whose gradients are summed
+    bool is_in_part;  // the transfer leaves the sum in the part that is kept
+  };
+
+  Schedule make_schedule(const std::vector<int>& openings, int times);
+  Move make_gather(int unit);
+  Move make_scatter(int unit, int micro_step);
+  void begin_passes(Schedule& schedule);
+  bool has_place(const Schedule& schedule, std::size_t visit) const;
+  void start_gather(Move& move, int unit);
+  void join_gather(Move& move, int unit);
+  void start(Move& move) { start(move, exec_); }
+  void start(Move& move, const kernels::Device& after);
+  void join(Move& move);
+  void complete(const Pending& pending);
+  void free_wire(int unit);
+  void join_replica_sum(int unit);
+  void add_to_part(int unit) const;
+  bool keeps_part_in_place(int unit) const;
+  void poison(const Span& weights) const;
+  void poison_other_parts(int unit) const;
+  Span own_slice(const Span& whole) const;
+
+  Collectives& all_;
+  kernels::Device exec_;
+  Ownership ownership_;
+  const int shard_;  // this rank's
+  std::vector<UnitMemory> memory_;
+  ShardedOptions options_;
+  const bool is_alone_;  // one shard, all weights on the host: between ranks, gradients alone cross
+  std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
+  Collectives* shards_ = nullptr;                           // the ranks that divide the units
+  Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
+  std::string gather_, scatter_, sum_, total_;              // operations: of units, over the replicas, of the norm
+  std::vector<std::string> weight_labels_, gradient_labels_;
+
+  kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start
+  kernels::StreamOrder<kernels::Device> gather_order_;  // [units] when copied from the host; when exec_ had come so far
+  std::vector<Move> gathers_;                           // [units] of weights that are kept whole
+  std::vector<char> is_gathered_;                       // [units] whether their gather has been joined
+  Schedule step_, inference_;                           // of weights that are not
+  Schedule* schedule_ = nullptr;                        // which of the two is walked
+  std::vector<Move> scatters_;                          // [units], or [micro-steps][units]: see connect()
+  std::vector<Move> replica_sums_;                      // [units]
+  std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
+  Move norm_sum_;
+  std::optional<std::int64_t> squares_;
+
+  std::vector<int> open_;              // [units] passes that have it open
+  std::vector<char> stays_;            // [units] as its last visit
+  std::vector<int> missing_, params_;  // [units] gradients that are not ready; how many there are
+  std::vector<Pending> pending_;
+  std::vector<Move*> under_way_;  // for progress()
+  std::vector<Move*> moved_;      // in the step, in the order of their start, if the host does not wait
+  double exposed_s_ = 0;          // of the last step, if the host waits
+  WaitTimes* waits_ = nullptr;
+  int micro_ = -1;
+  bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
+};
+
+}  // namespace tessera::parallel

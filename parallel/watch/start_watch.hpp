@@ -1,0 +1,58 @@
+/// Ends a rank whose launch never starts: before MPI is up, the watchdog cannot watch it (parallel/watch/watchdog.hpp).
+///
+///   parallel::StartWatch start(rank, ranks, timeout_s, exit_code);   before MPI_Init
+///   ...
+///   start.end();                                                     the ranks have met; the watchdog has begun
+///
+/// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience times
+/// the limit; then it writes to standard error which ranks have come to the start on this host and which of those are
+/// stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not count.
+///
+/// For as long as it exists, it holds a socket with an abstract name that tells the launch, the rank and the process; the
+/// others read the names in /proc/net/unix. Such names are in no file system and vanish with their process, however it
+/// ends.
+///
+/// Limits  of ranks on other hosts, or in containers with a network of their own, nothing is known, and the message says
+///         so; nor without an id of the launch from the launcher.
+/// Source  unix(7) on abstract names; proc(5) on /proc/net/unix and /proc/PID/stat.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera::parallel {
+
+class StartWatch {
+ public:
+  /// `rank` of `ranks`, as the launcher's environment numbers them. `limit_s`: parallel.timeout_s; 0: not watched. A
+  /// single rank is never watched.
+  StartWatch(int rank, int ranks, double limit_s, int exit_code);
+  ~StartWatch();
+  StartWatch(const StartWatch&) = delete;
+  StartWatch& operator=(const StartWatch&) = delete;
+
+  /// The start is over; this rank still counts as one that has come to it.
+  void end();
+
+  static constexpr double kPatience = 10;  // a factor on the limit
+
+ private:
+  void announce();
+  void guard();
+  std::vector<std::string> report() const;
+  [[noreturn]] void give_up() const;
+
+  const int rank_, ranks_, exit_code_;
+  const double limit_s_;  // with patience
+  std::string name_;      // of this launch's sockets, without rank and process; empty: the launch is unknown
+  int socket_ = -1;
+  std::mutex mutex_;  // of the next
+  bool is_over_ = false;
+  std::condition_variable wake_;
+  std::thread thread_;  // last: it uses all other members
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,73 @@
+/// The transfers of a communicator, recorded by the GPU itself, in each launch and in each replay of a graph.
+///
+///   begun.stamp(stream);  log.start(begun, stream, name, bytes);
+///   ...transfer...
+///   ended.stamp(stream);  log.end(ended, stream);
+///
+/// Single-thread kernels beside the transfer write into a lane of the flight recorder (watch/flight_recorder.hpp),
+/// whose memory CUDA pins and maps and the other ranks of the host read. What they must know of earlier transfers lies
+/// in the device's memory, so that they read nothing across the bus.
+///
+/// The kernels run in a stream of the log's own, which follows the transfers' by the events; in a capture they become
+/// nodes that no captured work depends on, so there is nothing to join. Neither the transfer nor what follows it waits
+/// for them.
+///
+/// Order   a transfer's start is written when the transfer may start and those before it have ended, even if it never
+///         ends; then its end; then the next one's start. Transfers may be under way together, but end in the order of
+///         their starts. Where a graph is launched right behind a transfer that was launched by itself, what that one still
+///         has to write may come after the graph's first lines, and their numbers be exchanged.
+/// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
+///         and two launches, none in a replay.
+/// Async   start() and end() enqueue, and may be captured. The end is written soon after the transfer, and before the
+///         end of the replay that contains it. A replay must have ended before the log is destroyed.
+/// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister and
+///         cudaStreamGetCaptureInfo; PTX ISA, %globaltimer.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/event.hpp"
+#include "kernels/cuda/stream.hpp"
+#include "parallel/watch/flight_recorder.hpp"
+
+namespace tessera::parallel {
+
+class StreamLog {
+ public:
+  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder is
+  /// that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's report mentions the
+  /// latter two.
+  explicit StreamLog(FlightRecorder& recorder);
+  ~StreamLog();
+  StreamLog(const StreamLog&) = delete;
+  StreamLog& operator=(const StreamLog&) = delete;
+
+  FlightRecorder& recorder() const { return recorder_; }
+
+  // The event was recorded on the stream just before.
+  void start(const kernels::cuda::Event& begun, cudaStream_t stream, std::uint32_t name, std::int64_t bytes);
+  void end(const kernels::cuda::Event& ended, cudaStream_t stream);
+
+ private:
+  using Lane = FlightRecorder::Lane;
+  using Number = unsigned long long;  // as CUDA counts
+
+  template <class... Arguments>
+  void enqueue(const kernels::cuda::Event& after, cudaStream_t stream, void (*kernel)(Arguments...),
+               std::type_identity_t<Arguments>... arguments);
+
+  FlightRecorder& recorder_;
+  int priority_;
+  kernels::cuda::Stream own_;
+  Lane* lane_ = nullptr;              // the host's address
+  Lane* mapped_ = nullptr;            // the GPU's; null: nothing is recorded
+  Number* counts_ = nullptr;          // [2] of starts and of ends, on the device
+  std::int64_t ahead_ns_ = 0;         // host's clock minus GPU's
+  Number capture_ = 0;                // CUDA's number of the latest capture, and
+  cudaGraphNode_t latest_ = nullptr;  // the log's latest node in it
+};
+
+}  // namespace tessera::parallel

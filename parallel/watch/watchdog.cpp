@@ -1,0 +1,179 @@
+#include "parallel/watch/watchdog.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "parallel/watch/last_words.hpp"
+
+namespace tessera::parallel {
+
+Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
+                   std::function<void()> abandon, FlightRecorder* recorder)
+    : rank_(rank),
+      limit_s_(limit_s),
+      exit_code_(exit_code),
+      fault_(std::move(fault)),
+      abandon_(std::move(abandon)),
+      recorder_(recorder) {
+  if (recorder_) recorder_->beat();  // a rank that is stopped before the thread runs is missed, too
+  thread_ = std::thread(&Watchdog::guard, this);
+  events::add_listener(*this);
+}
+
+Watchdog::~Watchdog() {
+  events::remove_listener(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  if (recorder_) recorder_->rest();
+}
+
+Watchdog::Watch::Watch(Watchdog* watchdog, std::string_view what, double patience)
+    : watchdog_(watchdog), exceptions_(std::uncaught_exceptions()) {
+  if (!watchdog_) return;
+  const std::lock_guard lock(watchdog_->mutex_);
+  outer_ = std::exchange(watchdog_->what_, what);
+  outer_patience_ =
+      std::exchange(watchdog_->patience_, outer_.empty() ? patience : std::max(patience, watchdog_->patience_));
+  watchdog_->progress_s_ = events::now_s();
+}
+
+Watchdog::Watch::~Watch() {
+  if (!watchdog_) return;
+  const std::lock_guard lock(watchdog_->mutex_);
+  if (std::uncaught_exceptions() == exceptions_) {
+    watchdog_->progress();
+    if (watchdog_->patience_ <= 1) ++watchdog_->watches_;
+  }
+  watchdog_->what_ = std::move(outer_);
+  watchdog_->patience_ = outer_patience_;
+  watchdog_->progress_s_ = events::now_s();
+}
+
+void Watchdog::leave(const std::optional<Departure>& departure) {
+  const std::lock_guard lock(mutex_);
+  end_s_ = std::min(end_s_, events::now_s() + limit_s_ / 2 + kLeaving_s);
+  if (departure) departure_ = departure;
+}
+
+void Watchdog::stay() {
+  const std::lock_guard lock(mutex_);
+  end_s_ = std::numeric_limits<double>::infinity();
+  departure_.reset();
+}
+
+void Watchdog::progress() {
+  const double now_s = events::now_s();
+  if (!what_.empty() && patience_ <= 1) longest_s_ = std::max(longest_s_, now_s - progress_s_);
+  progress_s_ = now_s;
+}
+
+void Watchdog::on(const events::Region& region) {
+  record("%.*s took %.3f ms", static_cast<int>(region.label.size()), region.label.data(),
+         1e3 * (region.end_s - region.start_s));
+}
+
+void Watchdog::on(const events::CommunicationStart& start) {
+  record("%.*s of %.*s started, %lld bytes", static_cast<int>(start.operation.size()), start.operation.data(),
+         static_cast<int>(start.label.size()), start.label.data(), static_cast<long long>(start.bytes));
+}
+
+void Watchdog::on(const events::Communication& done) {
+  record("%.*s of %.*s ended after %.3f ms, %lld bytes", static_cast<int>(done.operation.size()), done.operation.data(),
+         static_cast<int>(done.label.size()), done.label.data(), 1e3 * (done.end_s - done.start_s),
+         static_cast<long long>(done.bytes));
+}
+
+void Watchdog::record(const char* format, ...) {
+  const std::lock_guard lock(mutex_);
+  progress();
+  Report& report = reports_[report_count_++ % kKept];
+  report.time_s = progress_s_;
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(report.text, sizeof report.text, format, values);
+  va_end(values);
+}
+
+double Watchdog::allowed_s(double patience) const {
+  const double first = watches_ < kFirstWatches ? kFirstFactor : 1;
+  return std::max(std::max(first, patience) * limit_s_, kSlowFactor * longest_s_);
+}
+
+bool Watchdog::is_lost() const {
+  const double waited_s = what_.empty() ? 0 : events::now_s() - progress_s_;
+  if (waited_s > allowed_s(patience_)) return true;
+  // Both times: the thread of a rank that works may be late with its sign of life.
+  const double stopped_s = std::max(allowed_s(1), kStopped_s);
+  return waited_s > stopped_s && recorder_ && recorder_->longest_silence_s() > stopped_s;
+}
+
+void Watchdog::guard() {
+  const auto period = std::chrono::duration<double>(std::min(0.2, limit_s_ / 10));
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const double from_s = events::now_s();
+    if (wake_.wait_for(lock, period, [this] { return is_over_; })) return;
+    allow_for_pause(events::now_s() - from_s - period.count());
+    lock.unlock();
+    if (recorder_) recorder_->beat();
+    const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
+    lock.lock();
+    if (!fault.empty()) give_up(fault);
+    if (events::now_s() > end_s_) give_up("it leaves by an exception, but has not finished doing so");
+    if (is_lost()) {
+      char text[160];
+      std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
+                    events::now_s() - progress_s_);
+      give_up(text);
+    }
+  }
+}
+
+/// The process stood still for `pause_s`, as a suspended job does: what it waits for had no time to happen.
+void Watchdog::allow_for_pause(double pause_s) {
+  if (pause_s < kPause_s) return;
+  progress_s_ = std::min(events::now_s(), progress_s_ + pause_s);
+  end_s_ += pause_s;
+}
+
+void Watchdog::give_up(const std::string& fault) {
+  const double now_s = events::now_s();
+  const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
+  std::string text = departure_ ? me + departure_->why + "\n" : "";
+  text += me + fault + (what_.empty() ? "" : ", under way: " + what_) + "\n";
+  if (recorder_) {
+    for (const std::string& line : recorder_->report(std::max(kSilence_s, limit_s_ / 2))) text += me + line + "\n";
+  }
+  char line[256];
+  if (report_count_ > 0) text += me + "its latest reports:\n";
+  for (std::size_t i = report_count_ > kKept ? report_count_ - kKept : 0; i < report_count_; ++i) {
+    const Report& report = reports_[i % kKept];
+    std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - report.time_s, report.text);
+    text += line;
+  }
+  const int code = departure_ ? departure_->exit_code : exit_code_;
+  text += me + "leaves with exit code " + std::to_string(code);
+  if (!departure_) text += std::string(kAfterLoss) + ". parallel.timeout_s sets how long it waits";
+  text += "\n";
+  write_last_words(text);
+  try {
+    if (abandon_) {
+      abandon_();
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLettingGo_s));
+    }
+  } catch (...) {  // the process ends anyway
+  }
+  ::_exit(code);
+}
+
+}  // namespace tessera::parallel
