@@ -4,7 +4,6 @@
 #include <string>
 
 #include "parallel/errors.hpp"
-#include "parallel/collectives/nccl.hpp"
 
 namespace tessera::parallel {
 
@@ -28,7 +27,7 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
     if (takes_nccl) {
       const auto watch = world.watch("connecting the GPUs");
       const bool takes_ring = options.all_reduce == TransferMethod::automatic && options.forms_groups;
-      world.use(make_nccl_collectives(world, takes_ring ? TransferMethod::ring : options.all_reduce));
+      world.use(make_gpu_collectives(world, takes_ring ? TransferMethod::ring : options.all_reduce));
     }
   }
 }

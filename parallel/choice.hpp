@@ -1,11 +1,26 @@
 /// Which library performs the collectives: as the deck requests and the machine allows.
 #pragma once
 
+#include <memory>
+
 #include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
+
+/// Whether this build has NCCL.
+#ifdef TESSERA_HAVE_NCCL
+inline constexpr bool kHasNccl = true;
+#else
+inline constexpr bool kHasNccl = false;
+#endif
+
+/// All ranks, each on its GPU, in builds that have NCCL: its ring, or copy engines where all ranks are on one host and
+/// reach each other's memory; beside them the ring carries broadcasts and groups, and finds lost ranks. Collective; the
+/// rest as make_nccl_collectives() (parallel/collectives/nccl.hpp).
+/// Throws  EnvironmentError if the ranks cannot be connected, or not by the requested method.
+std::unique_ptr<Collectives> make_gpu_collectives(const World& world, TransferMethod method);
 
 enum class Library { automatic, mpi, nccl };
 

@@ -213,19 +213,12 @@ FaultExit::FaultExit(int rank, int exit_code) {
 }
 FaultExit::~FaultExit() { ::sigaction(SIGABRT, &abort_before, nullptr); }
 
-bool is_device_memory(const void* data) {
-  cudaPointerAttributes attributes{};
-  if (data == nullptr || cudaPointerGetAttributes(&attributes, data) != cudaSuccess) return false;
-  return attributes.type == cudaMemoryTypeDevice;
-}
-
 #else
 
 bool has_gpu_backend() { return false; }
 std::string compiled_architecture() { return ""; }
 int visible_devices() { return 0; }
 DeviceChoice::DeviceChoice(World&, bool) {}
-bool is_device_memory(const void*) { return false; }
 std::string device_fault() { return ""; }
 FaultExit::FaultExit(int, int) {}
 FaultExit::~FaultExit() = default;

@@ -67,7 +67,4 @@ class FaultExit {
 /// do; empty if it does.
 std::string architecture_fault(const std::string& compiled, int major, int minor, const std::string& device);
 
-/// Whether the host must copy memory at this address.
-bool is_device_memory(const void* data);
-
 }  // namespace tessera::parallel

@@ -36,7 +36,6 @@
 #include "kernels/gemm/gemm.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
-#include "parallel/collectives/nccl.hpp"
 #include "parallel/watch/start_watch.hpp"
 #include "train/plan.hpp"
 

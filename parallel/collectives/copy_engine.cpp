@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -14,7 +15,9 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/check.hpp"
 #include "parallel/errors.hpp"
+#include "parallel/collectives/family.hpp"
 #include "parallel/collectives/parts.hpp"
+#include "parallel/collectives/stream_transfer.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
@@ -137,7 +140,7 @@ std::int64_t CopyEngines::squares_of(Operation operation, const Span& span) cons
   return ceil_div(own_part(operation, span).count, kSquaresBytes);
 }
 
-Range CopyEngines::own_part(Operation operation, const Span& span) const {
+CopyEngines::Range CopyEngines::own_part(Operation operation, const Span& span) const {
   const std::int64_t part = part_bytes(operation, span), first = std::min(rank_ * part, span.bytes());
   return {first, std::min(part, span.bytes() - first)};
 }
@@ -147,7 +150,7 @@ int CopyEngines::take_channel(Operation operation, Beside beside) {
   return std::exchange(next_channel_, (next_channel_ + 1) % kChannels);
 }
 
-Range CopyEngines::room(int channel) const {
+CopyEngines::Range CopyEngines::room(int channel) const {
   static_assert(kReceiveBytes == kOfReduceScatters + kChannels * kOfChannel);
   if (channel == kNoChannel) return {0, kOfReduceScatters};
   return {kOfReduceScatters + channel * kOfChannel, kOfChannel};
@@ -157,11 +160,11 @@ std::int64_t CopyEngines::slot_bytes(int channel) const {
   return room(channel).count / (ranks_ - 1) / kAlignment * kAlignment;
 }
 
-std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const Span& span, void* part,
-                                                      double* squares, Beside beside) {
+std::unique_ptr<CopyEngineMove> CopyEngines::make(Operation operation, const Span& span, void* part, double* squares,
+                                                  Beside beside) {
   if (operation == Operation::broadcast) throw std::invalid_argument("copy engines: no broadcast goes by them");
-  std::unique_ptr<CopyEngineTransfer> transfer(
-      new CopyEngineTransfer(*this, operation, span, part, squares, take_channel(operation, beside)));
+  std::unique_ptr<CopyEngineMove> transfer(
+      new CopyEngineMove(*this, operation, span, part, squares, take_channel(operation, beside)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -171,8 +174,8 @@ std::unique_ptr<CopyEngineTransfer> CopyEngines::make(Operation operation, const
   return transfer;
 }
 
-CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part,
-                                       double* squares, int channel)
+CopyEngineMove::CopyEngineMove(const CopyEngines& engines, Operation operation, const Span& span, void* part,
+                               double* squares, int channel)
     : engines_(engines),
       operation_(operation),
       span_(span),
@@ -182,12 +185,12 @@ CopyEngineTransfer::CopyEngineTransfer(const CopyEngines& engines, Operation ope
       channel_(channel),
       arrays_(engines.world_, span.data) {}
 
-const Device* CopyEngineTransfer::channel() const {
+const Device* CopyEngineMove::channel() const {
   return channel_ == CopyEngines::kNoChannel ? nullptr
                                              : &engines_.channels_[static_cast<std::size_t>(channel_)].instance();
 }
 
-void CopyEngineTransfer::enqueue(const Device& exec) const {
+void CopyEngineMove::enqueue(const Device& exec) const {
   if (operation_ == Operation::all_gather) {
     gather(exec);
   } else if (engines_.ranks_ > 1 && operation_ == Operation::all_reduce && channel_ == CopyEngines::kNoChannel) {
@@ -199,7 +202,7 @@ void CopyEngineTransfer::enqueue(const Device& exec) const {
   }
 }
 
-void CopyEngineTransfer::sum(const Device& exec) const {
+void CopyEngineMove::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
@@ -229,9 +232,9 @@ void CopyEngineTransfer::sum(const Device& exec) const {
 }
 
 /// Adds this rank's part of every rank's span, and writes the sum to all of them, by one kernel.
-void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
+void CopyEngineMove::sum_by_kernel(const Device& exec) const {
   const CopyEngines& e = engines_;
-  const Range own = e.own_part(operation_, span_);
+  const CopyEngines::Range own = e.own_part(operation_, span_);
   std::array<const void*, kMostCopyRanks> parts{};
   std::array<void*, kMostCopyRanks> copies{};
   std::size_t copied = 0;
@@ -247,7 +250,7 @@ void CopyEngineTransfer::sum_by_kernel(const Device& exec) const {
 }
 
 /// Its own part comes last: that copy takes multiprocessors, so it may have to wait for them, and no other rank should.
-void CopyEngineTransfer::gather(const Device& exec) const {
+void CopyEngineMove::gather(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const auto place_in_whole_of = [&](int rank) { return arrays_.of(rank) + e.rank_ * part_bytes_; };
@@ -263,7 +266,7 @@ void CopyEngineTransfer::gather(const Device& exec) const {
 
 /// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has
 /// the alignment of `own`: copies between addresses of different alignment take almost twice as long.
-char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const {
+char* CopyEngineMove::slot(int sender, int receiver, const char* own) const {
   const int index = sender < receiver ? sender : sender - 1;
   return engines_.buffers_->of(receiver) + engines_.room(channel_).first + index * engines_.slot_bytes(channel_) +
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
@@ -271,7 +274,7 @@ char* CopyEngineTransfer::slot(int sender, int receiver, const char* own) const 
 
 /// Sums a piece of this rank's part, `done` bytes after its begin: its own values and, from the receive buffer, those
 /// of the others, in rank order.
-void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
+void CopyEngineMove::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;
   std::array<const void*, kMostCopyRanks> parts{};
@@ -279,6 +282,128 @@ void CopyEngineTransfer::add(const Device& exec, char* own, std::int64_t done, s
   char* const to = part_ == nullptr ? own : part_ + done;
   sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype},
             squares_ == nullptr ? nullptr : squares_ + done / kSquaresBytes);
+}
+
+namespace {
+
+class CopyEngineTransfer final : public StreamTransfer {
+ public:
+  CopyEngineTransfer(CopyEngines& engines, TransferStream& stream, const Message& message, int rank, int size)
+      : StreamTransfer("copy_engine", stream, message, rank, size), engines_(engines), beside_(message.beside) {}
+
+  void connect() override {
+    if (moves_bytes()) copies_ = engines_.make(operation_, message(), moved_part().data, squares_, beside_);
+  }
+
+  std::optional<std::int64_t> squares() const override {
+    if (!moves_bytes() || !sums() || size_ == 1) return std::nullopt;
+    return engines_.squares_of(operation_, message());
+  }
+
+  void leave_squares(const Span& partial) override {
+    if (!squares() || copies_ || partial.dtype != Dtype::fp64 || partial.count != *squares()) {
+      throw std::logic_error(what_ + ": it leaves no squares, or not as many as '" + partial.label + "' has room for");
+    }
+    squares_ = static_cast<double*>(partial.data);
+  }
+
+ private:
+  bool moves_bytes() const { return message().count > 0; }
+
+  const Device& runs_on() const override {
+    if (moves_bytes() && !copies_) throw std::logic_error(what_ + ": connect it before the first start");
+    const Device* const channel = copies_ ? copies_->channel() : nullptr;
+    return channel ? *channel : StreamTransfer::runs_on();
+  }
+  void move(const Device& on) override {
+    if (copies_) copies_->enqueue(on);
+  }
+
+  CopyEngines& engines_;
+  Beside beside_;
+  double* squares_ = nullptr;               // where to leave partial sums of squares; null: nowhere
+  std::unique_ptr<CopyEngineMove> copies_;  // from connect() on
+};
+
+class CopyEngineCollectives final : public Collectives, private Family::Member {
+ public:
+  CopyEngineCollectives(const World& world, std::unique_ptr<CopyEngines> engines,
+                        std::shared_ptr<TransferStream> stream, std::shared_ptr<Family> family,
+                        std::unique_ptr<Collectives> others)
+      : world_(world),
+        stream_(std::move(stream)),
+        family_(std::move(family)),
+        others_(std::move(others)),
+        engines_(std::move(engines)) {
+    family_->add(*this);
+  }
+
+  ~CopyEngineCollectives() override {
+    const bool ends_in_order = family_->ends_in_order(world_);
+    if (!ends_in_order) family_->abandon();
+    cudaStreamSynchronize(stream_->get());  // transfers in flight use the other ranks' memory
+    family_->remove(*this);
+    engines_->close();
+    if (!ends_in_order) return;
+    try {
+      world_.barrier();
+      engines_->free();
+    } catch (const Error&) {  // no rank is left to wait for
+    }
+  }
+
+  std::string name() const override { return "copy_engine"; }
+  std::string means_of(Operation operation) const override {
+    return operation == Operation::broadcast ? others_->means_of(operation) : name();
+  }
+  std::string description() const override { return others_->description(); }
+
+  bool is_asynchronous() const override { return true; }
+  bool can_yield() const override { return size() > 1; }
+  std::int64_t device_bytes() const override { return engines_->device_bytes(); }
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
+
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
+    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .beside = beside});
+  }
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
+    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});
+  }
+  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
+    return make({.operation = Operation::all_gather, .span = whole, .part = part});
+  }
+
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) override { return others_->make_broadcast(span); }
+  void broadcast(const Span& span) override { others_->broadcast(span); }
+  std::unique_ptr<Collectives> make_group(int group) override { return others_->make_group(group); }
+
+  Device instance() const override { return stream_->instance(); }
+  std::string fault() override { return family_->fault(); }
+  void abandon() override { family_->abandon(); }
+
+ private:
+  void abandon_own() override { engines_->abandon(); }
+
+  std::unique_ptr<Transfer> make(const Message& message) {
+    return std::make_unique<CopyEngineTransfer>(*engines_, *stream_, message, rank(), size());
+  }
+
+  const World& world_;
+  std::shared_ptr<TransferStream> stream_;
+  std::shared_ptr<Family> family_;
+  std::unique_ptr<Collectives> others_;
+  std::unique_ptr<CopyEngines> engines_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_copy_engine_collectives(const World& world, std::unique_ptr<CopyEngines> engines,
+                                                          std::shared_ptr<TransferStream> stream,
+                                                          std::shared_ptr<Family> family,
+                                                          std::unique_ptr<Collectives> others) {
+  return std::make_unique<CopyEngineCollectives>(world, std::move(engines), std::move(stream), std::move(family),
+                                                 std::move(others));
 }
 
 }  // namespace tessera::parallel

@@ -1,49 +1,26 @@
-/// Transfers between the GPUs of one host by copy engines: apart from short kernels that add, or copy a rank's own part,
-/// they take no multiprocessors from the products that run concurrently. An all-reduce beside which nothing is computed
-/// takes them: over NVLink they read, add and write faster than copy engines copy back and forth.
+/// Transfers between the GPUs of one host by their copy engines: all-reduce, reduce-scatter and all-gather of all ranks.
+/// Only short kernels, which add or copy a rank's own part, take multiprocessors from the products that run concurrently.
 ///
-/// Each rank owns one of R equal parts of a span, except that those of an all-reduce are rounded up to 256 bytes, so
-/// that the last ones may be shorter.
+/// Each rank owns one of R equal parts of a span. An all-reduce rounds parts up to 256 bytes: the last may be shorter.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
-///   add        the owner adds the R contributions, in rank order, in fp32 (fp64 in fp64), and rounds once; a
-///              reduce-scatter may leave the sum outside the span
+///   barrier    contributions have arrived, and what gather overwrites has been sent
+///   add        the owner adds the R contributions, in rank order, in fp32 (fp64 in fp64), and rounds once
 ///   gather     the owner copies its part to its place in every rank's span
+///   barrier    sums have arrived, and the receive buffer is free again
 ///
-/// A reduce-scatter is scatter and add, an all-reduce all three, in pieces: the first piece of every part, then the
-/// second, with a barrier of all ranks after scatter and at the end of each piece. Pieces of a reduce-scatter are as large
-/// as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather.
+/// A reduce-scatter is all of it but gather, an all-reduce all of it, piece by piece. Pieces of a reduce-scatter are as
+/// large as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather. An
+/// all-gather is gather alone between two barriers; the first says that no rank still reads its whole. An all-reduce that
+/// overlaps no computation is one kernel of each rank between two barriers, without the receive buffer: it reads this
+/// rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying back and forth.
 ///
-/// Sums may wait for multiprocessors, and all that comes behind them in their stream with them. All-reduces beside work
-/// therefore go by two channels, in turn as they were made, each with a stream, a part of the receive buffer and flags of
-/// its own: while one channel waits or adds, the other one copies.
-///
-/// An all-gather is gather alone, at once and without the receive buffer, between two barriers. An all-reduce beside which
-/// nothing is computed needs no receive buffer either: between two barriers one kernel reads this rank's part of every
-/// rank's span, adds as above and writes the sum to its place in each. Nothing else reads another rank's memory. The other
-/// ranks' memory is addressed through CUDA's interprocess handles. A transfer is enqueued on one stream and may be captured
-/// in a graph.
+/// A sum may wait for multiprocessors, and its stream with it. All-reduces beside work therefore take turns between two
+/// channels, each with a stream, a part of the receive buffer and barriers of its own: while one waits, the other copies.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Safety  a rank arrives at a barrier when everything it enqueued before has completed, including what it copies and
-///         stores into the others' memory. Hence:
-///         - in a sum, the barrier after scatter guarantees that the others' contributions are in the receive buffer,
-///           and that every rank's piece has been sent: gather overwrites only that piece of a span. Later scatters
-///           read other pieces.
-///         - the barrier at the end of a piece guarantees that it has been added and gathered: its place in the receive
-///           buffer may be overwritten by the next piece or transfer, and what follows sees the sums.
-///         - in an all-gather, the barrier before the copies guarantees that no rank still uses the previous content of
-///           its whole: each stream first waits for the work after which the transfer was started. The one after them
-///           guarantees that all parts have arrived. The copy to a rank's own place concerns no other rank and needs
-///           neither.
-///         - in an all-reduce beside nothing, the barrier before the kernel guarantees that every rank's values are
-///           there, and the one after it that all sums are, and that nobody reads the span any longer. Only its owner
-///           reads and writes a part in between.
-///         Barriers (stream_barrier.hpp) alternate between two sets of flags, within and across the transfers
-///         of a channel, each of which has an even number of barriers. Transfers of no channel have two sets as well,
-///         and, for reduce-scatters, a place of their own in the receive buffer. All ranks therefore enqueue the same
-///         transfers in the same order, those of a channel one after the other, and those of none.
-/// Limits  at most 16 ranks, on one host.
+/// Limits  at most kMostCopyRanks ranks, on one host. All ranks enqueue the same transfers in the same order, those of a
+///         channel one after the other, and those of none.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -60,11 +37,12 @@
 #include "kernels/core/tensor.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/collectives/operation.hpp"
-#include "parallel/strategies/ownership.hpp"
 #include "parallel/collectives/stream_barrier.hpp"
 
 namespace tessera::parallel {
 
+class Family;
+class TransferStream;
 class World;
 
 /// The corresponding array of every rank of the host, mapped into this process. A rank may free its own array only
@@ -86,7 +64,7 @@ class PeerArray {
   std::string fault_;
 };
 
-class CopyEngineTransfer;
+class CopyEngineMove;
 
 /// What transfers share: the receive buffer, the barrier and the channels.
 class CopyEngines {
@@ -100,16 +78,15 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Makes a transfer over `span`, in the device's memory: for a sum, what is summed in place; for an all-gather, the
-  /// whole. `part` is this rank's: what an all-gather takes, outside the whole or at its own place in it; where a
-  /// reduce-scatter leaves its sum, outside the span or at its own place in it, which null means, too. `squares`: null,
-  /// or, of a sum, a place for squares_of() partial sums of squares. `beside`: of an all-reduce. Collective.
+  /// Maps `span`, in the device's memory, of every rank: what is summed in place, or an all-gather's whole. `part` is this
+  /// rank's: what an all-gather takes, or where a reduce-scatter leaves its sum, outside the span or at its own place in
+  /// it; null: there. `squares`: null, or room for squares_of() partial sums. `beside`: of an all-reduce. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError. std::invalid_argument for a broadcast.
   /// Limits  R divides the count, except for an all-reduce.
-  std::unique_ptr<CopyEngineTransfer> make(Operation operation, const Span& span, void* part = nullptr,
-                                           double* squares = nullptr, Beside beside = Beside::work);
+  std::unique_ptr<CopyEngineMove> make(Operation operation, const Span& span, void* part = nullptr,
+                                       double* squares = nullptr, Beside beside = Beside::work);
 
   /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
   std::int64_t squares_of(Operation operation, const Span& span) const;
@@ -127,12 +104,16 @@ class CopyEngines {
   }
 
  private:
-  friend class CopyEngineTransfer;
+  friend class CopyEngineMove;
   static constexpr int kChannels = 2;
   static constexpr int kNoChannel = -1;
 
+  struct Range {
+    std::int64_t first, count;  // bytes
+  };
+
   std::int64_t part_bytes(Operation operation, const Span& span) const;
-  Range own_part(Operation operation, const Span& span) const;  // of this rank [bytes]
+  Range own_part(Operation operation, const Span& span) const;  // of this rank
   int take_channel(Operation operation, Beside beside);         // for the next transfer
   Range room(int channel) const;                                // of a channel, or of no channel, in the receive buffer
   std::int64_t slot_bytes(int channel) const;                   // of it: one for each other rank
@@ -149,7 +130,8 @@ class CopyEngines {
   std::string fault_;
 };
 
-class CopyEngineTransfer {
+/// One transfer's copies and sums.
+class CopyEngineMove {
  public:
   /// The instance of its channel; null: it has none.
   const kernels::Device* channel() const;
@@ -160,8 +142,8 @@ class CopyEngineTransfer {
 
  private:
   friend class CopyEngines;
-  CopyEngineTransfer(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
-                     int channel);
+  CopyEngineMove(const CopyEngines& engines, Operation operation, const Span& span, void* part, double* squares,
+                 int channel);
   void sum(const kernels::Device& exec) const;
   void sum_by_kernel(const kernels::Device& exec) const;
   void gather(const kernels::Device& exec) const;
@@ -177,5 +159,12 @@ class CopyEngineTransfer {
   int channel_;
   PeerArray arrays_;
 };
+
+/// All ranks by `engines`, which serve them, on `stream`, to which their channels return. `others`, of the same ranks,
+/// family and stream, carry what copy engines do not: broadcasts, and groups. Destroy it on every rank, as `others`.
+std::unique_ptr<Collectives> make_copy_engine_collectives(const World& world, std::unique_ptr<CopyEngines> engines,
+                                                          std::shared_ptr<TransferStream> stream,
+                                                          std::shared_ptr<Family> family,
+                                                          std::unique_ptr<Collectives> others);
 
 }  // namespace tessera::parallel

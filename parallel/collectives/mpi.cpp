@@ -9,17 +9,19 @@
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/side_stream.hpp"
-#include "parallel/device.hpp"
 #include "parallel/watch/flight_recorder.hpp"
 #include "parallel/collectives/mpi_check.hpp"
 #include "parallel/collectives/mpi_queue.hpp"
 #include "parallel/collectives/parts.hpp"
 #include "parallel/collectives/wire.hpp"
+#include "parallel/device_memory.hpp"
 
 namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
+
+using PieceQueue = Queue<kPiecesInFlight>;
 
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;  // of one call: MPI counts are ints
 
@@ -114,7 +116,7 @@ class Bytes {
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
   FlightRecorder& recorder;
-  std::shared_ptr<Queue> queue = std::make_shared<Queue>();
+  std::shared_ptr<PieceQueue> queue = std::make_shared<PieceQueue>();
 };
 
 std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
@@ -207,7 +209,7 @@ class MpiTransfer : public Transfer, private InPieces {
     arrived_.record(exec_, 0);
   }
 
-  std::shared_ptr<Queue> queue_;
+  std::shared_ptr<PieceQueue> queue_;
   FlightRecorder& recorder_;
   std::uint32_t name_;        // in the recorder
   std::uint64_t number_ = 0;  // of its latest start there

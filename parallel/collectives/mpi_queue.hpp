@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/collectives/mpi.hpp"
 #include "parallel/collectives/mpi_check.hpp"
 
 namespace tessera::parallel {
@@ -21,9 +20,10 @@ class InPieces {
   virtual void take(std::int64_t piece, char* staging) = 0;  // which has arrived
 };
 
-/// The transfers in progress on a communicator, first come first served: at most kPiecesInFlight pieces at a time. Every
+/// The transfers in progress on a communicator, first come first served: at most kInFlight pieces at a time. Every
 /// rank starts the same transfers in the same order, so all make the same calls of MPI in the same order, whenever each
 /// of them polls.
+template <int kInFlight>
 class Queue {
  public:
   /// Pieces may stage `bytes` each from here on.
@@ -77,7 +77,7 @@ class Queue {
 
   void take() {
     Slot& slot = slots_[oldest_];
-    oldest_ = (oldest_ + 1) % kPiecesInFlight;
+    oldest_ = (oldest_ + 1) % kInFlight;
     --in_flight_;
     slot.is_free = true;
     InPieces* const transfer = std::exchange(slot.transfer, nullptr);
@@ -85,8 +85,8 @@ class Queue {
   }
 
   void post() {
-    while (in_flight_ < kPiecesInFlight && !waiting_.empty()) {
-      Slot& slot = slots_[(oldest_ + in_flight_++) % kPiecesInFlight];
+    while (in_flight_ < kInFlight && !waiting_.empty()) {
+      Slot& slot = slots_[(oldest_ + in_flight_++) % kInFlight];
       slot.is_free = false;
       slot.staging.resize(staged_);  // if a larger piece was announced while it was in use
       slot.transfer = waiting_.front();
@@ -99,7 +99,7 @@ class Queue {
     }
   }
 
-  std::array<Slot, kPiecesInFlight> slots_;
+  std::array<Slot, kInFlight> slots_;
   int oldest_ = 0, in_flight_ = 0;
   std::size_t staged_ = 0;          // bytes of a piece
   std::vector<InPieces*> waiting_;  // with pieces that are not posted

@@ -1,19 +1,16 @@
 #include "parallel/collectives/nccl_communicator.hpp"
 
+#include <chrono>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
+#include <utility>
 
-#include "kernels/core/events.hpp"
 #include "kernels/core/out_of_memory.hpp"
-#include "parallel/collectives/copy_engine.hpp"
 #include "parallel/errors.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::parallel {
 namespace {
-
-using kernels::cuda::Event;
 
 /// Throws unless `result` is success: MemoryError if NCCL found no memory, else a Fault, with `advice`.
 template <class Fault>
@@ -35,59 +32,30 @@ void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
 
 }  // namespace
 
-void Family::add(Communicator& member) {
-  const std::lock_guard lock(mutex_);
-  members_.push_back(&member);
-}
+Communicator::Communicator(const World& world, std::shared_ptr<TransferStream> stream, std::shared_ptr<Family> family)
+    : Communicator(world, connect(world), std::move(stream), std::move(family)) {}
 
-void Family::remove(Communicator& member) {
-  const std::lock_guard lock(mutex_);
-  std::erase(members_, &member);
-}
+Communicator::Communicator(Communicator& all, int group)
+    : Communicator(all.world_, all.split(group),
+                   std::make_shared<TransferStream>(all.world_.recorder(), kernels::cuda::highest_priority()),
+                   all.family_) {}
 
-void Family::use(CopyEngines* engines) {
-  const std::lock_guard lock(mutex_);
-  engines_ = engines;
-}
-
-std::string Family::fault() {
-  const Lock lock(mutex_, kPatience);
-  if (!lock || was_abandoned_) return "";
-  for (const Communicator* member : members_) {
-    if (const std::string text = member->own_fault(); !text.empty()) return text;
-  }
-  return "";
-}
-
-void Family::abandon() {
-  was_abandoned_ = true;
-  const Lock lock(mutex_, kPatience);
-  if (!lock) return;
-  if (engines_) engines_->abandon();
-  for (Communicator* member : members_) member->abandon();
-}
-
-Communicator::Communicator(const World& world, int priority)
-    : Communicator(connect(world), std::make_shared<Family>(), world.recorder(), priority) {}
-
-Communicator::Communicator(Communicator& all, int group, int priority)
-    : Communicator(all.split(group), all.family_, all.log_.recorder(), priority) {}
-
-Communicator::Communicator(ncclComm_t comm, std::shared_ptr<Family> family, FlightRecorder& recorder, int priority)
-    : stream_(priority), clock_stream_(0), compute_(stream_), log_(recorder), comm_(comm), family_(std::move(family)) {
+Communicator::Communicator(const World& world, ncclComm_t comm, std::shared_ptr<TransferStream> stream,
+                           std::shared_ptr<Family> family)
+    : world_(world), stream_(std::move(stream)), family_(std::move(family)), comm_(comm) {
   check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
   check(ncclCommCount(comm_, &size_), "ncclCommCount");
   family_->add(*this);
 }
 
 Communicator::~Communicator() {
-  const bool is_orderly = !is_leaving();
+  const bool ends_in_order = family_->ends_in_order(world_);
   family_->remove(*this);
-  if (!is_orderly) abandon();
+  if (!ends_in_order) abandon_own();
   if (abort_.joinable()) {
     abort_.join();
   } else {
-    cudaStreamSynchronize(stream_);
+    cudaStreamSynchronize(stream_->get());
     ncclCommDestroy(comm_);
   }
 }
@@ -114,12 +82,7 @@ void Communicator::check(ncclResult_t result, const char* call) const {
   parallel::check<LossError>(result, call, comm_, kAfterLoss);
 }
 
-bool Communicator::is_leaving() const {
-  if (!family_->fault().empty()) family_->abandon();
-  return std::uncaught_exceptions() > 0 || family_->was_abandoned();
-}
-
-void Communicator::abandon() {
+void Communicator::abandon_own() {
   if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
 }
 
@@ -133,7 +96,7 @@ std::string Communicator::own_fault() const {
 
 void Communicator::drain() const {
   using namespace std::chrono;
-  CUDA_CHECK(cudaEventRecord(drained_, stream_));
+  CUDA_CHECK(cudaEventRecord(drained_, stream_->get()));
   const auto start = steady_clock::now();
   auto asked = start;
   while (!drained_.has_happened()) {
@@ -146,15 +109,6 @@ void Communicator::drain() const {
     }
     if (now - start > milliseconds(100)) std::this_thread::sleep_for(microseconds(50));
   }
-}
-
-double Communicator::seconds_at(const Event& event) {
-  if (events::now_s() - reference_s_ > 10) {  // differences are floats of milliseconds: keep them short
-    CUDA_CHECK(cudaEventRecord(reference_, clock_stream_));
-    CUDA_CHECK(cudaEventSynchronize(reference_));
-    reference_s_ = events::now_s();
-  }
-  return reference_s_ + 1e-3 * static_cast<double>(event.milliseconds_since(reference_));
 }
 
 }  // namespace tessera::parallel

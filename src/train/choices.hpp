@@ -11,7 +11,6 @@
 #include "model/activations.hpp"
 #include "model/generate.hpp"
 #include "parallel/choice.hpp"
-#include "parallel/collectives/nccl.hpp"
 
 namespace tessera::train {
 

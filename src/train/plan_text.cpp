@@ -11,7 +11,7 @@
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"
 #include "parallel/device.hpp"
-#include "parallel/collectives/nccl.hpp"
+#include "parallel/choice.hpp"
 #include "train/forward_plan.hpp"
 #include "train/plan_time.hpp"
 

@@ -1,4 +1,5 @@
 #include "parallel/device.hpp"
+#include "parallel/device_memory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

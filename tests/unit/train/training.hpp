@@ -20,7 +20,7 @@
 #include "optim/schedule.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
-#include "parallel/collectives/nccl.hpp"
+#include "parallel/choice.hpp"
 #include "reference/adamw.hpp"
 #include "support/shared_gpu.hpp"
 #include "train/trainer.hpp"
@@ -42,7 +42,7 @@ class Ranks : public ::testing::Environment {
     const int wanted = world_->local_size(), found = parallel::visible_devices();
     if (found < wanted && !ranks_share_a_gpu()) GTEST_SKIP() << "needs " << wanted << " GPUs, found " << found;
     if (parallel::kHasNccl && world_->size() > 1)
-      world_->use(parallel::make_nccl_collectives(*world_, parallel::TransferMethod::automatic));
+      world_->use(parallel::make_gpu_collectives(*world_, parallel::TransferMethod::automatic));
   }
   void TearDown() override {
     world_->use(nullptr);

@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "parallel/choice.hpp"
 #include "parallel/device.hpp"
-#include "parallel/collectives/nccl.hpp"
 #include "support/buffer.hpp"
 #include "support/shared_gpu.hpp"
 #include "unit/parallel/world.hpp"
@@ -19,7 +19,7 @@ struct Nccl : ::testing::TestWithParam<TransferMethod> {
   static test::TestWorld& connect(TransferMethod method) {
     const auto [entry, is_new] = worlds.try_emplace(method);
     test::TestWorld& world = entry->second;
-    if (is_new && has_gpus_for(world)) world.use(make_nccl_collectives(world, method));
+    if (is_new && has_gpus_for(world)) world.use(make_gpu_collectives(world, method));
     return world;
   }
   static bool has_gpus_for(const test::TestWorld& world) {

@@ -1,5 +1,3 @@
-#include "parallel/collectives/nccl.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

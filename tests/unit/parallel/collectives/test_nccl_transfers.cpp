@@ -8,7 +8,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/cuda/check.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/collectives/nccl.hpp"
+#include "parallel/choice.hpp"
 #include "support/buffer.hpp"
 #include "support/random.hpp"
 #include "unit/parallel/collectives/nccl.hpp"
@@ -511,17 +511,19 @@ TEST_P(Nccl, refuses_transfers_that_it_cannot_do) {
     return refusal([&] { nccl().make_all_gather(one, all); });
   };
   using ::testing::StartsWith;
-  EXPECT_THAT(scatter(span_of(ints)), StartsWith("nccl reduce-scatter of values: int32 cannot be summed"));
-  EXPECT_THAT(scatter(host), StartsWith("nccl reduce-scatter of values: its memory"));
-  EXPECT_THAT(gather(span_of(part), host), StartsWith("nccl all-gather of values: its memory"));
-  EXPECT_THAT(gather(span_of(part), span_of(odd)), StartsWith("nccl all-gather of values: its part must be one"));
-  EXPECT_THAT(gather(span_of(part), span_of(ints)), StartsWith("nccl all-gather of values: its part must be one"));
+  const std::string means = is_ring() ? "nccl" : "copy_engine";
+  const std::string scatter_of = means + " reduce-scatter of values: ", gather_of = means + " all-gather of values: ";
+  EXPECT_THAT(scatter(span_of(ints)), StartsWith(scatter_of + "int32 cannot be summed"));
+  EXPECT_THAT(scatter(host), StartsWith(scatter_of + "its memory"));
+  EXPECT_THAT(gather(span_of(part), host), StartsWith(gather_of + "its memory"));
+  EXPECT_THAT(gather(span_of(part), span_of(odd)), StartsWith(gather_of + "its part must be one"));
+  EXPECT_THAT(gather(span_of(part), span_of(ints)), StartsWith(gather_of + "its part must be one"));
   EXPECT_EQ(scatter(span_of(whole)), "");
   EXPECT_EQ(gather(span_of(part), span_of(whole)), "");
   if (ranks > 1) {
-    EXPECT_THAT(scatter(span_of(odd)), StartsWith("nccl reduce-scatter of values: its " + std::to_string(n + 1)));
+    EXPECT_THAT(scatter(span_of(odd)), StartsWith(scatter_of + "its " + std::to_string(n + 1)));
     EXPECT_THAT(gather(part_of(whole, (world.rank() + 1) % ranks, ranks), span_of(whole)),
-                StartsWith("nccl all-gather of values: its part lies inside"));
+                StartsWith(gather_of + "its part lies inside"));
   }
   EXPECT_THAT(refusal([&] { nccl().make_group(-1); }), StartsWith("nccl: a group"));
 }
@@ -596,7 +598,7 @@ TEST_P(Nccl, groups_may_outlive_what_they_were_made_from) {
   const auto pair_of = [](int rank) { return rank / 2; };
   const std::vector<int> ranks = members(world.size(), world.rank(), pair_of);
   TestWorld other;
-  other.use(make_nccl_collectives(other, GetParam()));
+  other.use(make_gpu_collectives(other, GetParam()));
   auto pair = other.collectives().make_group(pair_of(world.rank()));
   const auto same = pair->make_group(0);
   other.use(nullptr);
@@ -610,7 +612,7 @@ TEST_P(Nccl, who_abandons_the_collectives_is_not_held_up_by_a_group) {
   if (!is_ring()) GTEST_SKIP() << "ranks that leave each other's memory mapped would disturb the tests that follow";
   const Device exec;
   TestWorld other;
-  other.use(make_nccl_collectives(other, GetParam()));
+  other.use(make_gpu_collectives(other, GetParam()));
   const auto group = other.collectives().make_group(0);
   const Buffer<float> buffer(std::vector<float>(1000, 1.0f));
   const auto sum = group->make_all_reduce(span_of(buffer), {});
