@@ -1,6 +1,7 @@
 #include "parallel/choice.hpp"
 
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "parallel/errors.hpp"
@@ -32,8 +33,19 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   }
 }
 
+/// All ranks come here, but for one that an exception unwinds, which ends the launch. Rank 0 may work alone for long
+/// before: that wait is not watched, what follows it is.
 CollectivesChoice::~CollectivesChoice() {
-  if (std::uncaught_exceptions() > 0) world_.leave();
+  std::optional<World::Watch> watch;
+  if (std::uncaught_exceptions() > 0) {
+    world_.leave();
+  } else if (world_.collectives().is_asynchronous()) {
+    try {
+      world_.barrier();
+      watch.emplace(world_, "disconnecting the GPUs", 1);
+    } catch (const LossError&) {  // the collectives find the same
+    }
+  }
   world_.use(nullptr);
 }
 

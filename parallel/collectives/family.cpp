@@ -33,9 +33,15 @@ void Family::abandon() {
   for (Member* member : members_) member->abandon_own();
 }
 
-bool Family::ends_in_order(const World&) {
+bool Family::ends_in_order(const World& world) {
   if (!fault().empty()) abandon();
-  return std::uncaught_exceptions() == 0 && !was_abandoned_;
+  if (std::uncaught_exceptions() > 0) return false;
+  try {
+    if (world.any(was_abandoned_) && !was_abandoned_) abandon();
+  } catch (const LossError&) {  // no rank is left to wait for
+    abandon();
+  }
+  return !was_abandoned_;
 }
 
 }  // namespace tessera::parallel

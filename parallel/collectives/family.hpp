@@ -32,8 +32,9 @@ class Family {
 
   void abandon();
 
-  /// Whether a member that is destroyed now may wait for the other ranks. No: there is a fault, the family is
-  /// abandoned, or an exception unwinds.
+  /// Whether a member that is destroyed now may wait for the other ranks. Collective: if any rank has found a fault or
+  /// abandoned its family, all abandon theirs. Only a rank that an exception unwinds does not ask the others, who may
+  /// never answer: it abandons nothing else and gets false.
   bool ends_in_order(const World& world);
 
  private:

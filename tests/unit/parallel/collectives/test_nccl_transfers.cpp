@@ -608,6 +608,16 @@ TEST_P(Nccl, groups_may_outlive_what_they_were_made_from) {
   expect_sums_over(ranks, world.rank(), *same);
 }
 
+TEST_P(Nccl, who_abandons_them_alone_is_followed_by_all_at_the_end) {
+  if (!is_ring()) GTEST_SKIP() << "ranks that leave each other's memory mapped would disturb the tests that follow";
+  TestWorld other;
+  other.use(make_gpu_collectives(other, GetParam()));
+  const auto group = other.collectives().make_group(0);
+  expect_sums_over(first_ranks(world.size()), world.rank(), *group);
+  if (world.rank() == world.size() - 1) other.collectives().abandon();
+  other.use(nullptr);  // ends
+}
+
 TEST_P(Nccl, who_abandons_the_collectives_is_not_held_up_by_a_group) {
   if (!is_ring()) GTEST_SKIP() << "ranks that leave each other's memory mapped would disturb the tests that follow";
   const Device exec;
