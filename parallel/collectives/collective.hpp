@@ -8,8 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "kernels/core/scalar.hpp"
@@ -32,6 +30,8 @@ struct Span {
   }
 };
 
+class Squares;
+
 /// One operation of a group of ranks on fixed memory. May be started again once it has completed: its resources are
 /// allocated once.
 class Transfer {
@@ -43,14 +43,9 @@ class Transfer {
   /// Throws  on every rank or on none.
   virtual void connect() {}
 
-  /// How many partial sums of squares of the sums that this rank makes leave_squares() makes the transfer leave: their
-  /// total over the ranks is that of the whole message. None: the transfer does not make its sums itself.
-  virtual std::optional<std::int64_t> squares() const { return std::nullopt; }
-
-  /// `partial`: [squares()] fp64, in memory of the same kind as the span. Before connect().
-  virtual void leave_squares(const Span& partial) {
-    throw std::logic_error("transfer: it leaves no squares for " + partial.label);
-  }
+  /// Makes each run leave the squares of the sums that this rank makes (squares.hpp). False: it makes none itself. Once,
+  /// before connect().
+  virtual bool leave_squares(Squares&) { return false; }
 
   /// Starts after the work enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
   /// If is_asynchronous(), start and join may be captured together in a graph.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "parallel/errors.hpp"
 #include "parallel/collectives/family.hpp"
 #include "parallel/collectives/parts.hpp"
+#include "parallel/collectives/squares.hpp"
 #include "parallel/collectives/stream_transfer.hpp"
 #include "parallel/world.hpp"
 
@@ -136,10 +136,6 @@ std::int64_t CopyEngines::part_bytes(Operation operation, const Span& span) cons
   return operation == Operation::all_reduce ? round_up(bytes, kAlignment) : bytes;
 }
 
-std::int64_t CopyEngines::squares_of(Operation operation, const Span& span) const {
-  return ceil_div(own_part(operation, span).count, kSquaresBytes);
-}
-
 CopyEngines::Range CopyEngines::own_part(Operation operation, const Span& span) const {
   const std::int64_t part = part_bytes(operation, span), first = std::min(rank_ * part, span.bytes());
   return {first, std::min(part, span.bytes() - first)};
@@ -206,7 +202,8 @@ void CopyEngineMove::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
-  std::int64_t most = (e.slot_bytes(channel_) - kAlignment) / kSquaresBytes * kSquaresBytes;  // of each part in a piece
+  std::int64_t most =
+      (e.slot_bytes(channel_) - kAlignment) / Squares::kBytes * Squares::kBytes;  // of each part in a piece
   if (gathers) most = std::min(most, kLargestPiece);
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
@@ -281,7 +278,7 @@ void CopyEngineMove::add(const Device& exec, char* own, std::int64_t done, std::
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
   char* const to = part_ == nullptr ? own : part_ + done;
   sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype},
-            squares_ == nullptr ? nullptr : squares_ + done / kSquaresBytes);
+            squares_ == nullptr ? nullptr : squares_ + Squares::count_of(done));
 }
 
 namespace {
@@ -295,16 +292,10 @@ class CopyEngineTransfer final : public StreamTransfer {
     if (moves_bytes()) copies_ = engines_.make(operation_, message(), moved_part().data, squares_, beside_);
   }
 
-  std::optional<std::int64_t> squares() const override {
-    if (!moves_bytes() || !sums() || size_ == 1) return std::nullopt;
-    return engines_.squares_of(operation_, message());
-  }
-
-  void leave_squares(const Span& partial) override {
-    if (!squares() || copies_ || partial.dtype != Dtype::fp64 || partial.count != *squares()) {
-      throw std::logic_error(what_ + ": it leaves no squares, or not as many as '" + partial.label + "' has room for");
-    }
-    squares_ = static_cast<double*>(partial.data);
+  bool leave_squares(Squares& room) override {
+    if (!moves_bytes() || !sums() || size_ == 1) return false;
+    squares_ = room.take(engines_.own_bytes(operation_, message()));
+    return true;
   }
 
  private:

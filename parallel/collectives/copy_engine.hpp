@@ -80,7 +80,7 @@ class CopyEngines {
 
   /// Maps `span`, in the device's memory, of every rank: what is summed in place, or an all-gather's whole. `part` is this
   /// rank's: what an all-gather takes, or where a reduce-scatter leaves its sum, outside the span or at its own place in
-  /// it; null: there. `squares`: null, or room for squares_of() partial sums. `beside`: of an all-reduce. Collective.
+  /// it; null: there. `squares`: null, or room for those of own_bytes(). `beside`: of an all-reduce. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError. std::invalid_argument for a broadcast.
@@ -88,8 +88,8 @@ class CopyEngines {
   std::unique_ptr<CopyEngineMove> make(Operation operation, const Span& span, void* part = nullptr,
                                        double* squares = nullptr, Beside beside = Beside::work);
 
-  /// Partial sums of the squares of what this rank adds in such a transfer: of each kSquaresBytes of its part.
-  std::int64_t squares_of(Operation operation, const Span& span) const;
+  /// Bytes of the part that this rank adds in such a transfer.
+  std::int64_t own_bytes(Operation operation, const Span& span) const { return own_part(operation, span).count; }
 
   /// Waits for the channels and unmaps the other ranks' receive buffers; no transfer may follow.
   void close();

@@ -39,40 +39,31 @@ inline Span sum_place(const std::string& what, const Span& part, const Span& who
   return part;
 }
 
-namespace detail {
-
-template <class Number>
-void sum_as(const kernels::Device& exec, std::span<const void* const> parts, const Span& out, double* squares,
-            std::span<void* const> copies) {
-  kernels::SumParts<kernels::Device, Number> sum;
-  for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
-  sum.parts = static_cast<int>(parts.size());
-  for (void* copy : copies) sum.copies[sum.copy_count++] = static_cast<Number*>(copy);
-  sum.out =
-      kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
-  if (squares) {
-    const std::int64_t blocks = kernels::ceil_div(out.count, sum.kSquaresBlock);
-    sum.squares = kernels::Vector<double, kernels::Device>(squares, static_cast<std::size_t>(blocks));
-  }
-  sum.launch(exec);
-}
-
-}  // namespace detail
-
-/// Bytes of neighbouring sums whose squares make one partial sum.
-inline constexpr std::int64_t kSquaresBytes = kernels::SumParts<kernels::Device, float>::kSquaresBytes;
-
 /// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them. `squares`:
-/// null, or a place for the sum of squares of each kSquaresBytes of `out`. `copies`: where else the sum goes, each place
+/// null, or a place for those of `out` (squares.hpp). `copies`: where else the sum goes, each place
 /// as long as `out`; they may be among the parts.
 /// Throws  std::invalid_argument if its dtype cannot be summed.
 inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out,
                       double* squares = nullptr, std::span<void* const> copies = {}) {
+  const auto sum_as = [&](auto zero) {
+    using Number = decltype(zero);
+    kernels::SumParts<kernels::Device, Number> sum;
+    for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
+    sum.parts = static_cast<int>(parts.size());
+    for (void* copy : copies) sum.copies[sum.copy_count++] = static_cast<Number*>(copy);
+    sum.out =
+        kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
+    if (squares) {
+      const std::int64_t blocks = kernels::ceil_div(out.count, sum.kSquaresBlock);
+      sum.squares = kernels::Vector<double, kernels::Device>(squares, static_cast<std::size_t>(blocks));
+    }
+    sum.launch(exec);
+  };
   switch (out.dtype) {
-    case Dtype::fp64: return detail::sum_as<double>(exec, parts, out, squares, copies);
-    case Dtype::fp32: return detail::sum_as<float>(exec, parts, out, squares, copies);
-    case Dtype::bf16: return detail::sum_as<bfloat16>(exec, parts, out, squares, copies);
-    case Dtype::fp16: return detail::sum_as<float16>(exec, parts, out, squares, copies);
+    case Dtype::fp64: return sum_as(double{});
+    case Dtype::fp32: return sum_as(float{});
+    case Dtype::bf16: return sum_as(bfloat16{});
+    case Dtype::fp16: return sum_as(float16{});
     case Dtype::int32: break;
   }
   throw std::invalid_argument("sum of " + out.label + ": " + std::string(name_of(out.dtype)) + " cannot be summed");

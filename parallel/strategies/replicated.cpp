@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/core/events.hpp"
+#include "parallel/collectives/squares.hpp"
 
 namespace tessera::parallel {
 
@@ -42,7 +43,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
   }
   std::vector<Transfer*> sums;
   for (const Bucket& bucket : buckets_) sums.push_back(bucket.sum.get());
-  if (!sums.empty()) squares_ = leave_squares(sums, norm.squares);
+  if (!sums.empty()) squares_ = Squares::left_by(sums, norm.squares);
   if (!squares_) return;
   norm_.span = norm_.wire = norm.total;
   norm_.sum = collectives_.make_all_reduce(norm.total, {}, Beside::nothing);

@@ -55,7 +55,6 @@ class Replicated final : public Strategy {
   void gradient_ready(int param) override;
   void progress() override;
   void finish() override;
-  std::optional<std::int64_t> squares() const override { return squares_; }
   void sum() override;
   void begin_inference() override { waits_ = nullptr; }
   double collect() override;
@@ -84,7 +83,6 @@ class Replicated final : public Strategy {
   std::string operation_;  // "all_reduce[nccl]"
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
-  std::optional<std::int64_t> squares_;
   Bucket norm_;  // its sum is null unless transfers leave squares, which takes asynchronous collectives
   Transfer* last_started_ = nullptr;
   WaitTimes* waits_ = nullptr;

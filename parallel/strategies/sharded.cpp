@@ -7,6 +7,7 @@
 
 #include "kernels/core/events.hpp"
 #include "parallel/collectives/parts.hpp"
+#include "parallel/collectives/squares.hpp"
 
 namespace tessera::parallel {
 namespace {
@@ -101,7 +102,7 @@ void Sharded::connect() {
   if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {
     std::vector<Transfer*> sums;
     for (const Move& scatter : scatters_) sums.push_back(scatter.transfer.get());
-    squares_ = leave_squares(sums, options_.norm.squares);
+    squares_ = Squares::left_by(sums, options_.norm.squares);
   }
 
   std::size_t moves = 0;

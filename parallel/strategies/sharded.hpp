@@ -81,7 +81,6 @@ class Sharded final : public Strategy {
   void gradient_ready(int param) override;
   void progress() override;
   void finish() override;
-  std::optional<std::int64_t> squares() const override { return squares_; }
   void sum() override;
   void begin_inference() override;
   double collect() override;
@@ -154,7 +153,6 @@ class Sharded final : public Strategy {
   std::vector<Move> replica_sums_;                      // [units]
   std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
   Move norm_sum_;
-  std::optional<std::int64_t> squares_;
 
   std::vector<int> open_;              // [units] passes that have it open
   std::vector<char> stays_;            // [units] as its last visit

@@ -14,9 +14,7 @@
 /// Gradients are summed, not averaged: a caller that weights by tokens scales first.
 #pragma once
 
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include "parallel/collectives/collective.hpp"
 #include "parallel/strategies/ownership.hpp"
@@ -29,10 +27,6 @@ struct NormSpans {
   Span total;    // 1 fp64: what sum() sums
   Span squares;  // fp64: room for the partial sums of squares that transfers can leave
 };
-
-/// Makes `sums` leave their squares one after the other in `room`, and returns how many they are; none, unless all can.
-/// Throws  std::logic_error if there is too little room.
-std::optional<std::int64_t> leave_squares(const std::vector<Transfer*>& sums, const Span& room);
 
 class Strategy {
  public:
@@ -67,7 +61,7 @@ class Strategy {
   /// How many partial sums of squares the step's transfers have left, after finish(), in the span given for them: their
   /// total over all ranks is the square norm of all gradients. None: nobody has squared the sums. The same in every
   /// step, and none on every rank or on no rank; call after connect().
-  virtual std::optional<std::int64_t> squares() const = 0;
+  std::optional<std::int64_t> squares() const { return squares_; }
 
   /// Sums the norm's total over all ranks, in place; nothing where each has it.
   virtual void sum() = 0;
@@ -79,6 +73,9 @@ class Strategy {
   /// reports its transfers as events (over MPI already done) and returns the seconds in which the rank only waited for
   /// them.
   virtual double collect() = 0;
+
+ protected:
+  std::optional<std::int64_t> squares_;
 };
 
 }  // namespace tessera::parallel

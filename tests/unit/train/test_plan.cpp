@@ -13,6 +13,7 @@
 #include "kernels/clear_spans.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
+#include "parallel/collectives/squares.hpp"
 #include "parallel/strategies/replicated.hpp"
 #include "support/no_collectives.hpp"
 #include "train/compute.hpp"
@@ -477,19 +478,21 @@ class Engines final : public test::NoCollectives {
     const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
     const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
     const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
-    return std::make_unique<Sum>((own + 16383) / 16384);
+    return std::make_unique<Sum>(own);
   }
 
  private:
   struct Sum final : parallel::Transfer {
-    explicit Sum(std::int64_t count) : count(count) {}
-    std::optional<std::int64_t> squares() const override { return count; }
-    void leave_squares(const parallel::Span&) override {}
+    explicit Sum(std::int64_t bytes) : bytes(bytes) {}
+    bool leave_squares(parallel::Squares& room) override {
+      room.take(bytes);
+      return true;
+    }
     void start(const kernels::Device&) override {}
     bool test() override { return true; }
     void join(const kernels::Device&) override {}
     Times times() override { return {}; }
-    std::int64_t count;
+    std::int64_t bytes;
   };
 };
 

@@ -7,6 +7,7 @@
 
 #include "kernels/core/events.hpp"
 #include "kernels/cuda/check.hpp"
+#include "parallel/collectives/squares.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/choice.hpp"
 #include "support/buffer.hpp"
@@ -127,8 +128,8 @@ TEST_P(Nccl, reduce_scatters_of_exact_numbers_are_exact) {
 template <class Scalar>
 void expect_squares(Nccl& test, Transfer& sum, const Buffer<Scalar>& buffer, bool sums_all) {
   const std::size_t n = buffer.size();
-  const Buffer<double> partial = Buffer<double>::zeros(static_cast<std::size_t>(*sum.squares()));
-  sum.leave_squares({"squares", partial.data(), *sum.squares(), Dtype::fp64});
+  const Buffer<double> partial = Buffer<double>::zeros(static_cast<std::size_t>(Squares::count_of(n * sizeof(Scalar))));
+  ASSERT_TRUE(Squares::left_by({&sum}, span_of(partial)));
   sum.connect();
   for (int r = 0; r < 2; ++r) {
     buffer.upload(numbers_of_rank<Scalar>(test.world.rank(), n, r));
@@ -156,13 +157,12 @@ TEST_P(Nccl, sums_of_copy_engines_leave_their_squares) {
     const auto reduce = nccl().make_all_reduce(span_of(all), {}), narrow = nccl().make_all_reduce(span_of(halves), {}),
                alone = nccl().make_all_reduce(span_of(all), {}, Beside::nothing),
                scatter = nccl().make_reduce_scatter(span_of(parts), {});
-    for (Transfer* sum : {reduce.get(), narrow.get(), alone.get(), scatter.get()})
-      ASSERT_EQ(sum->squares().has_value(), makes_its_sums);
-    EXPECT_FALSE(nccl().make_all_gather(span_of(all), span_of(parts))->squares());
-    if (!makes_its_sums) {
-      EXPECT_THROW(reduce->leave_squares(span_of(parts)), std::logic_error);
-      continue;
+    Squares none({});
+    EXPECT_FALSE(nccl().make_all_gather(span_of(all), span_of(parts))->leave_squares(none));
+    for (Transfer* sum : {reduce.get(), narrow.get(), alone.get(), scatter.get()}) {
+      if (!makes_its_sums) EXPECT_FALSE(sum->leave_squares(none));
     }
+    if (!makes_its_sums) continue;
     expect_squares(*this, *reduce, all, true);
     expect_squares(*this, *alone, all, true);
     expect_squares(*this, *narrow, halves, true);

@@ -8,6 +8,7 @@
 
 #include "kernels/core/events.hpp"
 #include "parallel/collectives/collective.hpp"
+#include "parallel/collectives/squares.hpp"
 #include "support/buffer.hpp"
 #include "support/no_collectives.hpp"
 #include "unit/parallel/world.hpp"
@@ -79,14 +80,16 @@ void run_all(Replicated& queue, std::size_t spans) {
 class Squared final : public Transfer {
  public:
   explicit Squared(std::optional<std::int64_t> squares) : squares_(squares) {}
-  std::optional<std::int64_t> squares() const override { return squares_; }
-  void leave_squares(const Span& partial) override { place = partial; }
+  bool leave_squares(Squares& room) override {
+    if (squares_) place = room.take(*squares_ * Squares::kBytes);
+    return squares_.has_value();
+  }
   void start(const kernels::Device&) override {}
   bool test() override { return true; }
   void join(const kernels::Device&) override {}
   Times times() override { return {}; }
 
-  Span place;
+  double* place = nullptr;
 
  private:
   std::optional<std::int64_t> squares_;
@@ -96,23 +99,20 @@ TEST(Squares, have_their_places_one_after_the_other) {
   std::vector<double> room(10);
   const Span span{"room", room.data(), 10, Dtype::fp64};
   Squared first(3), second(0), third(7);
-  EXPECT_EQ(leave_squares({&first, &second, &third}, span), 10);
-  EXPECT_EQ(first.place.data, room.data());
-  EXPECT_EQ(first.place.count, 3);
-  EXPECT_EQ(second.place.count, 0);
-  EXPECT_EQ(third.place.data, room.data() + 3);
-  EXPECT_EQ(third.place.count, 7);
+  EXPECT_EQ(Squares::left_by({&first, &second, &third}, span), 10);
+  EXPECT_EQ(first.place, room.data());
+  EXPECT_EQ(third.place, room.data() + 3);
+  EXPECT_EQ(Squares::count_of(2 * Squares::kBytes + 1), 3) << "the last one of a few bytes";
 }
 
 TEST(Squares, are_left_by_all_sums_or_by_none_and_within_their_room) {
   std::vector<double> room(10);
   const Span span{"room", room.data(), 10, Dtype::fp64};
   Squared some(3), none(std::nullopt), too_many(8);
-  EXPECT_EQ(leave_squares({&some, &none}, span), std::nullopt);
-  EXPECT_EQ(some.place.data, nullptr);
-  EXPECT_EQ(leave_squares({&some}, {}), std::nullopt);
-  EXPECT_THROW(leave_squares({&some, &too_many}, span), std::logic_error);
-  EXPECT_EQ(some.place.data, nullptr);
+  EXPECT_EQ(Squares::left_by({&some, &none}, span), std::nullopt);
+  EXPECT_EQ(Squares::left_by({&too_many}, {}), std::nullopt);
+  EXPECT_EQ(too_many.place, nullptr);
+  EXPECT_THROW(Squares::left_by({&some, &too_many}, span), std::logic_error);
 }
 
 /// An all-reduce in host memory that also leaves the squares of this rank's share of its sums, as one partial sum.
@@ -121,8 +121,10 @@ class SquaringSum final : public Transfer {
   SquaringSum(std::unique_ptr<Transfer> sum, const Span& span, int rank, int ranks)
       : sum_(std::move(sum)), span_(span), first_(span.count * rank / ranks), last_(span.count * (rank + 1) / ranks) {}
   void connect() override { sum_->connect(); }
-  std::optional<std::int64_t> squares() const override { return 1; }
-  void leave_squares(const Span& partial) override { partial_ = static_cast<double*>(partial.data); }
+  bool leave_squares(Squares& room) override {
+    partial_ = room.take(1);
+    return true;
+  }
   void start(const kernels::Device& exec) override { sum_->start(exec); }
   bool test() override {
     const bool is_complete = sum_->test();
