@@ -1,9 +1,9 @@
-/// Collectives over labelled spans of memory. mpi.cpp implements them for all memory that the host can access or copy,
-/// nccl.cpp for the memory of NVIDIA GPUs.
+/// Collectives over labelled spans of memory: mpi.* for all memory that the host can access or copy, nccl.* and
+/// copy_engine.* for that of NVIDIA GPUs.
 ///
 /// Every rank calls the same operations in the same order. A started transfer owns its spans until it has completed.
-/// Over MPI it progresses only inside test() and join(), so the caller polls while it computes; over NCCL it runs on
-/// its own stream and the host never waits: join() orders the streams.
+/// Over MPI it progresses only inside test() and join(), so the caller polls while it computes; over the others it runs
+/// on its own stream and the host never waits: join() orders the streams.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class Transfer {
   /// Throws  on every rank or on none.
   virtual void connect() {}
 
-  /// Makes each run leave the squares of the sums that this rank makes (squares.hpp). False: it makes none itself. Once,
-  /// before connect().
+  /// Makes each run leave the squares of the sums that this rank makes (squares.hpp). False: it makes none itself.
+  /// Once, before connect().
   virtual bool leave_squares(Squares&) { return false; }
 
   /// Starts after the work enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
@@ -68,9 +68,9 @@ class Transfer {
   virtual Times times() = 0;
 };
 
-/// What the ranks' devices compute while a transfer is under way. Where that is nothing, it may take their multiprocessors.
-/// The same on every rank, since it decides how the transfer is made.
-enum class Beside { work, nothing };
+/// Whether the ranks' devices compute while a transfer is in flight. If not, it may take their multiprocessors. The
+/// same on every rank, since it decides how the transfer is made.
+enum class Overlap { compute, none };
 
 /// How GPUs exchange data; automatic: by copy engines if the ranks can access each other's memory, else by NCCL's ring.
 enum class TransferMethod { automatic, ring, copy_engine };
@@ -79,7 +79,7 @@ enum class TransferMethod { automatic, ring, copy_engine };
 inline constexpr std::int64_t kReceiveBytes = std::int64_t{96} << 20;
 
 /// The most ranks that copy engines serve.
-inline constexpr int kMostCopyRanks = 16;
+inline constexpr int kMaxCopyEngineRanks = 16;
 
 /// A group of ranks that exchange data: all ranks, or a group made by make_group().
 class Collectives {
@@ -96,8 +96,8 @@ class Collectives {
   /// progress by themselves.
   virtual bool is_asynchronous() const = 0;
 
-  /// Whether all-reduces beside work hold up no others while their kernels wait for multiprocessors: the kernels of a
-  /// step may then go first.
+  /// Whether all-reduces that overlap computation hold up no others while their kernels wait for multiprocessors: the
+  /// kernels of a step may then go first.
   virtual bool can_yield() const { return false; }
 
   /// Bytes of this rank's device for its own buffers, allocated at the beginning. Excludes what a library allocates at
@@ -114,10 +114,10 @@ class Collectives {
   // Order     bitwise repeatable from run to run on the same number of ranks (MPI does not guarantee it; tests check).
   // Throws    std::invalid_argument for unsupported spans.
 
-  /// `span` becomes its sum over the ranks, the same bits on each, whatever is `beside` it.
-  virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) = 0;
+  /// `span` becomes its sum over the ranks, the same bits on each, whatever it overlaps.
+  virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) = 0;
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) {
-    return make_all_reduce(span, wire, Beside::work);
+    return make_all_reduce(span, wire, Overlap::compute);
   }
 
   /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to

@@ -31,8 +31,9 @@ constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
 // The receive buffer's parts [bytes]; a run uses that of reduce-scatters or those of the channels. Reduce-scatters have
-// the largest: each piece's sum may have to wait for multiprocessors, so the fewer, the better. The pieces of all-reduces
-// are small enough that those of both channels stay in L2 (of H200s 50 MB) until they are added and sent on.
+// the largest: each piece's sum may have to wait for multiprocessors, so the fewer, the better. The pieces of
+// all-reduces are small enough that those of both channels stay in L2 (of H200s 50 MB) until they are added and sent
+// on.
 constexpr std::int64_t kOfReduceScatters = std::int64_t{64} << 20;
 constexpr std::int64_t kOfChannel = std::int64_t{16} << 20;
 constexpr std::int64_t kLargestPiece = std::int64_t{8} << 20;  // of an all-reduce: of each rank's part
@@ -56,7 +57,7 @@ std::string address_of(void* data) {
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-static_assert(kMostCopyRanks <= kernels::SumParts<Device, float>::kMaxParts);
+static_assert(kMaxCopyEngineRanks <= kernels::SumParts<Device, float>::kMaxParts);
 
 /// Enqueues nothing if the bytes are already in place.
 void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
@@ -109,8 +110,8 @@ PeerArray::~PeerArray() {
 CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()), ranks_(world.size()) {
   if (world.any(world.local_size() != ranks_)) {
     fault_ = "the ranks are on several hosts";
-  } else if (ranks_ > kMostCopyRanks) {
-    fault_ = "there are more than " + std::to_string(kMostCopyRanks) + " ranks";
+  } else if (ranks_ > kMaxCopyEngineRanks) {
+    fault_ = "there are more than " + std::to_string(kMaxCopyEngineRanks) + " ranks";
   }
   if (!fault_.empty() || ranks_ == 1) return;
   memory_ = static_cast<char*>(
@@ -141,8 +142,8 @@ CopyEngines::Range CopyEngines::own_part(Operation operation, const Span& span) 
   return {first, std::min(part, span.bytes() - first)};
 }
 
-int CopyEngines::take_channel(Operation operation, Beside beside) {
-  if (ranks_ == 1 || operation != Operation::all_reduce || beside == Beside::nothing) return kNoChannel;
+int CopyEngines::take_channel(Operation operation, Overlap overlap) {
+  if (ranks_ == 1 || operation != Operation::all_reduce || overlap == Overlap::none) return kNoChannel;
   return std::exchange(next_channel_, (next_channel_ + 1) % kChannels);
 }
 
@@ -157,10 +158,10 @@ std::int64_t CopyEngines::slot_bytes(int channel) const {
 }
 
 std::unique_ptr<CopyEngineMove> CopyEngines::make(Operation operation, const Span& span, void* part, double* squares,
-                                                  Beside beside) {
+                                                  Overlap overlap) {
   if (operation == Operation::broadcast) throw std::invalid_argument("copy engines: no broadcast goes by them");
   std::unique_ptr<CopyEngineMove> transfer(
-      new CopyEngineMove(*this, operation, span, part, squares, take_channel(operation, beside)));
+      new CopyEngineMove(*this, operation, span, part, squares, take_channel(operation, overlap)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
                              "; parallel.all_reduce=\"ring\" does without them";
@@ -232,8 +233,8 @@ void CopyEngineMove::sum(const Device& exec) const {
 void CopyEngineMove::sum_by_kernel(const Device& exec) const {
   const CopyEngines& e = engines_;
   const CopyEngines::Range own = e.own_part(operation_, span_);
-  std::array<const void*, kMostCopyRanks> parts{};
-  std::array<void*, kMostCopyRanks> copies{};
+  std::array<const void*, kMaxCopyEngineRanks> parts{};
+  std::array<void*, kMaxCopyEngineRanks> copies{};
   std::size_t copied = 0;
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = arrays_.of(rank) + own.first;
   for_each_peer(e.rank_, e.ranks_, [&](int peer) { copies[copied++] = arrays_.of(peer) + own.first; });
@@ -274,7 +275,7 @@ char* CopyEngineMove::slot(int sender, int receiver, const char* own) const {
 void CopyEngineMove::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;
-  std::array<const void*, kMostCopyRanks> parts{};
+  std::array<const void*, kMaxCopyEngineRanks> parts{};
   for (int rank = 0; rank < e.ranks_; ++rank) parts[rank] = rank == e.rank_ ? own : slot(rank, e.rank_, own);
   char* const to = part_ == nullptr ? own : part_ + done;
   sum_parts(exec, std::span(parts).first(e.ranks_), {span_.label, to, bytes / bytes_of(span_.dtype), span_.dtype},
@@ -286,10 +287,10 @@ namespace {
 class CopyEngineTransfer final : public StreamTransfer {
  public:
   CopyEngineTransfer(CopyEngines& engines, TransferStream& stream, const Message& message, int rank, int size)
-      : StreamTransfer("copy_engine", stream, message, rank, size), engines_(engines), beside_(message.beside) {}
+      : StreamTransfer("copy_engine", stream, message, rank, size), engines_(engines), overlap_(message.overlap) {}
 
   void connect() override {
-    if (moves_bytes()) copies_ = engines_.make(operation_, message(), moved_part().data, squares_, beside_);
+    if (moves_bytes()) copies_ = engines_.make(operation_, message(), moved_part().data, squares_, overlap_);
   }
 
   bool leave_squares(Squares& room) override {
@@ -311,7 +312,7 @@ class CopyEngineTransfer final : public StreamTransfer {
   }
 
   CopyEngines& engines_;
-  Beside beside_;
+  Overlap overlap_;
   double* squares_ = nullptr;               // where to leave partial sums of squares; null: nowhere
   std::unique_ptr<CopyEngineMove> copies_;  // from connect() on
 };
@@ -355,8 +356,8 @@ class CopyEngineCollectives final : public Collectives, private Family::Member {
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
-    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .beside = beside});
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) override {
+    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .overlap = overlap});
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
     return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});

@@ -1,5 +1,6 @@
-/// Transfers between the GPUs of one host by their copy engines: all-reduce, reduce-scatter and all-gather of all ranks.
-/// Only short kernels, which add or copy a rank's own part, take multiprocessors from the products that run concurrently.
+/// Transfers between the GPUs of one host by their copy engines: all-reduce, reduce-scatter and all-gather of all
+/// ranks. Only short kernels, which add or copy a rank's own part, take multiprocessors from the products that run
+/// concurrently.
 ///
 /// Each rank owns one of R equal parts of a span. An all-reduce rounds parts up to 256 bytes: the last may be shorter.
 ///
@@ -11,16 +12,18 @@
 ///
 /// A reduce-scatter is all of it but gather, an all-reduce all of it, piece by piece. Pieces of a reduce-scatter are as
 /// large as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather. An
-/// all-gather is gather alone between two barriers; the first says that no rank still reads its whole. An all-reduce that
-/// overlaps no computation is one kernel of each rank between two barriers, without the receive buffer: it reads this
-/// rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying back and forth.
+/// all-gather is gather alone between two barriers; the first says that no rank still reads its whole. An all-reduce
+/// that overlaps no computation is one kernel of each rank between two barriers, without the receive buffer: it reads
+/// this rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying back and
+/// forth.
 ///
-/// A sum may wait for multiprocessors, and its stream with it. All-reduces beside work therefore take turns between two
-/// channels, each with a stream, a part of the receive buffer and barriers of its own: while one waits, the other copies.
+/// A sum may wait for multiprocessors, and its stream with it. All-reduces that overlap computation take turns between
+/// two channels, each with a stream, a part of the receive buffer and barriers of its own: while one waits, the other
+/// copies.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
-/// Limits  at most kMostCopyRanks ranks, on one host. All ranks enqueue the same transfers in the same order, those of a
-///         channel one after the other, and those of none.
+/// Limits  at most kMaxCopyEngineRanks ranks, on one host. All ranks enqueue the same transfers in the same order;
+///         those of a channel run one after the other, and those of none.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -78,15 +81,16 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Maps `span`, in the device's memory, of every rank: what is summed in place, or an all-gather's whole. `part` is this
-  /// rank's: what an all-gather takes, or where a reduce-scatter leaves its sum, outside the span or at its own place in
-  /// it; null: there. `squares`: null, or room for those of own_bytes(). `beside`: of an all-reduce. Collective.
+  /// Maps `span`, in the device's memory, of every rank: what is summed in place, or an all-gather's whole. `part` is
+  /// this rank's: what an all-gather takes, or where a reduce-scatter leaves its sum, outside the span or at its own
+  /// place in it; null: there. `squares`: null, or room for those of own_bytes(). `overlap`: of an all-reduce.
+  /// Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError. std::invalid_argument for a broadcast.
   /// Limits  R divides the count, except for an all-reduce.
   std::unique_ptr<CopyEngineMove> make(Operation operation, const Span& span, void* part = nullptr,
-                                       double* squares = nullptr, Beside beside = Beside::work);
+                                       double* squares = nullptr, Overlap overlap = Overlap::compute);
 
   /// Bytes of the part that this rank adds in such a transfer.
   std::int64_t own_bytes(Operation operation, const Span& span) const { return own_part(operation, span).count; }
@@ -114,9 +118,10 @@ class CopyEngines {
 
   std::int64_t part_bytes(Operation operation, const Span& span) const;
   Range own_part(Operation operation, const Span& span) const;  // of this rank
-  int take_channel(Operation operation, Beside beside);         // for the next transfer
+  int take_channel(Operation operation, Overlap overlap);       // for the next transfer
   Range room(int channel) const;                                // of a channel, or of no channel, in the receive buffer
   std::int64_t slot_bytes(int channel) const;                   // of it: one for each other rank
+  /// `set`: 0 and 1 in turn, of which every transfer has as many.
   void meet(int channel, int set, cudaStream_t stream) const { barrier_->enqueue(channel + 1, set, stream); }
 
   const World& world_;

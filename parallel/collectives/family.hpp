@@ -1,5 +1,5 @@
-/// Collectives that end together: those of all ranks, and the groups made from them. A fault of one member is one of all,
-/// and who abandons one abandons all, so that the watchdog need only know the collectives in use.
+/// Collectives that end together: those of all ranks, and the groups made from them. A fault of one member is one of
+/// all, and who abandons one abandons all, so that the watchdog need only know the collectives in use.
 #pragma once
 
 #include <atomic>

@@ -388,7 +388,7 @@ class MpiCollectives final : public Collectives {
     return size;
   }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside) override {
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap) override {
     return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), group_);
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {

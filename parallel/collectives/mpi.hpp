@@ -23,8 +23,8 @@ class FlightRecorder;
 inline constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
 inline constexpr int kPiecesInFlight = 4;
 
-/// Staging for messages of at most `message_bytes` that are reduce-scattered, or in a device's memory; if they are both,
-/// their sums count, too.
+/// Staging for messages of at most `message_bytes` that are reduce-scattered, or in a device's memory; if they are
+/// both, their sums count, too.
 inline std::int64_t staging_bytes(std::int64_t message_bytes) {
   return kPiecesInFlight * std::min(kPieceBytes, message_bytes);
 }

@@ -84,7 +84,7 @@ class NcclCollectives final : public Collectives {
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside) override {
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap) override {
     return make({.operation = Operation::all_reduce, .span = span, .wire = wire});
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {

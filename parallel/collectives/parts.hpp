@@ -1,4 +1,5 @@
-/// What the libraries' transfers have in common: spans that consist of equal parts, one for each rank, and sums of them.
+/// What the libraries' transfers have in common: spans that consist of equal parts, one for each rank, and sums of
+/// them.
 #pragma once
 
 #include <span>

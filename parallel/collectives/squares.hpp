@@ -1,6 +1,6 @@
-/// Squares that sums leave behind, so that the norm of all gradients need not read them again: a transfer that makes its
-/// sums itself leaves a partial sum of squares of each kBytes that this rank adds. Their total over the ranks is that of
-/// the whole message. Room for them is handed out front to back.
+/// Squares that sums leave behind, so that the norm of all gradients need not read them again: a transfer that makes
+/// its sums itself leaves a partial sum of squares of each kBytes that this rank adds. Their total over the ranks is
+/// that of the whole message. Room for them is handed out front to back.
 #pragma once
 
 #include <optional>
@@ -24,8 +24,8 @@ class Squares {
   /// `room`: fp64, in memory of the same kind as what is summed.
   explicit Squares(const Span& room) : room_(room) {}
 
-  /// Makes `sums` leave theirs before they are connected, and returns how many they are in the room; none if it is empty
-  /// or a transfer leaves none.
+  /// Makes `sums` leave theirs before they are connected, and returns how many they are in the room; none if it is
+  /// empty or a transfer leaves none.
   /// Throws  std::logic_error if there is too little room.
   static std::optional<std::int64_t> left_by(const std::vector<Transfer*>& sums, const Span& room) {
     Squares squares(room);

@@ -5,9 +5,10 @@
 /// one's flag at each of the others; then the stream waits until its own are all set, and clears them.
 ///
 /// Order    work enqueued after a barrier sees the effects of all work that any rank enqueued on its stream before it.
-/// Limits   the barriers of a channel alternate between its two sets of flags: a rank that sets a flag again has passed the
-///          barrier in between, and the flag's reader, which arrived there, had cleared it by then. All ranks therefore
-///          enqueue the same barriers of a channel in the same order, each on one stream. Channels are independent.
+/// Limits   the barriers of a channel alternate between its two sets of flags: a rank that sets a flag again has passed
+///          the barrier in between, and the flag's reader, which arrived there, had cleared it by then. All ranks
+///          therefore enqueue the same barriers of a channel in the same order, each on one stream. Channels are
+///          independent.
 /// Async    enqueue() returns at once, and may be captured in a graph.
 /// Source   CUDA Driver API, "Stream Memory Operations".
 #pragma once
@@ -29,8 +30,8 @@ class World;
 
 class StreamBarrier {
  public:
-  /// Of all ranks of `world`, which are on one host, in `channels` channels. Collective. If fault() is not empty on any rank,
-  /// no rank may use it.
+  /// Of all ranks of `world`, which are on one host, in `channels` channels. Collective. If fault() is not empty on any
+  /// rank, no rank may use it.
   StreamBarrier(const World& world, int channels);
   ~StreamBarrier();
   StreamBarrier(const StreamBarrier&) = delete;

@@ -2,8 +2,8 @@
 /// stream and joins it again, its narrower numbers, its record and its times.
 ///
 /// A transfer forks off by one event and joins by another; the host only enqueues, and a capture of the compute stream
-/// includes the transfer's. Elements that cross the network in bf16 are rounded and widened on the transfer's stream, too;
-/// a reduce-scatter widens only this rank's part.
+/// includes the transfer's. Elements that cross the network in bf16 are rounded and widened on the transfer's stream,
+/// too; a reduce-scatter widens only this rank's part.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,10 +44,10 @@ class TransferStream {
 /// What is transferred.
 struct Message {
   Operation operation;
-  Span span;                     // an all-gather's whole
-  Span wire = {};                // of a sum
-  Span part = {};                // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
-  Beside beside = Beside::work;  // of an all-reduce
+  Span span;       // an all-gather's whole
+  Span wire = {};  // of a sum
+  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
+  Overlap overlap = Overlap::compute;  // of an all-reduce
 };
 
 class StreamTransfer : public Transfer {

@@ -38,7 +38,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     }
     const bool is_last = &bucket == &buckets_.back();  // after it backward computes nothing
     const bool is_alone = is_last || order.start == GradientOrder::Start::after_backward;
-    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Beside::nothing : Beside::work);
+    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Overlap::none : Overlap::compute);
     bucket.wire = wire.count != 0 ? narrow : bucket.span;
   }
   std::vector<Transfer*> sums;
@@ -46,7 +46,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
   if (!sums.empty()) squares_ = Squares::left_by(sums, norm.squares);
   if (!squares_) return;
   norm_.span = norm_.wire = norm.total;
-  norm_.sum = collectives_.make_all_reduce(norm.total, {}, Beside::nothing);
+  norm_.sum = collectives_.make_all_reduce(norm.total, {}, Overlap::none);
 }
 
 Replicated::~Replicated() = default;

@@ -7,8 +7,8 @@
 ///   all at once       -                                   flat
 ///
 /// Buckets: backward completes the parameters from the last to the first, and neighbours in memory are joined until a
-/// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left. Large messages have higher
-/// bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
+/// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left. Large messages have
+/// higher bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
 ///
 /// Over MPI, transfers progress in progress(), since the library need not have a progress thread, and finish() waits on
 /// the host. Over NCCL the sums run on streams of their own and finish() only orders the streams; collect() reads the

@@ -96,7 +96,7 @@ void Sharded::connect() {
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
   if (const Span& total = options_.norm.total; total.count > 0) {
-    norm_sum_ = {all_.make_all_reduce(total, {}, Beside::nothing), &total_, &total.label, total.bytes()};
+    norm_sum_ = {all_.make_all_reduce(total, {}, Overlap::none), &total_, &total.label, total.bytes()};
   }
   // Sums of one micro-step of several, or of one group of several, are not those of the gradients.
   if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {

@@ -14,8 +14,8 @@
 /// still lies in its place is not gathered again before the next update.
 ///
 /// Weights on the host (ZeRO-3): a rank's part is copied to its place before the others' are gathered there; with S = 1
-/// that copy is all, and gradients are kept whole. Copies and gathers wait for nothing but the unit's own update and its
-/// place, on a stream of their own.
+/// that copy is all, and gradients are kept whole. Copies and gathers wait for nothing but the unit's own update and
+/// its place, on a stream of their own.
 ///
 /// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
 ///         its gradients after the last micro-step has added to it.
@@ -57,8 +57,8 @@ struct ShardedOptions {
   NormSpans norm = {};                  // its total: empty, sum() sums nothing
   bool poisons = false;                 // for tests: weights that are not gathered are NaN
 
-  /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so does
-  /// what is enqueued on the instance of the gradients.
+  /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so
+  /// does what is enqueued on the instance of the gradients.
   std::function<void(const kernels::Device&, int unit)> await_update = {};
 };
 

@@ -1,6 +1,6 @@
-/// How long a step waits for its transfers, wherever in the step: two marks around each wait, on the instance that waits,
-/// so that they may be captured with it and are valid once the step is done. Where join() blocks the host, the instance
-/// idles between them.
+/// How long a step waits for its transfers, wherever in the step: two marks around each wait, on the instance that
+/// waits, so that they may be captured with it and are valid once the step is done. Where join() blocks the host, the
+/// instance idles between them.
 #pragma once
 
 #include "kernels/core/stream_timer.hpp"

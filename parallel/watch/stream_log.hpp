@@ -14,8 +14,8 @@
 ///
 /// Order   a transfer's start is written when the transfer may start and those before it have ended, even if it never
 ///         ends; then its end; then the next one's start. Transfers may be under way together, but end in the order of
-///         their starts. Where a graph is launched right behind a transfer that was launched by itself, what that one still
-///         has to write may come after the graph's first lines, and their numbers be exchanged.
+///         their starts. Where a graph is launched right behind a transfer that was launched by itself, what that one
+///         still has to write may come after the graph's first lines, and their numbers be exchanged.
 /// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
 ///         and two launches, none in a replay.
 /// Async   start() and end() enqueue, and may be captured. The end is written soon after the transfer, and before the
@@ -37,8 +37,8 @@ namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder is
-  /// that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's report mentions the
+  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder
+  /// is that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's report mentions the
   /// latter two.
   explicit StreamLog(FlightRecorder& recorder);
   ~StreamLog();

@@ -128,7 +128,7 @@ memory::Layout layout_of(const Case& c, const parallel::Collectives& collectives
 std::unique_ptr<parallel::Transfer> make_transfer(Operation operation, parallel::Collectives& collectives,
                                                   const parallel::Span& whole) {
   switch (operation) {
-    case Operation::all_reduce: return collectives.make_all_reduce(whole, {}, parallel::Beside::nothing);
+    case Operation::all_reduce: return collectives.make_all_reduce(whole, {}, parallel::Overlap::none);
     case Operation::reduce_scatter: return collectives.make_reduce_scatter(whole, {});
     case Operation::all_gather: {
       const std::int64_t count = whole.count / collectives.size();

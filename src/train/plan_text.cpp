@@ -131,7 +131,7 @@ Machine machine_of(const config::PlanSettings& keys, int ranks) {
     machine = {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
   }
   machine.reaches_peers =
-      ranks <= parallel::kMostCopyRanks && (keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node);
+      ranks <= parallel::kMaxCopyEngineRanks && (keys.ranks_per_node == 0 || ranks <= keys.ranks_per_node);
   return machine;
 }
 
@@ -166,8 +166,8 @@ std::string plan_text(const config::Settings& settings, int started) {
   const bool is_on_gpu = !machine.target.is_host;
   config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
   if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
-    const std::string why = ranks > parallel::kMostCopyRanks
-                                ? fmt::format("serves {} ranks at most, not {}", parallel::kMostCopyRanks, ranks)
+    const std::string why = ranks > parallel::kMaxCopyEngineRanks
+                                ? fmt::format("serves {} ranks at most, not {}", parallel::kMaxCopyEngineRanks, ranks)
                                 : fmt::format(
                                       "needs all ranks on one host, and plan.ranks_per_node = {} puts {} ranks "
                                       "on several",

@@ -25,8 +25,8 @@ class LateGathers final : public parallel::Collectives {
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
   std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
-                                                      parallel::Beside beside) override {
-    return all_.make_all_reduce(span, wire, beside);
+                                                      parallel::Overlap overlap) override {
+    return all_.make_all_reduce(span, wire, overlap);
   }
   std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span& span, const parallel::Span& wire,
                                                           const parallel::Span& part) override {

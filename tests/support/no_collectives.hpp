@@ -18,7 +18,7 @@ class NoCollectives : public parallel::Collectives {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span&, const parallel::Span&,
-                                                      parallel::Beside) override {
+                                                      parallel::Overlap) override {
     return nullptr;
   }
   std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span&, const parallel::Span&,

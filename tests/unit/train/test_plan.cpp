@@ -474,7 +474,7 @@ class Engines final : public test::NoCollectives {
  public:
   using NoCollectives::NoCollectives;
   std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
-                                                      parallel::Beside) override {
+                                                      parallel::Overlap) override {
     const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
     const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
     const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
@@ -652,7 +652,7 @@ TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_co
   EXPECT_NO_THROW(require_same_method(deck, 4));
 }
 
-/// Copy engines serve all ranks together, and each group has a communicator of its own. Beside copy engines NCCL moves the
+/// Copy engines serve all ranks together, and each group has a communicator of its own. Overlap copy engines NCCL moves the
 /// first weights alone, where every rank keeps all.
 TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buffer) {
   config::Settings deck = tuned_gpu_deck();

@@ -78,7 +78,7 @@ std::vector<Scalar> multiplied(const std::vector<Scalar>& values, int times) {
 }
 
 template <class Scalar>
-void expect_one_rounding(CopyEngine& test, std::size_t shift, Beside beside) {
+void expect_one_rounding(CopyEngine& test, std::size_t shift, Overlap overlap) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{1009}, std::size_t{300'001}}) {
     const int ranks = test.world.size();
     std::vector<Scalar> first;
@@ -89,7 +89,7 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift, Beside beside) {
     span.data = buffer.data() + shift;
     span.count = static_cast<std::int64_t>(n);
     const BarrierAtEnd barrier(test.world);
-    const auto sum = test.engines.make(Operation::all_reduce, span, nullptr, nullptr, beside);
+    const auto sum = test.engines.make(Operation::all_reduce, span, nullptr, nullptr, overlap);
     for (int run = 0; run < 2; ++run) {  // the second time from what the first one left
       sum->enqueue(test.exec);
       test.exec.fence();
@@ -97,19 +97,19 @@ void expect_one_rounding(CopyEngine& test, std::size_t shift, Beside beside) {
       const std::vector<Scalar> all = buffer.elements();
       first.assign(all.begin() + static_cast<std::ptrdiff_t>(shift), all.end());
       EXPECT_TRUE(same_bits(first, expected)) << n << " elements of " << kScalarName<Scalar> << " behind " << shift
-                                              << (beside == Beside::nothing ? ", beside nothing" : "");
+                                              << (overlap == Overlap::none ? ", beside nothing" : "");
       for (std::size_t i = 0; i < shift; ++i) EXPECT_EQ(static_cast<float>(all[i]), 0.5f);
     }
   }
 }
 
 TEST_F(CopyEngine, adds_in_the_order_of_the_ranks_and_rounds_once) {
-  for (const Beside beside : {Beside::work, Beside::nothing}) {
+  for (const Overlap overlap : {Overlap::compute, Overlap::none}) {
     for (const std::size_t shift : {0, 1, 64}) {  // from the start of an allocation, which is aligned
-      expect_one_rounding<double>(*this, shift, beside);
-      expect_one_rounding<float>(*this, shift, beside);
-      expect_one_rounding<bfloat16>(*this, shift, beside);
-      expect_one_rounding<float16>(*this, shift, beside);
+      expect_one_rounding<double>(*this, shift, overlap);
+      expect_one_rounding<float>(*this, shift, overlap);
+      expect_one_rounding<bfloat16>(*this, shift, overlap);
+      expect_one_rounding<float16>(*this, shift, overlap);
     }
   }
 }
@@ -124,16 +124,16 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
   }
   const Buffer<double> buffer(values);
   const BarrierAtEnd barrier(world);
-  for (const Beside beside : {Beside::work, Beside::nothing}) {
+  for (const Overlap overlap : {Overlap::compute, Overlap::none}) {
     buffer.upload(values);
     world.barrier();
-    const auto sum = engines.make(Operation::all_reduce, span_of(buffer), nullptr, nullptr, beside);
+    const auto sum = engines.make(Operation::all_reduce, span_of(buffer), nullptr, nullptr, overlap);
     const test::LaunchRecorder recorder;
     sum->enqueue(exec);
     exec.fence();
     EXPECT_TRUE(same_bits(buffer.elements(), expected));
     const std::size_t sums = recorder.launches().size();  // one for a piece's packets, one for what lies behind them
-    if (ranks > 1) EXPECT_TRUE(beside == Beside::nothing ? sums <= 2 : sums > 2) << sums;
+    if (ranks > 1) EXPECT_TRUE(overlap == Overlap::none ? sums <= 2 : sums > 2) << sums;
     world.barrier();
   }
 }
@@ -148,7 +148,7 @@ TEST_F(CopyEngine, of_two_all_reduces_beside_work_one_goes_on_while_the_other_is
   const BarrierAtEnd barrier(world);
   const auto first = engines.make(Operation::all_reduce, span_of(held_up));
   const auto second = engines.make(Operation::all_reduce, span_of(beside));
-  const auto alone = engines.make(Operation::all_reduce, span_of(beside), nullptr, nullptr, Beside::nothing);
+  const auto alone = engines.make(Operation::all_reduce, span_of(beside), nullptr, nullptr, Overlap::none);
   ASSERT_TRUE(first->channel() && second->channel());
   EXPECT_EQ(alone->channel(), nullptr);
   second->enqueue(*second->channel());  // loads the kernels, for which CUDA may wait until the device is idle
@@ -323,7 +323,7 @@ TEST_F(CopyEngine, a_sum_beside_nothing_waits_for_ranks_that_still_write_what_it
   const std::size_t n = 100'003;
   const Buffer<float> whole(std::vector<float>(n, 5.0f)), late(std::vector<float>(n, 7.0f));
   const BarrierAtEnd barrier(world);
-  const auto sum = engines.make(Operation::all_reduce, span_of(whole), nullptr, nullptr, Beside::nothing);
+  const auto sum = engines.make(Operation::all_reduce, span_of(whole), nullptr, nullptr, Overlap::none);
   world.barrier();
   if (world.rank() == 0) copy_slowly(exec, late, whole);
   sum->enqueue(exec);
@@ -343,7 +343,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
   const auto scatter = engines.make(Operation::reduce_scatter, span_of(second));
   const auto gather = engines.make(Operation::all_gather, span_of(second), second.data() + rank * part);
   const auto gather_from_outside = engines.make(Operation::all_gather, span_of(third), mine.data());
-  const auto sum_alone = engines.make(Operation::all_reduce, span_of(fourth), nullptr, nullptr, Beside::nothing);
+  const auto sum_alone = engines.make(Operation::all_reduce, span_of(fourth), nullptr, nullptr, Overlap::none);
   const auto enqueue = [&] {
     sum->enqueue(exec);
     sum_alone->enqueue(exec);

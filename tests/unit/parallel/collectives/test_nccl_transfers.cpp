@@ -155,7 +155,7 @@ TEST_P(Nccl, sums_of_copy_engines_leave_their_squares) {
     const Buffer<bfloat16> halves = Buffer<bfloat16>::zeros(n);
     const BarrierAtEnd barrier(world);
     const auto reduce = nccl().make_all_reduce(span_of(all), {}), narrow = nccl().make_all_reduce(span_of(halves), {}),
-               alone = nccl().make_all_reduce(span_of(all), {}, Beside::nothing),
+               alone = nccl().make_all_reduce(span_of(all), {}, Overlap::none),
                scatter = nccl().make_reduce_scatter(span_of(parts), {});
     Squares none({});
     EXPECT_FALSE(nccl().make_all_gather(span_of(all), span_of(parts))->leave_squares(none));
@@ -424,8 +424,8 @@ struct TogetherStep {
     for (const std::size_t n : {3, 600'001, 17, 9'000'001, 4096, 1'000'003}) add(n);
     const auto last = [&] { return span_of(*spans.back()); };
     for (std::size_t i = 0; i < spans.size(); ++i) {
-      const Beside beside = i == 4 ? Beside::nothing : Beside::work;
-      transfers.push_back(test.nccl().make_all_reduce(span_of(*spans[i]), {}, beside));
+      const Overlap overlap = i == 4 ? Overlap::none : Overlap::compute;
+      transfers.push_back(test.nccl().make_all_reduce(span_of(*spans[i]), {}, overlap));
     }
     add(50'021 * ranks);
     transfers.insert(transfers.begin() + 2, test.nccl().make_reduce_scatter(last(), {}));

@@ -159,9 +159,9 @@ class Squaring final : public Collectives {
   bool is_asynchronous() const override { return all_.is_asynchronous(); }
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Beside beside) override {
-    besides.push_back(beside);
-    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, beside), span, rank(), size());
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) override {
+    overlaps.push_back(overlap);
+    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, overlap), span, rank(), size());
   }
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
     return all_.make_reduce_scatter(span, wire, part);
@@ -175,7 +175,7 @@ class Squaring final : public Collectives {
   std::string fault() override { return all_.fault(); }
   void abandon() override { all_.abandon(); }
 
-  std::vector<Beside> besides;  // of the sums made so far
+  std::vector<Overlap> overlaps;  // of the sums made so far
 
  private:
   Collectives& all_;
@@ -211,23 +211,23 @@ TEST(Replicated, says_beside_which_of_its_sums_nothing_is_computed) {
   double total = 0;
   std::vector<double> room(3);
   const NormSpans norm{{"norm", &total, 1, Dtype::fp64}, {"room", room.data(), 3, Dtype::fp64}};
-  const auto besides = [&](const GradientOrder& order) {
+  const auto overlaps = [&](const GradientOrder& order) {
     Squaring squaring(world.collectives());
     const Replicated queue(squaring, {}, g.spans, order, {}, norm);
-    return squaring.besides;
+    return squaring.overlaps;
   };
-  const auto work = Beside::work, nothing = Beside::nothing;  // the last sum is the norm's
-  EXPECT_EQ(besides({Grouping::all, Start::after_backward, 0}), (std::vector{nothing, nothing}));
-  EXPECT_EQ(besides({Grouping::parameter, Start::after_backward, 0}), std::vector(4, nothing));
-  EXPECT_EQ(besides({Grouping::parameter, Start::when_ready, 0}), (std::vector{work, work, nothing, nothing}));
-  EXPECT_EQ(besides({Grouping::bucket, Start::when_ready, 120}), (std::vector{work, nothing, nothing}));  // 10 20 | 30
+  const auto work = Overlap::compute, nothing = Overlap::none;  // the last sum is the norm's
+  EXPECT_EQ(overlaps({Grouping::all, Start::after_backward, 0}), (std::vector{nothing, nothing}));
+  EXPECT_EQ(overlaps({Grouping::parameter, Start::after_backward, 0}), std::vector(4, nothing));
+  EXPECT_EQ(overlaps({Grouping::parameter, Start::when_ready, 0}), (std::vector{work, work, nothing, nothing}));
+  EXPECT_EQ(overlaps({Grouping::bucket, Start::when_ready, 120}), (std::vector{work, nothing, nothing}));  // 10 20 | 30
 }
 
 /// Collectives whose all-reduces take the given times, one after the other.
 class Timed final : public test::NoCollectives {
  public:
   explicit Timed(std::vector<Transfer::Times> times) : NoCollectives(0, 2), times_(std::move(times)) {}
-  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&, Beside) override {
+  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&, Overlap) override {
     return std::make_unique<Sum>(times_.at(next_++));
   }
 
