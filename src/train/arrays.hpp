@@ -1,4 +1,4 @@
-/// Views of a training step's arrays in the arena, and operations on whole arrays.
+/// The arrays of a training step, declared to the layout; views of them in the arena; operations on whole arrays.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,70 @@
 #include <type_traits>
 #include <vector>
 
+#include "config/settings.hpp"
 #include "kernels/core/byte_copies.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
-#include "train/plan.hpp"
+#include "memory/layout.hpp"
+#include "model/activations.hpp"
+#include "model/params.hpp"
+#include "train/batch_plan.hpp"
+#include "train/offload.hpp"
+#include "train/sharing.hpp"
 
 namespace tessera::train {
 
-/// All of a tensor of the plan's state.
+/// How the arrays are stored.
+struct Storage {
+  Dtype weights, gradients, moments;
+  bool has_master;  // bf16 weights have one; fp16 weights always do, and fp32 weights are their own
+  bool has_wire;    // gradients cross the network in bf16
+  config::Offload offload;
+  std::int64_t offload_slots;
+};
+
+/// Weights, gradients and optimizer state. W counts the elements of all units, each padded to equal parts for the ranks
+/// that share them, and O those of this rank's parts (parallel/ownership.hpp); if nothing is sharded, both are
+/// table.flat_count().
+struct ArrayTensors {
+  memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
+  memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
+  memory::TensorId grads;   // [W], or [O] if gradients are sharded: precision.gradients
+  memory::TensorId m, v;    // [O]  precision.moments
+  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
+  std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
+  std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
+  std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
+  StagedTensors staged;                      // of params, master, m and v those that are kept on the host
+};
+ArrayTensors declare_arrays(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
+                            const Storage& storage, memory::Layout& layout);
+
+/// When gradients are in transit: the last transfers of a micro-step may still be in progress when the next has begun.
+memory::Lifetime transit_of(const BatchPlan& batch, const model::ParamTable& table);
+
+/// The numbers of a step.
+struct NumberTensors {
+  memory::TensorId state;            // optim::StepState, as fp64
+  memory::TensorId grad_scale;       // one number
+  memory::TensorId validation_loss;  // one number
+};
+NumberTensors declare_numbers(Dtype weights, memory::Layout& layout);
+
+/// What the parts of a step share: the model, its batch, and the arrays, with how the ranks share them.
+struct Basis {
+  model::Shape shape;
+  model::ParamTable table;
+  BatchPlan batch;
+  model::ActivationOptions options;
+  Sharing sharing;
+  model::ActivationTensors activations = {};
+  ArrayTensors arrays = {};
+  NumberTensors numbers = {};
+};
+
+/// All of a tensor.
 template <class Number>
 kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::Device>& arena, memory::TensorId id) {
   const std::size_t count = id == memory::kAbsent ? 0 : static_cast<std::size_t>(arena.layout()[id].count);
@@ -24,10 +79,10 @@ kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::D
 
 /// What the optimizer keeps of the master weights: the weights themselves if they have its type.
 template <class Scalar>
-kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const Plan& plan,
+kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const ArrayTensors& arrays,
                                                                         const memory::Arena<kernels::Device>& arena) {
   constexpr bool is_one_array = kernels::MasterWeights<kernels::Device, Scalar>::kIsOneArray;
-  return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? plan.state.params : plan.state.master);
+  return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? arrays.params : arrays.master);
 }
 
 /// Sets every byte of an array on the device to zero.

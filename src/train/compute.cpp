@@ -6,6 +6,7 @@
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "train/arrays.hpp"
+#include "train/choices.hpp"
 #include "train/dtypes.hpp"
 
 namespace tessera::train {
@@ -32,37 +33,38 @@ class ComputeOf final : public Compute {
  public:
   using Real = Accum<Scalar>;
 
-  ComputeOf(const Plan& plan, const config::Settings& settings, const memory::Arena<Exec>& arena)
-      : plan_(plan),
+  ComputeOf(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
+            const memory::Arena<Exec>& arena)
+      : basis_(basis),
         settings_(settings),
-        grads_(array_of<Grad>(arena, plan.state.grads)),
-        places_(places_of(plan, arena)),
-        state_(optim::state_at(arena.template data<double>(plan.state.state))),
-        grad_scale_(arena.template data<Real>(plan.state.grad_scale)),
-        validation_loss_(arena.template data<double>(plan.state.validation_loss)),
-        lists_(clear_lists(plan.table, plan.sharing)),
-        cleared_(upload_list(lists_.spans, arena, plan.state.cleared)),
-        transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, places_) {}
+        grads_(array_of<Grad>(arena, basis.arrays.grads)),
+        places_(places_of(basis, arena)),
+        state_(optim::state_at(arena.template data<double>(basis.numbers.state))),
+        grad_scale_(arena.template data<Real>(basis.numbers.grad_scale)),
+        validation_loss_(arena.template data<double>(basis.numbers.validation_loss)),
+        lists_(clear_lists(basis.table, basis.sharing)),
+        cleared_(upload_list(lists_.spans, arena, cleared)),
+        transformer_(basis.shape, basis.table, basis.activations, basis.options, arena, places_) {}
 
   void begin_step(const Exec& exec, double tokens) override {
     optim::BeginStep<Exec, Real>{state_, grad_scale_, tokens}.launch(exec);
   }
 
   void clear_sums(const Exec& exec) override {
-    if (!plan_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
+    if (!basis_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
   }
 
   void clear_gradients(const Exec& exec) override { clear_bytes(exec, grads_); }
 
   void clear_unit(const Exec& exec, int unit, bool without_sequences) override {
     const kernels::Vector<Grad, Exec> place(places_.grads[unit],
-                                            static_cast<std::size_t>(plan_.sharing.ownership.padded(unit)));
+                                            static_cast<std::size_t>(basis_.sharing.ownership.padded(unit)));
     if (without_sequences) return clear_bytes(exec, place);
     kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, lists_.of_unit[unit]), place}.launch(exec);
   }
 
   void load(const Exec& exec, const HostTokens& tokens, int first, int sequences) override {
-    load_batch(exec, transformer_, tokens, plan_.shape.T, first, sequences);
+    load_batch(exec, transformer_, tokens, basis_.shape.T, first, sequences);
   }
 
   void forward(const Exec& exec, model::Hooks& hooks) override {
@@ -77,7 +79,7 @@ class ComputeOf final : public Compute {
 
   void walk(model::Hooks& hooks) override { transformer_.walk(hooks); }
   void walk_validation(model::Hooks& hooks) override {
-    model::walk_forward(plan_.table, model::Pass::inference, hooks);
+    model::walk_forward(basis_.table, model::Pass::inference, hooks);
   }
 
   void clear_validation(const Exec& exec) override { Kokkos::deep_copy(exec, validation_loss_, 0.0); }
@@ -91,30 +93,30 @@ class ComputeOf final : public Compute {
   std::vector<int> generate(const Exec& exec, const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
-    return model::generate<Exec, Scalar>(exec, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
-                                         {.attention = plan_.options.attention,
-                                          .math = plan_.options.math,
+    return model::generate<Exec, Scalar>(exec, basis_.shape, basis_.table, {.weights = places_.weights, .grads = {}},
+                                         {.attention = basis_.options.attention,
+                                          .math = basis_.options.math,
                                           .decode_parts = settings_.attention.decode_parts},
                                          prompt, options, hooks);
   }
 
  private:
-  static model::UnitPlaces<Scalar, Grad> places_of(const Plan& plan, const memory::Arena<Exec>& arena) {
-    const Sharing& sharing = plan.sharing;
+  static model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena<Exec>& arena) {
+    const Sharing& sharing = basis.sharing;
     model::UnitPlaces<Scalar, Grad> places;
     for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
       const std::int64_t whole = sharing.ownership.whole_first(unit);
       const auto weights = [&](memory::TensorId id) { return arena.template data<Scalar>(id); };
       const auto grads = [&](memory::TensorId id) { return arena.template data<Grad>(id); };
-      places.weights.push_back(sharing.shards_weights() ? weights(plan.state.gathered[sharing.weights_places[unit]])
-                                                        : weights(plan.state.params) + whole);
-      places.grads.push_back(sharing.shards_gradients() ? grads(plan.state.unit_grads[sharing.gradient_places[unit]])
-                                                        : grads(plan.state.grads) + whole);
+      places.weights.push_back(sharing.shards_weights() ? weights(basis.arrays.gathered[sharing.weights_places[unit]])
+                                                        : weights(basis.arrays.params) + whole);
+      places.grads.push_back(sharing.shards_gradients() ? grads(basis.arrays.unit_grads[sharing.gradient_places[unit]])
+                                                        : grads(basis.arrays.grads) + whole);
     }
     return places;
   }
 
-  const Plan& plan_;
+  const Basis& basis_;
   const config::Settings& settings_;
   const kernels::Vector<Grad, Exec> grads_;
   const model::UnitPlaces<Scalar, Grad> places_;
@@ -152,12 +154,13 @@ std::vector<std::vector<kernels::ClearSpan>> cleared_spans(const model::ParamTab
 
 }  // namespace
 
-std::int64_t cleared_pieces(const model::ParamTable& table, const Sharing& sharing) {
-  std::int64_t pieces = 0;
+memory::TensorId declare_cleared(const model::ParamTable& table, const Sharing& sharing, memory::Layout& layout) {
+  std::int64_t pieces = 0;  // counted, not made: a large model's would take gigabytes
   for (const std::vector<kernels::ClearSpan>& spans : cleared_spans(table, sharing)) {
     for (const kernels::ClearSpan& span : spans) pieces += kernels::cleared_pieces(span.count);
   }
-  return pieces;
+  return layout.add("grads.cleared", {pieces, sizeof(kernels::ClearSpan) / 4}, Dtype::int32,
+                    memory::Category::workspace, memory::Lifetime::whole_run());
 }
 
 ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
@@ -170,10 +173,10 @@ ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
   return lists;
 }
 
-std::unique_ptr<Compute> make_compute(const Plan& plan, const config::Settings& settings,
+std::unique_ptr<Compute> make_compute(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
                                       const memory::Arena<Exec>& arena) {
-  return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<Compute> {
-    return std::make_unique<ComputeOf<Scalar, Grad>>(plan, settings, arena);
+  return with_types(basis.options, [&]<class Scalar, class Grad>() -> std::unique_ptr<Compute> {
+    return std::make_unique<ComputeOf<Scalar, Grad>>(basis, cleared, settings, arena);
   });
 }
 

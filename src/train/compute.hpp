@@ -13,8 +13,8 @@
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "model/hooks.hpp"
+#include "train/arrays.hpp"
 #include "train/host_tokens.hpp"
-#include "train/plan.hpp"
 
 namespace tessera::train {
 
@@ -67,12 +67,12 @@ struct ClearLists {
 };
 ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing);
 
-/// The length of clear_lists().spans. Arithmetic only.
-std::int64_t cleared_pieces(const model::ParamTable& table, const Sharing& sharing);
+/// Declares room for clear_lists().spans: ClearSpan, as int32.
+memory::TensorId declare_cleared(const model::ParamTable& table, const Sharing& sharing, memory::Layout& layout);
 
-/// Keeps references to all arguments.
+/// `cleared`: the room for that list. Keeps references to the other arguments.
 /// Async  fences.
-std::unique_ptr<Compute> make_compute(const Plan& plan, const config::Settings& settings,
+std::unique_ptr<Compute> make_compute(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
                                       const memory::Arena<kernels::Device>& arena);
 
 }  // namespace tessera::train

@@ -2,18 +2,18 @@
 #pragma once
 
 #include "kernels/core/scalar.hpp"
-#include "train/plan.hpp"
+#include "model/activations.hpp"
 
 namespace tessera::train {
 
 /// Returns work.template operator()<Scalar, Grad>(): the type of weights and activations, and that of gradients.
 template <class Work>
-auto with_types(const Plan& plan, const Work& work) {
-  switch (plan.options.dtype) {
+auto with_types(const model::ActivationOptions& options, const Work& work) {
+  switch (options.dtype) {
     case Dtype::fp64: return work.template operator()<double, double>();
     case Dtype::fp16: return work.template operator()<float16, float>();
     case Dtype::bf16:
-      if (plan.options.has_narrow_gradients) return work.template operator()<bfloat16, bfloat16>();
+      if (options.has_narrow_gradients) return work.template operator()<bfloat16, bfloat16>();
       return work.template operator()<bfloat16, float>();
     case Dtype::fp32:
     case Dtype::int32: break;
@@ -23,9 +23,9 @@ auto with_types(const Plan& plan, const Work& work) {
 
 /// Returns work.template operator()<Moment>(): the type of AdamW's moments.
 template <class Scalar, class Work>
-auto with_moments(const Plan& plan, const Work& work) {
+auto with_moments(Dtype moments, const Work& work) {
   if constexpr (sizeof(Accum<Scalar>) == 4) {
-    if (plan.layout[plan.state.m].dtype == Dtype::bf16) return work.template operator()<bfloat16>();
+    if (moments == Dtype::bf16) return work.template operator()<bfloat16>();
   }
   return work.template operator()<Accum<Scalar>>();
 }

@@ -4,11 +4,36 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
+#include "memory/layout.hpp"
+#include "optim/step_state.hpp"
 
 namespace tessera::train {
+
+/// What the host writes for a step in progress, or reads from it, in the layout's host space.
+struct HostTensors {
+  memory::TensorId inputs, targets;  // [sequences,T] int32
+  memory::TensorId scalars;          // optim::StepState after the step, as fp64; kAbsent: none
+};
+
+/// Adds <label>.inputs, <label>.targets and, where asked for, <label>.scalars to the host space, for the whole run.
+inline HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T,
+                                        bool has_scalars, memory::Layout& layout) {
+  const auto add = [&](const char* name, std::vector<std::int64_t> shape, Dtype dtype) {
+    return layout.add(label + name, std::move(shape), dtype, memory::Category::data, memory::Lifetime::whole_run(),
+                      memory::Space::host);
+  };
+  HostTensors t;
+  t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
+  t.targets = add(".targets", {sequences, T}, Dtype::int32);
+  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : memory::kAbsent;
+  return t;
+}
 
 /// [sequences,T] each; pinned if the model computes on a GPU.
 struct HostTokens {

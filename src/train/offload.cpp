@@ -68,19 +68,31 @@ int chunk_slots(std::int64_t asked, std::int64_t owned_count) {
   return static_cast<int>(std::min(asked, chunks));
 }
 
-Offload::Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward)
+StagedTensors declare_staged(const std::vector<memory::TensorId>& arrays, std::int64_t asked, std::int64_t owned_count,
+                             memory::Layout& layout) {
+  StagedTensors staged{.arrays = {}, .slots = chunk_slots(asked, owned_count)};
+  for (const memory::TensorId home : arrays) {
+    if (home == memory::kAbsent || layout[home].space != memory::Space::host) continue;
+    const memory::Tensor kept = layout[home];
+    staged.arrays.push_back({home, layout.add(kept.label + ".chunks", {staged.slots, chunk_elements(owned_count)},
+                                              kept.dtype, kept.category, memory::Lifetime::whole_run())});
+  }
+  return staged;
+}
+
+Offload::Offload(const StagedTensors& staged, const parallel::Ownership& o, const memory::Arena<Exec>& arena,
+                 bool has_weights, bool has_backward)
     : arena_(arena),
-      arrays_(plan.state.staged),
-      slots_(static_cast<std::size_t>(plan.state.chunk_slots)),
-      has_weights_(plan.state.is_staged(plan.state.params)),
-      chunks_(chunks_of(plan.sharing.ownership.owned_count())),
+      arrays_(staged.arrays),
+      slots_(static_cast<std::size_t>(staged.slots)),
+      has_weights_(has_weights),
+      chunks_(chunks_of(o.owned_count())),
       middle_(has_backward ? (chunks_.size() + 1) / 2 : chunks_.size()),
       most_held_(has_weights_ || has_backward ? 0 : slots_ - std::min(slots_, kChunksOut)),
-      order_(is_done(plan.sharing.ownership.units())),
-      filled_(plan.state.chunk_slots),
-      updated_(plan.state.chunk_slots),
-      emptied_(plan.state.chunk_slots) {
-  const parallel::Ownership& o = plan.sharing.ownership;
+      order_(is_done(o.units())),
+      filled_(staged.slots),
+      updated_(staged.slots),
+      emptied_(staged.slots) {
   std::size_t end = 0;
   for (int unit = 0; unit < o.units(); ++unit) {
     const std::int64_t last = o.owned_first(unit) + o.part(unit);

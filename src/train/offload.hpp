@@ -27,7 +27,8 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "train/plan.hpp"
+#include "memory/layout.hpp"
+#include "parallel/ownership.hpp"
 
 namespace tessera::train {
 
@@ -47,6 +48,33 @@ std::vector<Chunk> chunks_of(std::int64_t owned_count);
 /// Throws  Failure: Exit::usage if more are asked for than there are chunks.
 int chunk_slots(std::int64_t asked, std::int64_t owned_count);
 
+/// An array that is kept on the host, and where its chunks lie on the device.
+struct StagedArray {
+  memory::TensorId home;
+  memory::TensorId slots;  // [chunk_slots, chunk_elements()]
+};
+
+/// All of them. `slots`: for chunks of each on the device; 0 if there are none.
+struct StagedTensors {
+  std::vector<StagedArray> arrays;
+  int slots = 0;
+
+  bool is_empty() const { return arrays.empty(); }
+  /// Where an array's chunks lie on the device; kAbsent if it is not kept on the host.
+  memory::TensorId slots_of(memory::TensorId home) const {
+    for (const StagedArray& array : arrays) {
+      if (array.home == home) return array.slots;
+    }
+    return memory::kAbsent;
+  }
+  bool holds(memory::TensorId home) const { return slots_of(home) != memory::kAbsent; }
+};
+
+/// Declares slots for those of `arrays`, of `owned_count` elements each, that the layout has on the host; others may be
+/// kAbsent. `asked`: parallel.offload_slots.
+StagedTensors declare_staged(const std::vector<memory::TensorId>& arrays, std::int64_t asked, std::int64_t owned_count,
+                             memory::Layout& layout);
+
 /// What the link moved in both directions at once.
 struct LinkRate {
   double bytes = 0;    // in each direction
@@ -64,9 +92,10 @@ class Offload {
   enum class Part { forward, backward };  // together each chunk once
   enum class Copies { joined, run_on };   // joined: all of them lie between start() and join()
 
-  /// For the state of `plan`, which must have some of it on the host. `has_backward`: Part::backward is the last half of
-  /// the chunks; else it is empty. Keeps references to both.
-  Offload(const Plan& plan, const memory::Arena<Exec>& arena, bool has_backward);
+  /// For what is kept on the host, some array at least. `has_weights`: it includes the working copy of the weights.
+  /// `has_backward`: Part::backward is the last half of the chunks; else it is empty. Keeps a reference to the arena.
+  Offload(const StagedTensors& staged, const parallel::Ownership& ownership, const memory::Arena<Exec>& arena,
+          bool has_weights, bool has_backward);
   ~Offload();  // waits for the copies in progress
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
@@ -105,9 +134,9 @@ class Offload {
   void copy(const Exec& exec, const StagedArray& array, std::size_t place, bool is_in) const;
 
   const memory::Arena<Exec>& arena_;
-  const std::vector<StagedArray>& arrays_;
+  const std::vector<StagedArray> arrays_;
   const std::size_t slots_;
-  const bool has_weights_;  // among the arrays: a unit is up to date once it has been copied out
+  const bool has_weights_;  // a unit is up to date once it has been copied out
   std::vector<Chunk> chunks_;
   std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
   std::size_t middle_;                      // chunks of Part::forward: those before it

@@ -4,17 +4,11 @@
 
 #include "config/rules.hpp"
 #include "errors.hpp"
-#include "kernels/adamw.hpp"
-#include "kernels/clear_spans.hpp"
 #include "kernels/core/words.hpp"
-#include "kernels/norm2.hpp"
 #include "model/generate.hpp"
-#include "optim/step_state.hpp"
-#include "parallel/collectives/mpi.hpp"
+#include "parallel/mpi.hpp"
 #include "train/compute.hpp"
-#include "train/offload.hpp"
 #include "train/pipeline.hpp"
-#include "train/update.hpp"
 
 namespace tessera::train {
 
@@ -24,91 +18,7 @@ using memory::Lifetime;
 
 namespace {
 
-/// How the arrays are stored.
-struct Storage {
-  Dtype weights, gradients, moments;
-  bool has_master, has_wire;
-  config::Offload offload;
-  std::int64_t offload_slots;
-  bool has_squares;  // transfers may leave squares of the gradients' sums
-};
-
-StateTensors declare_state(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
-                           const Storage& storage, memory::Layout& layout, const model::Timeline& time) {
-  const auto [dtype, gradients, moments, has_master, has_wire, offload, offload_slots, has_squares] = storage;
-  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
-  const auto whole = Lifetime::whole_run();
-  const parallel::Ownership& o = sharing.ownership;
-  const bool offloads_optimizer = offload != config::Offload::none;
-  const bool offloads_weights = offload == config::Offload::parameters;
-  const auto array = [&](const std::string& label, std::int64_t count, Dtype kept, Category category) {
-    const bool is_on_host = (offloads_optimizer && category == Category::optimizer) ||
-                            (offloads_weights && category == Category::parameters);
-    const memory::Space space = is_on_host ? memory::Space::host : memory::Space::device;
-    if (o.shards() == 1)
-      return layout.add_flat(label, model::parts_of(table, label + "."), kept, category, whole, space);
-    std::vector<memory::Part> parts;  // units: a rank's part of one may begin and end inside a tensor
-    for (int unit = 0; unit < o.units(); ++unit) {
-      parts.push_back({label + "." + o[unit].label, count == o.owned_count() ? o.part(unit) : o.padded(unit)});
-    }
-    return layout.add_flat(label, std::move(parts), kept, category, whole, space);
-  };
-  const auto in_places = [&](const std::string& label, const std::vector<int>& places, Dtype kept, Category category,
-                             Lifetime life) {
-    std::vector<memory::TensorId> ids;
-    for (const std::int64_t count : sharing.sizes_of(places)) {
-      ids.push_back(layout.add(fmt::format("{}.{}", label, ids.size()), {count}, kept, category, life));
-    }
-    return ids;
-  };
-  // The last transfers of a micro-step may still be in progress when the next one has begun.
-  const Lifetime backward = batch.micro_steps > 1 ? whole : Lifetime{time.backward(time.units - 1, 0), time.update()};
-  StateTensors t;
-  t.params = array("params", sharing.weights_count(), dtype, Category::parameters);
-  if (sharing.shards_weights()) {
-    t.gathered = in_places("params.gathered", sharing.weights_places, dtype, Category::parameters, whole);
-  }
-  t.master = kAbsent;
-  if (dtype == Dtype::bf16 && has_master)
-    t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
-  if (dtype == Dtype::fp16) t.master = array("optimizer.master", o.owned_count(), real, Category::optimizer);
-  t.grads = array("grads", sharing.gradients_count(), gradients, Category::gradients);
-  t.wire = kAbsent;
-  if (sharing.shards_gradients()) {
-    t.unit_grads = in_places("grads.unit", sharing.gradient_places, gradients, Category::gradients, backward);
-    if (has_wire) {
-      t.unit_wires = in_places("grads.wire", sharing.gradient_places, Dtype::bf16, Category::gradients, backward);
-    }
-  } else if (has_wire) {
-    t.wire = layout.add("grads.wire", {o.whole_count()}, Dtype::bf16, Category::gradients, whole);
-  }
-  t.m = array("optimizer.m", o.owned_count(), moments, Category::optimizer);
-  t.v = array("optimizer.v", o.owned_count(), moments, Category::optimizer);
-  if (offloads_optimizer) t.chunk_slots = chunk_slots(offload_slots, o.owned_count());
-  for (const memory::TensorId home : {t.m, t.v, t.master, t.params}) {
-    if (home == kAbsent || layout[home].space != memory::Space::host) continue;
-    const memory::Tensor kept = layout[home];
-    t.staged.push_back({home, layout.add(kept.label + ".chunks", {t.chunk_slots, chunk_elements(o.owned_count())},
-                                         kept.dtype, kept.category, whole)});
-  }
-
-  t.cleared = layout.add("grads.cleared", {cleared_pieces(table, sharing), sizeof(kernels::ClearSpan) / 4},
-                         Dtype::int32, Category::workspace, whole);
-  t.adamw_blocks = layout.add("adamw.blocks",
-                              {max_adamw_blocks(table, sharing, offloads_optimizer), sizeof(kernels::AdamwBlock) / 4},
-                              Dtype::int32, Category::workspace, whole);
-  t.has_squares = has_squares;
-  const std::int64_t squares =
-      has_squares ? max_squares(table, sharing, batch.ranks, has_wire ? Dtype::bf16 : gradients) : 0;
-  t.norm_partial = layout.add("norm2.partial", {std::max(norm_blocks(sharing), squares)}, Dtype::fp64,
-                              Category::workspace, has_squares ? backward : Lifetime{time.update(), time.update()});
-  t.state = layout.add("step.state", {sizeof(optim::StepState) / 8}, Dtype::fp64, Category::workspace, whole);
-  t.grad_scale = layout.add("step.grad_scale", {1}, real, Category::workspace, whole);
-  t.validation_loss = layout.add("step.validation_loss", {1}, Dtype::fp64, Category::workspace, whole);
-  return t;
-}
-
-/// Bytes of host memory that a rank's collectives over MPI take (parallel/collectives/mpi.hpp).
+/// Bytes of host memory that a rank's collectives over MPI take (parallel/mpi.hpp).
 struct MpiBytes {
   std::int64_t staging = 0, sums = 0;  // ours; the library's
 };
@@ -146,19 +56,6 @@ std::int64_t largest_product_bytes(const Plan& plan) {
 
 }  // namespace
 
-HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
-                                 memory::Layout& layout) {
-  const auto add = [&](const char* name, std::vector<std::int64_t> shape, Dtype dtype) {
-    return layout.add(label + name, std::move(shape), dtype, Category::data, Lifetime::whole_run(),
-                      memory::Space::host);
-  };
-  HostTensors t;
-  t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
-  t.targets = add(".targets", {sequences, T}, Dtype::int32);
-  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : kAbsent;
-  return t;
-}
-
 std::int64_t largest_product(const model::Shape& s, const BatchPlan& batch, const model::ActivationTensors& tensors) {
   return std::max(batch.micro_sequences * s.T * std::max(3 * s.C, 2 * s.F), tensors.chunk_rows * s.V);
 }
@@ -190,23 +87,20 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;
   const model::ParamTable table(shape);
-  Plan plan{.shape = shape,
-            .table = table,
-            .batch = batch,
-            .options = {.sequences = batch.micro_sequences,
-                        .dtype = dtype,
-                        .for_training = true,
-                        .checkpoint_blocks = settings.train.checkpoint_activations,
-                        .attention = choose_attention(settings.attention, dtype, shape.D(), machine),
-                        .math = math_of(settings.precision.compute),
-                        .has_narrow_gradients = is_narrow,
-                        .is_fused = settings.train.fused,
-                        .target = machine.target,
-                        .recomputes_attention = settings.train.recompute == config::Recompute::all},
-            .layout = {},
-            .activations = {},
-            .state = {},
-            .sharing = share_units(settings.parallel, table, ranks)};
+  Plan plan{{.shape = shape,
+             .table = table,
+             .batch = batch,
+             .options = {.sequences = batch.micro_sequences,
+                         .dtype = dtype,
+                         .for_training = true,
+                         .checkpoint_blocks = settings.train.checkpoint_activations,
+                         .attention = choose_attention(settings.attention, dtype, shape.D(), machine),
+                         .math = math_of(settings.precision.compute),
+                         .has_narrow_gradients = is_narrow,
+                         .is_fused = settings.train.fused,
+                         .target = machine.target,
+                         .recomputes_attention = settings.train.recompute == config::Recompute::all},
+             .sharing = share_units(settings.parallel, table, ranks)}};
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
@@ -216,35 +110,37 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                         .has_master = settings.precision.master == config::MasterPrecision::fp32,
                         .has_wire = has_wire,
                         .offload = settings.parallel.offload,
-                        .offload_slots = settings.parallel.offload_slots,
-                        .has_squares = collectives.receive > 0};
-  plan.state = declare_state(plan.table, plan.sharing, batch, storage, plan.layout, {shape.units()});
+                        .offload_slots = settings.parallel.offload_slots};
+  memory::Layout& layout = plan.layout;
+  plan.arrays = declare_arrays(plan.table, plan.sharing, batch, storage, layout);
+  plan.cleared = declare_cleared(plan.table, plan.sharing, layout);
+  plan.update = declare_update(plan, collectives.receive > 0, layout);
+  plan.numbers = declare_numbers(dtype, layout);
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
-    const std::string label = "step." + std::to_string(i);
-    plan.state.slots.push_back(declare_host_tensors(label, std::int64_t{batch.micro_steps} * batch.micro_sequences,
-                                                    shape.T, true, plan.layout));
+    const std::int64_t sequences = std::int64_t{batch.micro_steps} * batch.micro_sequences;
+    plan.slots.push_back(declare_host_tensors("step." + std::to_string(i), sequences, shape.T, true, layout));
   }
-  plan.state.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, plan.layout);
-  plan.activations = model::declare_activations(shape, plan.options, plan.layout);
-  if (collectives.nccl > 0) plan.layout.add_outside("NCCL's buffers, about", collectives.nccl);
+  plan.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, layout);
+  plan.activations = model::declare_activations(shape, plan.options, layout);
+  if (collectives.nccl > 0) layout.add_outside("NCCL's buffers, about", collectives.nccl);
   if (ranks > 1 && collectives.receive + collectives.nccl == 0) {
     const memory::Space space = machine.target.is_host ? memory::Space::device : memory::Space::host;
     const MpiBytes mpi = mpi_bytes(plan, has_wire ? Dtype::bf16 : gradients);
-    if (mpi.staging > 0) plan.layout.add_outside("staging for MPI", mpi.staging, space);
-    plan.layout.add_outside("MPI's sums, about", mpi.sums, space);
+    if (mpi.staging > 0) layout.add_outside("staging for MPI", mpi.staging, space);
+    layout.add_outside("MPI's sums, about", mpi.sums, space);
   }
-  if (collectives.receive > 0) plan.layout.add_outside("the copy engines' receive buffer", collectives.receive);
+  if (collectives.receive > 0) layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The sampled text's products are not timed, so the two never coexist and the larger counts.
   const std::int64_t timing =
       settings.train.tune_gemm ? kernels::gemm_timing_bytes(machine.target, largest_product_bytes(plan)) : 0;
   const model::GenerateKernels kernels = generate_kernels(settings, dtype, shape.D(), machine);
   const std::int64_t sampling = settings.train.sample_tokens > 0 ? model::generation_bytes(shape, dtype, kernels) : 0;
   if (timing > sampling) {
-    plan.layout.add_outside("timing of products, at first", timing);
+    layout.add_outside("timing of products, at first", timing);
   } else if (sampling > 0) {
-    plan.layout.add_outside("the sampled text, afterwards", sampling);
+    layout.add_outside("the sampled text, afterwards", sampling);
   }
-  plan.layout.place();
+  layout.place();
   return plan;
 }
 
@@ -257,41 +153,37 @@ double step_flop(const Plan& plan) {
 
 bool leaves_squares(const Plan& plan) {
   const Sharing& sharing = plan.sharing;
-  if (!plan.state.has_squares) return false;
+  if (!plan.update.has_squares) return false;
   if (sharing.ownership.shards() == 1) return !sharing.is_sharded();
   return plan.batch.micro_steps == 1 || !sharing.shards_gradients();
 }
 
 std::int64_t offloaded_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
-  for (const StagedArray& array : plan.state.staged) bytes += plan.layout[array.home].bytes;
+  for (const StagedArray& array : plan.arrays.staged.arrays) bytes += plan.layout[array.home].bytes;
   return bytes;
 }
 
 std::int64_t slots_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
-  for (const StagedArray& array : plan.state.staged) bytes += plan.layout[array.slots].bytes;
+  for (const StagedArray& array : plan.arrays.staged.arrays) bytes += plan.layout[array.slots].bytes;
   return bytes;
 }
 
 UploadedBytes uploaded_bytes(const Plan& plan) {
   UploadedBytes bytes;
-  if (!plan.state.is_staged(plan.state.params)) return bytes;
+  if (!plan.arrays.staged.holds(plan.arrays.params)) return bytes;
   const model::Segments segments{plan.shape.L, plan.options.checkpoint_blocks};
   const Gathers gathers = gathers_of(plan.table, plan.sharing, segments);
   const auto part = [&](int unit) {
     return static_cast<double>(plan.sharing.ownership.part(unit) * bytes_of(plan.options.dtype));
   };
   for (const int unit : gathers.first) {
-    const bool is_first = bytes.first < static_cast<double>(plan.layout[plan.state.params].bytes);
+    const bool is_first = bytes.first < static_cast<double>(plan.layout[plan.arrays.params].bytes);
     (is_first ? bytes.first : bytes.later) += part(unit);  // a step begins with each unit once
   }
   for (const int unit : gathers.later) bytes.later += (plan.batch.micro_steps - 1) * part(unit);
   return bytes;
-}
-
-bool updates_early(const Plan& plan, const config::Optimizer& optimizer) {
-  return plan.batch.ranks == 1 && optimizer.clip_norm == 0 && plan.options.dtype != Dtype::fp16;
 }
 
 NetworkBytes network_bytes(const Plan& plan) {
@@ -300,7 +192,7 @@ NetworkBytes network_bytes(const Plan& plan) {
   if (ranks == 1) return bytes;
   const Sharing& sharing = plan.sharing;
   const parallel::Ownership& o = sharing.ownership;
-  const StateTensors& t = plan.state;
+  const ArrayTensors& t = plan.arrays;
   const bool is_narrow = t.wire != kAbsent || !t.unit_wires.empty();
   const std::int64_t gradient = is_narrow ? bytes_of(Dtype::bf16) : bytes_of(plan.layout[t.grads].dtype);
   const auto share = [](int of) { return static_cast<double>(of - 1) / of; };  // of a span that a rank sends
@@ -410,7 +302,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
                                                 : "under the next forward");
     text += fmt::format("           in {} of {} at most, of which {} lie in the device at a time ({})\n",
                         counted(chunk_count(plan.sharing.ownership.owned_count()), "chunk"),
-                        memory::readable_bytes(slots_bytes(plan) / plan.state.chunk_slots), plan.state.chunk_slots,
+                        memory::readable_bytes(slots_bytes(plan) / plan.arrays.staged.slots), plan.arrays.staged.slots,
                         memory::readable_bytes(slots_bytes(plan)));
     if (weights > 0)
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));

@@ -6,75 +6,21 @@
 
 #include "config/settings.hpp"
 #include "memory/layout.hpp"
-#include "model/activations.hpp"
-#include "model/params.hpp"
-#include "train/batch_plan.hpp"
+#include "train/arrays.hpp"
 #include "train/choices.hpp"
-#include "train/sharing.hpp"
+#include "train/host_tokens.hpp"
+#include "train/update.hpp"
 
 namespace tessera::train {
 
-/// What the host writes for a step in progress, or reads from it, in the layout's host space.
-struct HostTensors {
-  memory::TensorId inputs, targets;  // [sequences,T] int32
-  memory::TensorId scalars;          // optim::StepState after the step, as fp64
+struct Plan : Basis {
+  memory::Layout layout = {};
+  memory::TensorId cleared = memory::kAbsent;  // of compute.hpp
+  UpdateTensors update = {};
+  std::vector<HostTensors> slots = {};  // of steps in progress (pipeline.hpp)
+  HostTensors validation = {};          // without scalars
+  bool poisons_closed_units = false;    // for tests: weights that are not gathered are NaN
 };
-
-/// An array that is kept on the host, and where its chunks lie on the device (train/offload.hpp).
-struct StagedArray {
-  memory::TensorId home;
-  memory::TensorId slots;  // [chunk_slots, chunk_elements()]
-};
-
-/// The arrays and scalars of a training step, besides the activations. W counts the elements of all units, each padded
-/// to equal parts for the ranks that share them, and O those of this rank's parts
-/// (parallel/strategies/ownership.hpp); if nothing is sharded, both are table.flat_count().
-struct StateTensors {
-  memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
-  memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
-  memory::TensorId grads;   // [W], or [O] if gradients are sharded: precision.gradients
-  memory::TensorId m, v;    // [O]  precision.moments
-  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
-  std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
-  std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
-  std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
-  std::vector<StagedArray> staged;           // of params, master, m and v those that are kept on the host
-  int chunk_slots = 0;                       // for chunks of each of them on the device
-  memory::TensorId cleared;                  // ClearSpan, as int32: gradients that backward adds to
-  memory::TensorId adamw_blocks;             // AdamwBlock, as int32
-  memory::TensorId norm_partial;             // [blocks] fp64: sums of squares
-  bool has_squares = false;                  // norm_partial has room for those that transfers leave
-  memory::TensorId state;                    // optim::StepState, as fp64
-  memory::TensorId grad_scale;               // one number
-  memory::TensorId validation_loss;          // one number
-  std::vector<HostTensors> slots;            // of steps in progress (pipeline.hpp)
-  HostTensors validation;                    // without scalars
-
-  /// Where an array's chunks lie on the device; kAbsent if it is not kept on the host.
-  memory::TensorId slots_of(memory::TensorId home) const {
-    for (const StagedArray& array : staged) {
-      if (array.home == home) return array.slots;
-    }
-    return memory::kAbsent;
-  }
-  bool is_staged(memory::TensorId home) const { return slots_of(home) != memory::kAbsent; }
-};
-
-struct Plan {
-  model::Shape shape;
-  model::ParamTable table;
-  BatchPlan batch;
-  model::ActivationOptions options;
-  memory::Layout layout;
-  model::ActivationTensors activations;
-  StateTensors state;
-  Sharing sharing;
-  bool poisons_closed_units = false;  // for tests: weights that are not gathered are NaN
-};
-
-/// Adds <label>.inputs, <label>.targets and, where asked for, <label>.scalars to the host space, for the whole run.
-HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
-                                 memory::Layout& layout);
 
 /// Elements of the largest activation that a product writes for a micro-batch.
 std::int64_t largest_product(const model::Shape& shape, const BatchPlan& batch,
@@ -101,10 +47,6 @@ struct UploadedBytes {
   double first = 0, later = 0;
 };
 UploadedBytes uploaded_bytes(const Plan& plan);
-
-/// Whether the last half of offloaded state is updated under backward (update.hpp): nothing but a unit's own gradients
-/// decides its update.
-bool updates_early(const Plan& plan, const config::Optimizer& optimizer);
 
 /// Plans for `ranks` ranks. `dtype` is that of precision.compute, or fp64 in tests.
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});

@@ -102,7 +102,7 @@ StepWork step_work(const Plan& plan) {
   work.backward_attention_flop = tokens * L * (5 + attention_recomputed * 2) * C * T;
   work.forward_bytes = tokens * width * (L * block_elements + 2 * C);
   work.backward_bytes = tokens * width * (L * (12 * C + 6 * F + recomputed * block_elements) + 10 * C + 2 * V);
-  const StateTensors& t = plan.state;
+  const ArrayTensors& t = plan.arrays;
   const double updated =
       width_of(plan, t.params) + width_of(plan, t.master) + width_of(plan, t.m) + width_of(plan, t.v);
   const double reads = leaves_squares(plan) ? 1 : 2;  // of each gradient
@@ -211,7 +211,7 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
   if (!missing_rates(plan, rates, spread).empty()) return time;
   const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
   const double forward_s = computed.forward_s / micro_steps, backward_s = computed.backward_s / micro_steps;
-  if (!settings.train.graph && !plan.state.is_staged(plan.state.params)) {  // under the first backward pass
+  if (!settings.train.graph && !plan.arrays.staged.holds(plan.arrays.params)) {  // under the first backward pass
     const double free_s = std::max(0.0, backward_s - (between > 0 ? weights_s : last_s));
     first_s -= std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, first_s});
   }

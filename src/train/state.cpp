@@ -24,12 +24,12 @@ class StateOf final : public State {
   using Weights = kernels::MasterWeights<Exec, Scalar>;
   using Moments = kernels::Vector<Moment, Exec>;
 
-  StateOf(const Plan& plan, int shard, const memory::Arena<Exec>& arena)
-      : spans_(owned_spans(plan.table, plan.sharing, shard)),
-        working_(array_of<Scalar>(arena, plan.state.params)),
-        master_(master_of<Scalar>(plan, arena)),
-        m_(array_of<Moment>(arena, plan.state.m)),
-        v_(array_of<Moment>(arena, plan.state.v)) {}
+  StateOf(const Basis& basis, int shard, const memory::Arena<Exec>& arena)
+      : spans_(owned_spans(basis.table, basis.sharing, shard)),
+        working_(array_of<Scalar>(arena, basis.arrays.params)),
+        master_(master_of<Scalar>(basis.arrays, arena)),
+        m_(array_of<Moment>(arena, basis.arrays.m)),
+        v_(array_of<Moment>(arena, basis.arrays.v)) {}
 
   void clear(const Exec& exec) override {
     clear_bytes(exec, working_);
@@ -181,10 +181,10 @@ class StateOf final : public State {
 
 }  // namespace
 
-std::unique_ptr<State> make_state(const Plan& plan, int shard, const memory::Arena<Exec>& arena) {
-  return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
-    return with_moments<Scalar>(plan, [&]<class Moment>() -> std::unique_ptr<State> {
-      return std::make_unique<StateOf<Scalar, Moment>>(plan, shard, arena);
+std::unique_ptr<State> make_state(const Basis& basis, int shard, const memory::Arena<Exec>& arena) {
+  return with_types(basis.options, [&]<class Scalar, class Grad>() -> std::unique_ptr<State> {
+    return with_moments<Scalar>(arena.layout()[basis.arrays.m].dtype, [&]<class Moment>() -> std::unique_ptr<State> {
+      return std::make_unique<StateOf<Scalar, Moment>>(basis, shard, arena);
     });
   });
 }

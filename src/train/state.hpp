@@ -14,8 +14,8 @@
 
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collectives/collective.hpp"
-#include "train/plan.hpp"
+#include "parallel/collective.hpp"
+#include "train/arrays.hpp"
 
 namespace tessera::train {
 
@@ -64,7 +64,7 @@ class State {
   virtual std::uint64_t fingerprint() const = 0;
 };
 
-/// For the rank that holds shard `shard`. Keeps references to plan and arena.
-std::unique_ptr<State> make_state(const Plan& plan, int shard, const memory::Arena<kernels::Device>& arena);
+/// For the rank that holds shard `shard`. Keeps references to basis and arena.
+std::unique_ptr<State> make_state(const Basis& basis, int shard, const memory::Arena<kernels::Device>& arena);
 
 }  // namespace tessera::train

@@ -27,10 +27,10 @@ parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::st
 }
 
 parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
-  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.state.state)).data();
+  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.numbers.state)).data();
   return {.total = {kNormLabel, &state->norm_squared, 1, Dtype::fp64},
-          .squares =
-              plan.state.has_squares ? whole_span(arena, plan.state.norm_partial, "norm2.partial") : parallel::Span{}};
+          .squares = plan.update.has_squares ? whole_span(arena, plan.update.norm_partial, "norm2.partial")
+                                             : parallel::Span{}};
 }
 
 std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const config::Settings& settings,
@@ -41,19 +41,19 @@ std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const conf
     const std::vector<memory::Part> parts = model::parts_of(plan.table, "grad.");
     std::int64_t first = 0;
     for (const memory::Part& part : parts) {
-      gradients.push_back(span_of(arena, plan.state.grads, first, part.count, part.label));
+      gradients.push_back(span_of(arena, plan.arrays.grads, first, part.count, part.label));
       first += part.count;
     }
   }
   return std::make_unique<parallel::Replicated>(world.collectives(), exec, gradients, order_of(settings.parallel),
-                                                whole_span(arena, plan.state.wire, "grads.wire"),
+                                                whole_span(arena, plan.arrays.wire, "grads.wire"),
                                                 norm_spans(plan, arena));
 }
 
 std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::World& world, const Arena& arena) {
   const Sharing& sharing = plan.sharing;
   const parallel::Ownership& o = sharing.ownership;
-  const StateTensors& t = plan.state;
+  const ArrayTensors& t = plan.arrays;
   const int shard = sharing.shard_of(world.rank());
   std::vector<parallel::UnitMemory> memory(static_cast<std::size_t>(o.units()));
   for (int unit = 0; unit < o.units(); ++unit) {
@@ -66,7 +66,7 @@ std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::
     if (sharing.shards_weights()) {
       m.weights = span_of(arena, t.gathered[m.weights_place], 0, padded, weights);
       m.own_weights = span_of(arena, t.params, owned, part, weights);
-      if (t.is_staged(t.params)) {
+      if (t.staged.holds(t.params)) {
         m.host_weights = m.own_weights;
         m.own_weights = m.weights.part(shard * part, part);
       }

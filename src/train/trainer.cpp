@@ -33,10 +33,10 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       world_(world),
       stream_(priority_of(settings.parallel, world.collectives())),
       arena_(plan.layout),
-      scalars_(optim::state_at(arena_.data<double>(plan.state.state))),
+      scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),
-      compute_(make_compute(plan, settings, arena_)),
-      update_(make_update(plan, settings, plan.sharing.shard_of(world.rank()), arena_)),
+      compute_(make_compute(plan, plan.cleared, settings, arena_)),
+      update_(make_update(plan, plan.update, settings, plan.sharing.shard_of(world.rank()), arena_)),
       strategy_(make_strategy(plan, settings, world, exec_, arena_,
                               [this](const Exec& exec, int unit) { update_->await(exec, unit); })),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
@@ -75,7 +75,7 @@ void Trainer::initialize(std::uint64_t seed) {
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
   if (!strategy_ || !strategy_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
   const ranges::Range range("step");
-  const HostTensors& slot = plan_.state.slots[pipeline_.next_slot()];
+  const HostTensors& slot = plan_.slots[pipeline_.next_slot()];
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
@@ -163,7 +163,7 @@ void Trainer::clear_unit(int unit) {
 StepNumbers Trainer::collect() {
   const Pipeline::Ended ended = pipeline_.collect();
   if (started() == 0 && ended.was_by_launch && world_.size() > 1) strategy_->collect();
-  const optim::StepState& s = *host_scalars(plan_.state.slots[ended.slot]).data();
+  const optim::StepState& s = *host_scalars(plan_.slots[ended.slot]).data();
   StepNumbers n{ended.phases};
   n.loss_sum = s.loss_sum;
   n.grad_norm = s.grad_norm;
@@ -177,7 +177,7 @@ StepNumbers Trainer::collect() {
 
 ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windows) {
   const auto [first, last, most] = share_of(windows, world_.rank(), world_.size());
-  const HostTokens tokens = host_tokens(plan_.state.validation);
+  const HostTokens tokens = host_tokens(plan_.validation);
   settle();
   compute_->clear_validation(exec_);
   strategy_->begin_inference();
@@ -198,7 +198,7 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
   }
   double loss_sum = 0;
   Kokkos::deep_copy(exec_, Loss(&loss_sum),
-                    kernels::Value<const double, Exec>(arena_.data<double>(plan_.state.validation_loss)));
+                    kernels::Value<const double, Exec>(arena_.data<double>(plan_.numbers.validation_loss)));
   exec_.fence();
   return {loss_sum, static_cast<double>((last - first) * plan_.shape.T)};
 }

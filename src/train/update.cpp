@@ -42,34 +42,36 @@ class UpdateOf final : public Update {
   using Real = Accum<Scalar>;
   using Weights = kernels::MasterWeights<Exec, Scalar>;
 
-  UpdateOf(const Plan& plan, const config::Settings& settings, int shard, const memory::Arena<Exec>& arena)
+  UpdateOf(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
+           const memory::Arena<Exec>& arena)
       : settings_(settings),
-        working_(array_of<Scalar>(arena, plan.state.params)),
-        master_(master_of<Scalar>(plan, arena)),
-        grads_(array_of<const Grad>(arena, plan.state.grads)),
-        owned_gradients_(owned_gradients(plan.sharing, shard)),
-        norm_share_(plan.sharing.ownership.shards() == 1
+        working_(array_of<Scalar>(arena, basis.arrays.params)),
+        master_(master_of<Scalar>(basis.arrays, arena)),
+        grads_(array_of<const Grad>(arena, basis.arrays.grads)),
+        owned_gradients_(owned_gradients(basis.sharing, shard)),
+        norm_share_(basis.sharing.ownership.shards() == 1
                         ? 1.0
-                        : static_cast<double>(plan.sharing.ownership.shards()) / plan.batch.ranks),
-        m_(array_of<Moment>(arena, plan.state.m)),
-        v_(array_of<Moment>(arena, plan.state.v)),
-        norm_partial_(array_of<double>(arena, plan.state.norm_partial)),
-        state_(optim::state_at(arena.template data<double>(plan.state.state))) {
-    if (!plan.state.staged.empty()) {
-      is_early_ = updates_early(plan, settings.optimizer);
-      offload_.emplace(plan, arena, is_early_);
-      for (int slot = 0; slot < plan.state.chunk_slots; ++slot) slots_.push_back(staged_arrays(plan, arena, slot));
-      stages_weights_ = plan.state.is_staged(plan.state.params);
+                        : static_cast<double>(basis.sharing.ownership.shards()) / basis.batch.ranks),
+        m_(array_of<Moment>(arena, basis.arrays.m)),
+        v_(array_of<Moment>(arena, basis.arrays.v)),
+        norm_partial_(array_of<double>(arena, tensors.norm_partial)),
+        state_(optim::state_at(arena.template data<double>(basis.numbers.state))) {
+    if (!basis.arrays.staged.is_empty()) {
+      is_early_ = updates_early(basis, settings.optimizer);
+      const StagedTensors& staged = basis.arrays.staged;
+      stages_weights_ = staged.holds(basis.arrays.params);
+      offload_.emplace(staged, basis.sharing.ownership, arena, stages_weights_, is_early_);
+      for (int slot = 0; slot < staged.slots; ++slot) slots_.push_back(staged_arrays(basis.arrays, arena, slot));
     }
     const std::vector<Chunk> chunks =
-        offload_ ? offload_->chunks() : std::vector<Chunk>{{0, plan.sharing.ownership.owned_count()}};
+        offload_ ? offload_->chunks() : std::vector<Chunk>{{0, basis.sharing.ownership.owned_count()}};
     std::vector<kernels::AdamwBlock> blocks;
     for (const Chunk& chunk : chunks) {
       const std::size_t first = blocks.size();
-      for (const OwnedSpan& span : owned_spans(plan.table, plan.sharing, shard)) append_blocks(span, chunk, blocks);
+      for (const OwnedSpan& span : owned_spans(basis.table, basis.sharing, shard)) append_blocks(span, chunk, blocks);
       blocks_of_chunks_.emplace_back(first, blocks.size());
     }
-    blocks_ = upload_list(blocks, arena, plan.state.adamw_blocks);
+    blocks_ = upload_list(blocks, arena, tensors.blocks);
   }
 
   void norm(const Exec& exec, std::optional<std::int64_t> squares) override {
@@ -174,12 +176,11 @@ class UpdateOf final : public Update {
   };
 
   /// The chunk in a slot; of arrays that stay on the device, all.
-  Arrays staged_arrays(const Plan& plan, const memory::Arena<Exec>& arena, int slot) const {
-    const StateTensors& t = plan.state;
+  Arrays staged_arrays(const ArrayTensors& t, const memory::Arena<Exec>& arena, int slot) const {
     const auto place_of = [&]<class Number>(memory::TensorId home) {
-      if (home == memory::kAbsent || !t.is_staged(home)) return array_of<Number>(arena, home);
-      const kernels::Vector<Number, Exec> slots = array_of<Number>(arena, t.slots_of(home));
-      const std::size_t count = slots.size() / t.chunk_slots;
+      if (home == memory::kAbsent || !t.staged.holds(home)) return array_of<Number>(arena, home);
+      const kernels::Vector<Number, Exec> slots = array_of<Number>(arena, t.staged.slots_of(home));
+      const std::size_t count = slots.size() / t.staged.slots;
       return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
     };
     const memory::TensorId master = Weights::kIsOneArray ? t.params : t.master;
@@ -241,12 +242,17 @@ class UpdateOf final : public Update {
 
 }  // namespace
 
+namespace {
+
+// Upper bounds, equal on every rank.
+
 std::int64_t norm_blocks(const Sharing& sharing) {
   std::size_t blocks = 0;
   for (const Range& range : owned_gradients(sharing, 0)) blocks += norm_blocks_of(range);
   return static_cast<std::int64_t>(blocks);
 }
 
+/// Of the partial sums that transfers of gradients, sent as numbers of type `sent`, can leave.
 std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent) {
   const parallel::Ownership& o = sharing.ownership;
   const auto blocks = [&](std::int64_t count) {
@@ -274,16 +280,41 @@ std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sha
   return blocks;
 }
 
-std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings, int shard,
-                                    const memory::Arena<Exec>& arena) {
-  return with_types(plan, [&]<class Scalar, class Grad>() -> std::unique_ptr<Update> {
-    return with_moments<Scalar>(plan, [&]<class Moment>() -> std::unique_ptr<Update> {
+}  // namespace
+
+UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout) {
+  const Sharing& sharing = basis.sharing;
+  const ArrayTensors& arrays = basis.arrays;
+  const memory::Lifetime whole = memory::Lifetime::whole_run();
+  const int end = model::Timeline{static_cast<int>(basis.table.units().size())}.update();
+  const std::int64_t most = max_adamw_blocks(basis.table, sharing, !arrays.staged.is_empty());
+  const bool has_wire = arrays.wire != memory::kAbsent || !arrays.unit_wires.empty();
+  const Dtype sent = has_wire ? Dtype::bf16 : layout[arrays.grads].dtype;
+  const std::int64_t squares = has_squares ? max_squares(basis.table, sharing, basis.batch.ranks, sent) : 0;
+  UpdateTensors t;
+  t.has_squares = has_squares;
+  t.blocks = layout.add("adamw.blocks", {most, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32,
+                        memory::Category::workspace, whole);
+  t.norm_partial =
+      layout.add("norm2.partial", {std::max(norm_blocks(sharing), squares)}, Dtype::fp64, memory::Category::workspace,
+                 has_squares ? transit_of(basis.batch, basis.table) : memory::Lifetime{end, end});
+  return t;
+}
+
+bool updates_early(const Basis& basis, const config::Optimizer& optimizer) {
+  return basis.batch.ranks == 1 && optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
+}
+
+std::unique_ptr<Update> make_update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings,
+                                    int shard, const memory::Arena<Exec>& arena) {
+  return with_types(basis.options, [&]<class Scalar, class Grad>() -> std::unique_ptr<Update> {
+    return with_moments<Scalar>(arena.layout()[basis.arrays.m].dtype, [&]<class Moment>() -> std::unique_ptr<Update> {
       if constexpr (std::is_same_v<Scalar, bfloat16>) {
-        if (plan.state.master == memory::kAbsent) {
-          return std::make_unique<UpdateOf<Scalar, Grad, Moment, false>>(plan, settings, shard, arena);
+        if (basis.arrays.master == memory::kAbsent) {
+          return std::make_unique<UpdateOf<Scalar, Grad, Moment, false>>(basis, tensors, settings, shard, arena);
         }
       }
-      return std::make_unique<UpdateOf<Scalar, Grad, Moment, true>>(plan, settings, shard, arena);
+      return std::make_unique<UpdateOf<Scalar, Grad, Moment, true>>(basis, tensors, settings, shard, arena);
     });
   });
 }

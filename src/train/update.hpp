@@ -28,8 +28,8 @@
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
+#include "train/arrays.hpp"
 #include "train/offload.hpp"
-#include "train/plan.hpp"
 
 namespace tessera::train {
 
@@ -73,16 +73,22 @@ class Update {
   virtual LinkRate measure_link(const kernels::Device& exec) = 0;
 };
 
-/// Upper bounds, equal on every rank, for the arrays of norm() and apply(): partial sums, blocks of AdamW.
-std::int64_t norm_blocks(const Sharing& sharing);
-/// The same of the partial sums that transfers of gradients, sent as numbers of type `sent`, can leave.
-std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent);
-std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded);
+/// What it declares to the layout: room enough for every rank.
+struct UpdateTensors {
+  memory::TensorId blocks;        // AdamwBlock, as int32
+  memory::TensorId norm_partial;  // [blocks] fp64: sums of squares
+  bool has_squares;               // norm_partial has room for those that transfers leave
+};
+UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout);
+
+/// Whether the last half of offloaded state is updated under backward: nothing but a unit's own gradients decides its
+/// update.
+bool updates_early(const Basis& basis, const config::Optimizer& optimizer);
 
 /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to
-/// plan, settings and arena.
+/// basis, settings and arena.
 /// Async  fences.
-std::unique_ptr<Update> make_update(const Plan& plan, const config::Settings& settings, int shard,
-                                    const memory::Arena<kernels::Device>& arena);
+std::unique_ptr<Update> make_update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings,
+                                    int shard, const memory::Arena<kernels::Device>& arena);
 
 }  // namespace tessera::train

@@ -233,14 +233,14 @@ struct Ring {
           return train::plan_training(deck, Dtype::fp32, 1);
         }()),
         arena(plan.layout),
-        offload(plan, arena, has_backward) {}
+        offload(plan.arrays.staged, plan.sharing.ownership, arena, false, has_backward) {}
 
   /// Streams a part: the update sets moments m to `value`.
   void stream(train::Offload::Part part, train::Offload::Copies copies, float value) {
     offload.start(exec, part, copies, [this, value](const kernels::Device& instance, std::size_t chunk, int slot) {
       order.emplace_back(chunk, slot);
       const std::int64_t each = offload.chunks()[0].count, count = offload.chunks()[chunk].count;
-      float* const place = static_cast<float*>(arena.raw(plan.state.slots_of(plan.state.m))) + slot * each;
+      float* const place = static_cast<float*>(arena.raw(plan.arrays.staged.slots_of(plan.arrays.m))) + slot * each;
       Kokkos::deep_copy(instance, kernels::Vector<float, kernels::Device>(place, count), value);
     });
     offload.join(exec);
@@ -248,12 +248,12 @@ struct Ring {
   /// Elements of m on the host that have a value.
   std::int64_t count(float value) const {
     exec.fence();
-    const float* const m = static_cast<const float*>(arena.raw(plan.state.m));
-    return std::count(m, m + plan.layout[plan.state.m].count, value);
+    const float* const m = static_cast<const float*>(arena.raw(plan.arrays.m));
+    return std::count(m, m + plan.layout[plan.arrays.m].count, value);
   }
   void clear() {
-    float* const m = static_cast<float*>(arena.raw(plan.state.m));
-    std::fill(m, m + plan.layout[plan.state.m].count, 0.0f);
+    float* const m = static_cast<float*>(arena.raw(plan.arrays.m));
+    std::fill(m, m + plan.layout[plan.arrays.m].count, 0.0f);
   }
 
   const kernels::Device exec{};
@@ -293,7 +293,7 @@ TEST(Offload, the_host_has_all_of_the_state_after_copies_that_are_joined) {
   for (const std::int64_t slots : {3, 10}) {
     Ring ring(slots, false);
     ring.clear();
-    const std::int64_t all = ring.plan.layout[ring.plan.state.m].count;
+    const std::int64_t all = ring.plan.layout[ring.plan.arrays.m].count;
     ring.stream(forward, run_on, 1);
     if (kernels::kIsHost<kernels::Device>) {  // where a copy ends before another is enqueued
       EXPECT_GT(ring.count(0), 0) << "copies out do not run on";

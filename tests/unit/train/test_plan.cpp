@@ -59,7 +59,7 @@ TEST(Plan, fp32_holds_four_numbers_per_parameter) {
   EXPECT_EQ(sum_of(plan, Category::parameters), 4 * P);
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
   EXPECT_EQ(sum_of(plan, Category::optimizer), 8 * P);
-  EXPECT_EQ(plan.state.master, memory::kAbsent);
+  EXPECT_EQ(plan.arrays.master, memory::kAbsent);
 }
 
 TEST(Plan, bf16_holds_the_lower_halves_of_its_weights_beside_them) {
@@ -93,8 +93,8 @@ TEST(Plan, more_ranks_or_micro_steps_need_less_activation_memory) {
 
 TEST(Plan, room_for_the_scalars_of_the_step_is_exact) {
   const Plan plan = plan_training(test::small_deck(), Dtype::fp32, 1);
-  EXPECT_EQ(plan.layout[plan.state.state].bytes, static_cast<std::int64_t>(sizeof(optim::StepState)));
-  EXPECT_EQ(plan.layout[plan.state.state].offset % alignof(optim::StepState), 0u);
+  EXPECT_EQ(plan.layout[plan.numbers.state].bytes, static_cast<std::int64_t>(sizeof(optim::StepState)));
+  EXPECT_EQ(plan.layout[plan.numbers.state].offset % alignof(optim::StepState), 0u);
 }
 
 TEST(Plan, what_is_timed_at_first_and_the_text_afterwards_share_their_memory) {
@@ -352,8 +352,8 @@ TEST(Plan, of_a_large_vocabulary_builds_none_of_the_lists_that_it_counts) {
   deck.parallel.offload = config::Offload::optimizer;
   const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
   const std::int64_t table = std::int64_t{1} << (30 + 18);
-  EXPECT_GE(plan.layout[plan.state.cleared].shape[0], table / kernels::kClearedPerTeam);
-  EXPECT_GE(plan.layout[plan.state.adamw_blocks].shape[0], 2 * table / kernels::kAdamwBlock);
+  EXPECT_GE(plan.layout[plan.cleared].shape[0], table / kernels::kClearedPerTeam);
+  EXPECT_GE(plan.layout[plan.update.blocks].shape[0], 2 * table / kernels::kAdamwBlock);
   EXPECT_GE(chunk_count(plan.sharing.ownership.owned_count()), 2 * table >> 22);
 }
 
@@ -369,7 +369,7 @@ TEST(Plan, counts_what_a_run_builds) {
         deck.parallel.offload = offload;
         const Plan plan = plan_training(deck, Dtype::bf16, ranks, kH200);
         const Sharing& sharing = plan.sharing;
-        EXPECT_EQ(plan.layout[plan.state.cleared].shape[0], std::ssize(clear_lists(plan.table, sharing).spans));
+        EXPECT_EQ(plan.layout[plan.cleared].shape[0], std::ssize(clear_lists(plan.table, sharing).spans));
         const bool is_offloaded = offload != config::Offload::none;
         for (int rank = 0; rank < ranks; ++rank) {
           std::vector<kernels::AdamwSpan> spans;
@@ -378,9 +378,9 @@ TEST(Plan, counts_what_a_run_builds) {
           }
           const std::int64_t built = std::ssize(kernels::make_adamw_blocks(spans));
           const std::int64_t chunks = is_offloaded ? std::ssize(chunks_of(sharing.ownership.owned_count())) : 0;
-          EXPECT_GE(plan.layout[plan.state.adamw_blocks].shape[0], built + chunks);
+          EXPECT_GE(plan.layout[plan.update.blocks].shape[0], built + chunks);
           if (sharing.ownership.shards() == 1) {
-            EXPECT_EQ(plan.layout[plan.state.adamw_blocks].shape[0], built + chunks);
+            EXPECT_EQ(plan.layout[plan.update.blocks].shape[0], built + chunks);
           }
         }
       }
@@ -529,11 +529,11 @@ TEST(PlanDevice, norm_has_room_for_the_squares_that_transfers_leave_in_every_ord
         deck.precision.reduce = reduce;
         const Plan plan = plan_training(deck, Dtype::bf16, ranks, kH200);
         ASSERT_TRUE(leaves_squares(plan));
-        const Dtype kept = plan.layout[plan.state.grads].dtype;
-        const parallel::Span wire = plan.state.wire == memory::kAbsent
+        const Dtype kept = plan.layout[plan.arrays.grads].dtype;
+        const parallel::Span wire = plan.arrays.wire == memory::kAbsent
                                         ? parallel::Span{}
                                         : parallel::Span{"wire", nullptr, plan.table.flat_count(), Dtype::bf16};
-        const parallel::Span room{"room", nullptr, plan.layout[plan.state.norm_partial].count, Dtype::fp64};
+        const parallel::Span room{"room", nullptr, plan.layout[plan.update.norm_partial].count, Dtype::fp64};
         std::vector<parallel::Span> spans;
         char* address = nullptr;  // never followed
         for (const memory::Part& part : model::parts_of(plan.table, "grad.")) {

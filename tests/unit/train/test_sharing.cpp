@@ -473,7 +473,7 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   EXPECT_LE(bytes(Shard::parameters, Category::gradients), padding * gradients / ranks);
   const auto weights = [&](Shard shard) {  // without the places of gathered units
     const train::Plan plan = train::plan_training(settings_of({.shard = shard}), Dtype::fp32, ranks);
-    return static_cast<double>(plan.layout.tensors()[plan.state.params].bytes);
+    return static_cast<double>(plan.layout.tensors()[plan.arrays.params].bytes);
   };
   EXPECT_LE(weights(Shard::parameters), padding * weights(Shard::none) / ranks);
 }
