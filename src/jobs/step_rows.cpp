@@ -63,7 +63,7 @@ void StepRows::prepare_forward(const config::Settings& settings,
                       "{}: raise data.validation_fraction, or take a longer text",
                       settings.train.batch_size, windows));
     }
-    row.forward = std::make_unique<train::Forward>(*row.forward_plan, settings, world_, settings.job.seed);
+    row.forward = train::make_forward(*row.forward_plan, settings, world_, settings.job.seed);
   });
 }
 

@@ -24,7 +24,7 @@ struct StepRow {
   std::optional<data::Sampler> sampler;
   std::unique_ptr<train::Trainer> trainer;
   std::optional<train::ForwardPlan> forward_plan;  // of prepare_forward, instead of plan and trainer
-  std::unique_ptr<train::Forward> forward;
+  std::unique_ptr<train::Validator> forward;
 };
 
 class StepRows {

@@ -1,11 +1,7 @@
 #include "train/compute.hpp"  // the contract is there; here is how
 
-#include "kernels/clear_spans.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "model/transformer.hpp"
-#include "optim/step_state.hpp"
-#include "train/arrays.hpp"
 #include "train/choices.hpp"
 #include "train/dtypes.hpp"
 
@@ -27,110 +23,6 @@ class Untimed {
  private:
   const config::Train& train_;
 };
-
-template <class Scalar, class Grad>
-class ComputeOf final : public Compute {
- public:
-  using Real = Accum<Scalar>;
-
-  ComputeOf(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
-            const memory::Arena<Exec>& arena)
-      : basis_(basis),
-        settings_(settings),
-        grads_(array_of<Grad>(arena, basis.arrays.grads)),
-        places_(places_of(basis, arena)),
-        state_(optim::state_at(arena.template data<double>(basis.numbers.state))),
-        grad_scale_(arena.template data<Real>(basis.numbers.grad_scale)),
-        validation_loss_(arena.template data<double>(basis.numbers.validation_loss)),
-        lists_(clear_lists(basis.table, basis.sharing)),
-        cleared_(upload_list(lists_.spans, arena, cleared)),
-        transformer_(basis.shape, basis.table, basis.activations, basis.options, arena, places_) {}
-
-  void begin_step(const Exec& exec, double tokens) override {
-    optim::BeginStep<Exec, Real>{state_, grad_scale_, tokens}.launch(exec);
-  }
-
-  void clear_sums(const Exec& exec) override {
-    if (!basis_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec);
-  }
-
-  void clear_gradients(const Exec& exec) override { clear_bytes(exec, grads_); }
-
-  void clear_unit(const Exec& exec, int unit, bool without_sequences) override {
-    const kernels::Vector<Grad, Exec> place(places_.grads[unit],
-                                            static_cast<std::size_t>(basis_.sharing.ownership.padded(unit)));
-    if (without_sequences) return clear_bytes(exec, place);
-    kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, lists_.of_unit[unit]), place}.launch(exec);
-  }
-
-  void load(const Exec& exec, const HostTokens& tokens, int first, int sequences) override {
-    load_batch(exec, transformer_, tokens, basis_.shape.T, first, sequences);
-  }
-
-  void forward(const Exec& exec, model::Hooks& hooks) override {
-    transformer_.forward(exec, model::Pass::forward, hooks);
-  }
-
-  void backward(const Exec& exec, bool accumulates, model::Hooks& hooks) override {
-    transformer_.accumulate(accumulates);
-    transformer_.head(exec, kernels::Value<double, Exec>(&state_.data()->loss_sum), grad_scale_, true, hooks);
-    transformer_.backward(exec, hooks);
-  }
-
-  void walk(model::Hooks& hooks) override { transformer_.walk(hooks); }
-  void walk_validation(model::Hooks& hooks) override {
-    model::walk_forward(basis_.table, model::Pass::inference, hooks);
-  }
-
-  void clear_validation(const Exec& exec) override { Kokkos::deep_copy(exec, validation_loss_, 0.0); }
-
-  void validate(const Exec& exec, model::Hooks& hooks) override {
-    transformer_.forward(exec, model::Pass::inference, hooks);
-    transformer_.head(exec, validation_loss_, grad_scale_, false, hooks);
-  }
-
-  /// Its products have other shapes than training's and are too few to be timed; the plan reserves no memory for that.
-  std::vector<int> generate(const Exec& exec, const std::vector<int>& prompt, const model::GenerateOptions& options,
-                            model::Hooks& hooks) override {
-    const Untimed products(settings_.train);
-    return model::generate<Exec, Scalar>(exec, basis_.shape, basis_.table, {.weights = places_.weights, .grads = {}},
-                                         {.attention = basis_.options.attention,
-                                          .math = basis_.options.math,
-                                          .decode_parts = settings_.attention.decode_parts},
-                                         prompt, options, hooks);
-  }
-
- private:
-  static model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena<Exec>& arena) {
-    const Sharing& sharing = basis.sharing;
-    model::UnitPlaces<Scalar, Grad> places;
-    for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
-      const std::int64_t whole = sharing.ownership.whole_first(unit);
-      const auto weights = [&](memory::TensorId id) { return arena.template data<Scalar>(id); };
-      const auto grads = [&](memory::TensorId id) { return arena.template data<Grad>(id); };
-      places.weights.push_back(sharing.shards_weights() ? weights(basis.arrays.gathered[sharing.weights_places[unit]])
-                                                        : weights(basis.arrays.params) + whole);
-      places.grads.push_back(sharing.shards_gradients() ? grads(basis.arrays.unit_grads[sharing.gradient_places[unit]])
-                                                        : grads(basis.arrays.grads) + whole);
-    }
-    return places;
-  }
-
-  const Basis& basis_;
-  const config::Settings& settings_;
-  const kernels::Vector<Grad, Exec> grads_;
-  const model::UnitPlaces<Scalar, Grad> places_;
-  const optim::StateView<Exec> state_;
-  const kernels::Value<Real, Exec> grad_scale_;
-  const kernels::Value<double, Exec> validation_loss_;
-  const ClearLists lists_;
-  const kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
-  model::Transformer<Exec, Scalar, Grad> transformer_;
-};
-
-}  // namespace
-
-namespace {
 
 /// What must be cleared of each unit, in whole spans. [units]
 std::vector<std::vector<kernels::ClearSpan>> cleared_spans(const model::ParamTable& table, const Sharing& sharing) {
@@ -173,11 +65,71 @@ ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing) {
   return lists;
 }
 
-std::unique_ptr<Compute> make_compute(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
-                                      const memory::Arena<Exec>& arena) {
-  return with_types(basis.options, [&]<class Scalar, class Grad>() -> std::unique_ptr<Compute> {
-    return std::make_unique<ComputeOf<Scalar, Grad>>(basis, cleared, settings, arena);
-  });
+template <class Scalar, class Grad>
+Compute<Scalar, Grad>::Compute(const Basis& basis, memory::TensorId cleared, const config::Settings& settings,
+                               const memory::Arena<Exec>& arena)
+    : basis_(basis),
+      settings_(settings),
+      grads_(array_of<Grad>(arena, basis.arrays.grads)),
+      places_(places_of(basis, arena)),
+      state_(optim::state_at(arena.template data<double>(basis.numbers.state))),
+      grad_scale_(arena.template data<Real>(basis.numbers.grad_scale)),
+      validation_loss_(arena.template data<double>(basis.numbers.validation_loss)),
+      lists_(clear_lists(basis.table, basis.sharing)),
+      cleared_(upload_list(lists_.spans, arena, cleared)),
+      transformer_(basis.shape, basis.table, basis.activations, basis.options, arena, places_) {}
+
+template <class Scalar, class Grad>
+void Compute<Scalar, Grad>::clear_unit(const Exec& exec, int unit, bool without_sequences) {
+  const kernels::Vector<Grad, Exec> place(places_.grads[unit],
+                                          static_cast<std::size_t>(basis_.sharing.ownership.padded(unit)));
+  if (without_sequences) return clear_bytes(exec, place);
+  kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, lists_.of_unit[unit]), place}.launch(exec);
 }
+
+template <class Scalar, class Grad>
+void Compute<Scalar, Grad>::backward(const Exec& exec, bool accumulates, model::Hooks& hooks) {
+  transformer_.accumulate(accumulates);
+  transformer_.head(exec, kernels::Value<double, Exec>(&state_.data()->loss_sum), grad_scale_, true, hooks);
+  transformer_.backward(exec, hooks);
+}
+
+template <class Scalar, class Grad>
+void Compute<Scalar, Grad>::validate(const Exec& exec, model::Hooks& hooks) {
+  transformer_.forward(exec, model::Pass::inference, hooks);
+  transformer_.head(exec, validation_loss_, grad_scale_, false, hooks);
+}
+
+/// Its products have other shapes than training's and are too few to be timed; the plan reserves no memory for that.
+template <class Scalar, class Grad>
+std::vector<int> Compute<Scalar, Grad>::generate(const Exec& exec, const std::vector<int>& prompt,
+                                                 const model::GenerateOptions& options, model::Hooks& hooks) {
+  const Untimed products(settings_.train);
+  return model::generate<Exec, Scalar>(exec, basis_.shape, basis_.table, {.weights = places_.weights, .grads = {}},
+                                       {.attention = basis_.options.attention,
+                                        .math = basis_.options.math,
+                                        .decode_parts = settings_.attention.decode_parts},
+                                       prompt, options, hooks);
+}
+
+template <class Scalar, class Grad>
+model::UnitPlaces<Scalar, Grad> Compute<Scalar, Grad>::places_of(const Basis& basis, const memory::Arena<Exec>& arena) {
+  const Sharing& sharing = basis.sharing;
+  model::UnitPlaces<Scalar, Grad> places;
+  for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
+    const std::int64_t whole = sharing.ownership.whole_first(unit);
+    const auto weights = [&](memory::TensorId id) { return arena.template data<Scalar>(id); };
+    const auto grads = [&](memory::TensorId id) { return arena.template data<Grad>(id); };
+    places.weights.push_back(sharing.shards_weights() ? weights(basis.arrays.gathered[sharing.weights_places[unit]])
+                                                      : weights(basis.arrays.params) + whole);
+    places.grads.push_back(sharing.shards_gradients() ? grads(basis.arrays.unit_grads[sharing.gradient_places[unit]])
+                                                      : grads(basis.arrays.grads) + whole);
+  }
+  return places;
+}
+
+#define TESSERA_INSTANTIATE(Scalar, Grad) template class Compute<Scalar, Grad>;
+TESSERA_FOR_EACH_GRADIENT(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
 
 }  // namespace tessera::train

@@ -9,31 +9,14 @@
 #include <memory>
 
 #include "config/settings.hpp"
-#include "memory/arena.hpp"
 #include "train/forward_plan.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::train {
 
-class Forward final : public Validator {
- public:
-  /// Allocates the plan's memory on this rank; keeps references to the arguments. The weights are those that `seed`
-  /// gives. Not collective.
-  Forward(const ForwardPlan& plan, const config::Settings& settings, const parallel::World& world, std::uint64_t seed);
-  ~Forward() override;
-
-  ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
-
- private:
-  class Model;
-  template <class Scalar>
-  class ModelOf;
-
-  const ForwardPlan& plan_;
-  const parallel::World& world_;
-  const kernels::Device exec_{};
-  const memory::Arena<kernels::Device> arena_;
-  std::unique_ptr<Model> model_;
-};
+/// Allocates the plan's memory on this rank; keeps references to plan and world. The weights are those that `seed`
+/// gives. Not collective.
+std::unique_ptr<Validator> make_forward(const ForwardPlan& plan, const config::Settings& settings,
+                                        const parallel::World& world, std::uint64_t seed);
 
 }  // namespace tessera::train

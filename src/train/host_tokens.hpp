@@ -10,6 +10,7 @@
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
+#include "memory/arena.hpp"
 #include "memory/layout.hpp"
 #include "optim/step_state.hpp"
 
@@ -47,6 +48,15 @@ struct HostTokens {
     std::copy_n(window.begin() + 1, T, targets + static_cast<std::size_t>(i) * T);
   }
 };
+
+inline HostTokens tokens_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+  return {arena.data<std::int32_t>(tensors.inputs), arena.data<std::int32_t>(tensors.targets)};
+}
+
+using HostScalars = Kokkos::View<optim::StepState, kernels::PinnedSpace, kernels::Unmanaged>;
+inline HostScalars scalars_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+  return HostScalars(reinterpret_cast<optim::StepState*>(arena.data<double>(tensors.scalars)));
+}
 
 /// Enqueues that rows first .. first + sequences - 1, of T tokens each, become the batch of `transformer`.
 template <class Exec, class Transformer>

@@ -14,7 +14,7 @@
 /// of the next part are copied in as their slots empty, beside whatever runs then. Until a part with Copies::joined has
 /// been joined the arrays on the host are in use: nothing else may read or write them.
 ///
-/// Order  the update is that of update.hpp, block by block: bitwise equal to a run without offload. A chunk is copied in
+/// Order  the update goes block by block: bitwise equal to a run without offload. A chunk is copied in
 ///        once its slot is empty, and then the host has its latest state: copies out are made in order, and there are no
 ///        more slots than chunks, so it was copied out no later than the slot's previous occupant.
 #pragma once

@@ -8,6 +8,7 @@
 #include "model/generate.hpp"
 #include "parallel/mpi.hpp"
 #include "train/compute.hpp"
+#include "train/deferred_update.hpp"
 #include "train/pipeline.hpp"
 
 namespace tessera::train {

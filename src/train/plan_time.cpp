@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "kernels/core/words.hpp"
+#include "train/deferred_update.hpp"
 
 namespace tessera::train {
 namespace {

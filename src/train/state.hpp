@@ -5,14 +5,16 @@
 /// moments. owned_spans() says which elements of which tensors are this rank's.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/tensor.hpp"
+#include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collective.hpp"
 #include "train/arrays.hpp"
@@ -36,35 +38,54 @@ struct SavedTensor {
   std::function<std::span<const float>()> data;  // valid until that of another one is called
 };
 
+/// For a rank's shard, on arrays of these types.
+template <class Scalar, class Moment>
 class State {
  public:
   using Exec = kernels::Device;
-  virtual ~State() = default;
 
-  /// Sets everything to zero, including padding.
+  /// Keeps references to tensors of `basis`.
+  State(const Basis& basis, int shard, const memory::Arena<Exec>& arena);
+
+  /// Initialises the owned weights from seed and label; everything else, and padding, is zero.
   /// Async  fences.
-  virtual void clear(const Exec& exec) = 0;
-
-  /// Initialises the owned weights from seed and label.
-  /// Async  returns after enqueue.
-  virtual void initialize(const Exec& exec, std::uint64_t seed) = 0;
+  void initialize(const Exec& exec, std::uint64_t seed);
 
   /// The arrays of the weights, for a broadcast if every rank owns all: the working copy and what its master adds.
-  virtual std::vector<parallel::Span> weights() const = 0;
+  std::vector<parallel::Span> weights() const;
 
   /// What is owned of the tensors whose number `is_wanted` accepts. Valid while this exists and is not modified.
-  virtual std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) = 0;
+  std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted);
 
   /// Calls `visit` with host memory for what is owned of every tensor, which it fills with the new state. Padding is
-  /// left unchanged.
-  virtual void load(const std::function<void(const StateTensor&)>& visit) = 0;
+  /// zero.
+  /// Async  fences.
+  void load(const Exec& exec, const std::function<void(const StateTensor&)>& visit);
 
   /// A sum of hashes of the owned weights, by bits and position: modulo 2^64, the sum over the ranks that share a model
   /// does not depend on how it is divided.
-  virtual std::uint64_t fingerprint() const = 0;
-};
+  std::uint64_t fingerprint() const;
 
-/// For the rank that holds shard `shard`. Keeps references to basis and arena.
-std::unique_ptr<State> make_state(const Basis& basis, int shard, const memory::Arena<kernels::Device>& arena);
+ private:
+  using Real = Accum<Scalar>;
+  using Weights = kernels::MasterWeights<Exec, Scalar>;
+  using Moments = kernels::Vector<Moment, Exec>;
+  struct HostCopy;
+
+  void clear(const Exec& exec);
+  std::array<std::pair<const char*, Moments>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
+  bool has_master() const { return master_.data() != nullptr; }
+  Weights weights_of(const OwnedSpan& span) const;
+  void load_weights(const OwnedSpan& span, const std::vector<float>& values) const;
+  // A span's weights or moments as floats on the host, valid until the next call.
+  std::span<const float> weights_on_host(const OwnedSpan& span);
+  std::span<const float> moments_on_host(const OwnedSpan& span, const Moments& moments);
+
+  const std::vector<OwnedSpan> spans_;
+  const kernels::Vector<Scalar, Exec> working_;
+  const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
+  const Moments m_, v_;
+  std::vector<float> saved_;  // the host's copy of the tensor that is being saved
+};
 
 }  // namespace tessera::train

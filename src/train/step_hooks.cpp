@@ -12,15 +12,18 @@ constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompu
 
 }  // namespace
 
-StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy,
-                     const model::ParamTable& table, UnitCalls calls, model::Hooks* observer)
-    : layout_(layout),
-      begins_(last_tick + 1),
-      ends_(last_tick + 1),
-      table_(table),
+StepHooks::StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy,
+                     DeferredUpdate& update, std::function<void(int)> clear_gradients, model::Hooks* observer)
+    : layout_(plan.layout),
+      exec_(exec),
+      begins_(model::Timeline{plan.shape.units()}.update() + 1),
+      ends_(begins_.size()),
+      table_(plan.table),
       strategy_(strategy),
-      calls_(std::move(calls)),
+      update_(update),
+      clear_gradients_(std::move(clear_gradients)),
       observer_(observer) {
+  const memory::Layout& layout = plan.layout;
   for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
     if (layout.tensors()[i].space != memory::Space::device) continue;
     const memory::Lifetime& life = layout.tensors()[i].lifetime;
@@ -32,7 +35,7 @@ StepHooks::StepHooks(const memory::Layout& layout, int last_tick, parallel::Stra
     }
   }
   for (int pass = 0; pass < model::kPasses; ++pass) {
-    for (const model::UnitSpan& unit : table.units()) labels_[pass].push_back(kPassNames[pass] + ("/" + unit.label));
+    for (const model::UnitSpan& unit : table_.units()) labels_[pass].push_back(kPassNames[pass] + ("/" + unit.label));
   }
 }
 
@@ -53,17 +56,22 @@ void StepHooks::set_phase(std::string_view phase) {
   phase_ = phase;
 }
 
+void StepHooks::begin_update() {
+  set_phase("optimizer");
+  tick(static_cast<int>(begins_.size()) - 1);
+}
+
 void StepHooks::before(model::Pass pass, int unit) {
   if (pass == model::Pass::backward) {  // the recomputation is over, though the unit stays open
     if (under_way_[static_cast<int>(model::Pass::recompute)].unit == unit) end(model::Pass::recompute);
   }
   if (reads_weights(pass, unit)) {
-    calls_.await_weights(unit);
+    update_.await(exec_, unit);
     strategy_.open(unit);
   }
   if (pass == model::Pass::backward) {
     strategy_.begin_gradients(unit);
-    calls_.clear_gradients(unit);
+    clear_gradients_(unit);
   }
   if (observer_) observer_->before(pass, unit);
   under_way_[static_cast<int>(pass)] = {unit, events::now_s(),
@@ -75,7 +83,7 @@ void StepHooks::after(model::Pass pass, int unit) {
   if (observer_) observer_->after(pass, unit);
   if (reads_weights(pass, unit)) strategy_.close(unit);
   if (pass == model::Pass::backward) {
-    calls_.end_backward(unit);
+    update_.end_backward(exec_, unit);
     progress();
   }
 }

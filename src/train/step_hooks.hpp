@@ -1,5 +1,5 @@
 /// What a training step does while the model runs: it reports tensors that become live or die and the time of each
-/// unit, and drives the strategy: opens and closes units, and hands over finished gradients.
+/// unit, and drives the strategy and the deferred update: opens and closes units, and hands over finished gradients.
 #pragma once
 
 #include <array>
@@ -10,32 +10,36 @@
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/ranges.hpp"
-#include "memory/layout.hpp"
 #include "model/hooks.hpp"
-#include "model/params.hpp"
-#include "parallel/strategies/strategy.hpp"
+#include "parallel/strategy.hpp"
+#include "train/deferred_update.hpp"
+#include "train/plan.hpp"
 
 namespace tessera::train {
 
+/// Reports a phase as a region, and as a profiler's range, on the host's clock: on a device, that is when the phase was
+/// enqueued, unless every kernel is fenced, as in profiled steps.
+template <class Work>
+void phase(const char* label, const Work& work) {
+  const double start_s = events::now_s();
+  const ranges::Range range(label);
+  work();
+  events::report(events::Region{label, "compute", start_s, events::now_s()});
+}
+
 class StepHooks final : public model::Hooks {
  public:
-  /// What the trainer does with a unit.
-  struct UnitCalls {
-    std::function<void(int)> await_weights;    // they are about to be read
-    std::function<void(int)> clear_gradients;  // they are about to be written
-    std::function<void(int)> end_backward;     // this micro-step neither writes them nor reads its weights again
-  };
-
-  /// `last_tick` is the update's. `observer` receives the same calls about passes and gradients. Keeps references to
-  /// all arguments.
-  StepHooks(const memory::Layout& layout, int last_tick, parallel::Strategy& strategy, const model::ParamTable& table,
-            UnitCalls calls, model::Hooks* observer = nullptr);
+  /// `clear_gradients` prepares a unit's gradients to be written. `observer` receives the same calls about passes and
+  /// gradients. Keeps references to plan, strategy, update and observer.
+  StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy, DeferredUpdate& update,
+            std::function<void(int)> clear_gradients, model::Hooks* observer = nullptr);
 
   /// Call before the first micro-step of a step. The first call reports what lives for the whole run.
   void begin_step();
   void begin_micro_step();
   /// In the trace, units in progress end with the previous phase, even though the head stays open.
   void set_phase(std::string_view phase);
+  void begin_update();
   /// No tensor of this micro-step becomes live: this rank has no sequences in it.
   void skip_ticks() { next_tick_ = static_cast<int>(begins_.size()) - 1; }
   /// Ends the lifetime of everything still live that does not last for the whole run.
@@ -58,11 +62,13 @@ class StepHooks final : public model::Hooks {
   void report(const std::vector<int>& tensors, bool is_begin) const;
 
   const memory::Layout& layout_;
+  const kernels::Device exec_;
   std::vector<std::vector<int>> begins_, ends_;  // tensors by tick
   std::vector<int> whole_run_;
   const model::ParamTable& table_;
   parallel::Strategy& strategy_;
-  const UnitCalls calls_;
+  DeferredUpdate& update_;
+  const std::function<void(int)> clear_gradients_;
   model::Hooks* const observer_;                                 // receives every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"
   std::array<UnderWay, model::kPasses> under_way_;               // [pass]

@@ -112,7 +112,7 @@ kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
                                                   const Arena& arena,
-                                                  std::function<void(const kernels::Device&, int)> await_update) {
+                                                  DeferredUpdate& update) {
   const Sharing& sharing = plan.sharing;
   if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
@@ -122,7 +122,9 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                    .openings = openings_of(plan.table, {plan.shape.L, plan.options.checkpoint_blocks}),
                                    .poisons = plan.poisons_closed_units};
   if (sharing.ownership.shards() > 1) options.norm = norm_spans(plan, arena);  // else each rank has all gradients
-  if (offloaded_bytes(plan) > 0) options.await_update = std::move(await_update);
+  if (update.is_on()) {
+    options.await_update = [&update](const kernels::Device& instance, int unit) { update.await(instance, unit); };
+  }
   for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
   return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,
                                              unit_memory(plan, world, arena), std::move(options));

@@ -1,7 +1,6 @@
 /// The strategy that a plan selects, on the memory that it declares.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "config/settings.hpp"
@@ -10,6 +9,7 @@
 #include "memory/arena.hpp"
 #include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
+#include "train/deferred_update.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -25,11 +25,11 @@ parallel::GradientOrder order_of(const config::Parallel& keys);
 /// of own parts, for which the next unit waits, would wait too long. Figures: parallel/README.md.
 kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
-/// `await_update` makes an instance wait for the deferred update of a unit's own part (update.hpp); called only if there
-/// may be one. Not collective; the strategy's connect() is.
+/// Waits for the deferred update of a unit's own part before it sends it. Keeps a reference to `update`. Not collective;
+/// the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
                                                   const memory::Arena<kernels::Device>& arena,
-                                                  std::function<void(const kernels::Device&, int)> await_update);
+                                                  DeferredUpdate& update);
 
 }  // namespace tessera::train

@@ -13,43 +13,23 @@
 #include "train/strategy.hpp"
 
 namespace tessera::train {
-namespace {
-
-/// Reports a phase as a region, and as a profiler's range, on the host's clock: on a device, that is when the phase was enqueued, unless every
-/// kernel is fenced, as in profiled steps.
-template <class Work>
-void phase(const char* label, const Work& work) {
-  const double start_s = events::now_s();
-  const ranges::Range range(label);
-  work();
-  events::report(events::Region{label, "compute", start_s, events::now_s()});
-}
-
-}  // namespace
 
 Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::World& world, model::Hooks* observer)
     : plan_(plan),
-      settings_(settings),
       world_(world),
       stream_(priority_of(settings.parallel, world.collectives())),
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
-      state_(make_state(plan, plan.sharing.shard_of(world.rank()), arena_)),
-      compute_(make_compute(plan, plan.cleared, settings, arena_)),
-      update_(make_update(plan, plan.update, settings, plan.sharing.shard_of(world.rank()), arena_)),
-      strategy_(make_strategy(plan, settings, world, exec_, arena_,
-                              [this](const Exec& exec, int unit) { update_->await(exec, unit); })),
+      validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
+      step_(make_step(plan, settings, world.rank(), exec_, arena_)),
+      update_(step_->update()),
+      strategy_(make_strategy(plan, settings, world, exec_, arena_, update_)),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
-  compute_->clear_gradients(exec_);  // the padding between tensors stays zero
-  exec_.fence();
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
-  hooks_.emplace(plan.layout, model::Timeline{plan.shape.units()}.update(), *strategy_, plan.table,
-                 StepHooks::UnitCalls{.await_weights = [this](int unit) { update_->await(exec_, unit); },
-                                      .clear_gradients = [this](int unit) { clear_unit(unit); },
-                                      .end_backward = [this](int unit) { update_->early(exec_, unit); }},
-                 observer);
+  hooks_.emplace(
+      plan, exec_, *strategy_, update_, [this](int unit) { step_->clear_unit(unit); }, observer);
 }
 
 Trainer::~Trainer() { exec_.fence(); }
@@ -62,14 +42,11 @@ void Trainer::disconnect() {
 }
 
 void Trainer::initialize(std::uint64_t seed) {
-  // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
-  const bool is_broadcast = !plan_.sharing.is_sharded() && offloaded_bytes(plan_) == 0;
   settle();
-  state_->clear(exec_);
-  if (!is_broadcast || world_.rank() == 0) state_->initialize(exec_, seed);
-  exec_.fence();
-  if (!is_broadcast) return;
-  for (const parallel::Span& weights : state_->weights()) world_.collectives().broadcast(weights);
+  step_->initialize(seed);
+  // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
+  if (plan_.sharing.is_sharded() || offloaded_bytes(plan_) > 0) return;
+  for (const parallel::Span& weights : step_->weights()) world_.collectives().broadcast(weights);
 }
 
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
@@ -79,91 +56,15 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
-  fill(host_tokens(slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
-  pipeline_.start(launch_by_launch, [&](StepMarks& marks) { enqueue(slot, marks); });
-  is_update_due_ = update_->is_deferred();
-}
-
-void Trainer::settle() {
-  if (!is_update_due_) return;
-  update_->settle(exec_);
-  update_->drop(exec_);
-  exec_.fence();
-  is_update_due_ = false;
-}
-
-/// Every launch of a step, in order. Nothing here waits, queries the device or allocates, so it can be recorded.
-void Trainer::enqueue(const HostTensors& slot, StepMarks& marks) {
-  const BatchPlan& batch = plan_.batch;
-  const double tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);
-  hooks_->begin_step();
-  marks.waits().begin_step();
-  marks.mark(exec_, marks.begin());
-  phase("begin", [&] {
-    // A graph is replayed whether or not an update is due.
-    if (is_update_due_ || settings_.train.graph) update_->begin(exec_);
-    compute_->begin_step(exec_, tokens);
-    if (!update_->is_deferred()) compute_->clear_sums(exec_);
-    strategy_->begin_step(&marks.waits());
-  });
-  for (int micro = 0, first = 0; micro < batch.micro_steps; ++micro) {
-    strategy_->begin(micro + 1 == batch.micro_steps);
-    hooks_->begin_micro_step();
-    const int sequences = batch.sequences_of(world_.rank(), micro);
-    has_sequences_ = sequences > 0;
-    marks.mark(exec_, marks.forward(micro));
-    if (!has_sequences_) {
-      if (micro == 0) update_->join(exec_);
-      if (micro == 0 && !plan_.sharing.shards_gradients()) compute_->clear_gradients(exec_);
-      hooks_->skip_ticks();
-      compute_->walk(*hooks_);
-      marks.mark(exec_, marks.backward(micro));
-      continue;
-    }
-    phase("forward", [&] {
-      compute_->load(exec_, host_tokens(slot), first, sequences);
-      compute_->forward(exec_, *hooks_);
-      if (micro == 0 && update_->is_deferred()) begin_backward();
-      hooks_->set_phase("backward");
-    });
-    marks.mark(exec_, marks.backward(micro));
-    const bool accumulates = micro > 0 && !plan_.sharing.shards_gradients();
-    phase("backward", [&] {
-      if (micro + 1 == batch.micro_steps) update_->begin_early(exec_);
-      compute_->backward(exec_, accumulates, *hooks_);
-    });
-    first += sequences;
-  }
-  marks.mark(exec_, marks.forward(batch.micro_steps));
-  phase("reduce", [&] { strategy_->finish(); });
-  marks.mark(exec_, marks.reduced());
-  hooks_->set_phase("optimizer");
-  hooks_->tick(model::Timeline{plan_.shape.units()}.update());
-  phase("optimizer", [&] {
-    update_->norm(exec_, strategy_->squares());
-    strategy_->sum();
-    update_->apply(exec_);
-  });
-  Kokkos::deep_copy(exec_, host_scalars(slot), scalars_);
-  marks.mark(exec_, marks.end());
-  hooks_->end_step();
-}
-
-/// Deferred updates read the gradients of the step before.
-void Trainer::begin_backward() {
-  update_->join(exec_);
-  compute_->clear_sums(exec_);
-}
-
-/// If gradients are sharded, a unit's place may hold another unit's gradients.
-void Trainer::clear_unit(int unit) {
-  if (plan_.sharing.shards_gradients()) compute_->clear_unit(exec_, unit, !has_sequences_);
+  fill(tokens_in(arena_, slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
+  pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
+  update_.note_step();
 }
 
 StepNumbers Trainer::collect() {
   const Pipeline::Ended ended = pipeline_.collect();
   if (started() == 0 && ended.was_by_launch && world_.size() > 1) strategy_->collect();
-  const optim::StepState& s = *host_scalars(plan_.slots[ended.slot]).data();
+  const optim::StepState& s = *scalars_in(arena_, plan_.slots[ended.slot]).data();
   StepNumbers n{ended.phases};
   n.loss_sum = s.loss_sum;
   n.grad_norm = s.grad_norm;
@@ -177,36 +78,36 @@ StepNumbers Trainer::collect() {
 
 ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windows) {
   const auto [first, last, most] = share_of(windows, world_.rank(), world_.size());
-  const HostTokens tokens = host_tokens(plan_.validation);
+  const HostTokens tokens = tokens_in(arena_, plan_.validation);
   settle();
-  compute_->clear_validation(exec_);
+  Kokkos::deep_copy(exec_, validation_loss_, 0.0);
   strategy_->begin_inference();
   std::int64_t window = first;
   for (std::int64_t done = 0; done < most; done += plan_.batch.micro_sequences) {  // as often on every rank
     const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
     if (sequences <= 0) {
-      compute_->walk_validation(*hooks_);
+      follow();
       continue;
     }
     exec_.fence();             // the previous tokens have been copied
     phase("validation", [&] {  // also reports progress to the watchdog
       fill(tokens, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
-      compute_->load(exec_, tokens, 0, sequences);
-      compute_->validate(exec_, *hooks_);
+      step_->validate(tokens, sequences, *hooks_);
     });
     window += sequences;
   }
   double loss_sum = 0;
-  Kokkos::deep_copy(exec_, Loss(&loss_sum),
-                    kernels::Value<const double, Exec>(arena_.data<double>(plan_.numbers.validation_loss)));
+  Kokkos::deep_copy(exec_, Loss(&loss_sum), validation_loss_);
   exec_.fence();
   return {loss_sum, static_cast<double>((last - first) * plan_.shape.T)};
 }
 
+void Trainer::follow() { model::walk_forward(plan_.table, model::Pass::inference, *hooks_); }
+
 std::vector<SavedTensor> Trainer::saved_state(bool mine_only) {
   settle();
   const int shards = plan_.sharing.ownership.shards(), copies = world_.size() / shards;
-  return state_->saved(
+  return step_->saved(
       [&](std::size_t number) { return !mine_only || static_cast<int>(number % copies) == world_.rank() / shards; });
 }
 
@@ -223,8 +124,7 @@ std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {
 
 void Trainer::load_state(const std::function<void(const StateTensor&)>& visit) {
   settle();
-  state_->clear(exec_);
-  state_->load(visit);
+  step_->load(visit);
 }
 
 StateScalars Trainer::scalars() const {
@@ -243,14 +143,6 @@ void Trainer::set_scalars(const StateScalars& scalars) {
   s.good_steps = scalars.good_steps;
   s.loss_scale = scalars.loss_scale;
   Kokkos::deep_copy(scalars_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s));
-}
-
-HostTokens Trainer::host_tokens(const HostTensors& tensors) const {
-  return {arena_.data<std::int32_t>(tensors.inputs), arena_.data<std::int32_t>(tensors.targets)};
-}
-
-Trainer::HostScalars Trainer::host_scalars(const HostTensors& tensors) const {
-  return HostScalars(reinterpret_cast<optim::StepState*>(arena_.data<double>(tensors.scalars)));
 }
 
 /// Fills rows 0..sequences-1: input ids 0..T-1 and target ids 1..T of each row that `next_row` puts into row_.

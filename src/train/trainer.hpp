@@ -8,9 +8,8 @@
 /// launch waits for the host. With train.graph the third and the fourth step, unless they are profiled, each record and
 /// instantiate a graph, which allocates: one for each slot of pipeline.hpp.
 ///
-/// The model's computation is in compute.hpp, norm and AdamW in update.hpp, the persistent state in state.hpp, its
-/// distribution over ranks in sharing.hpp, the sequence of steps in pipeline.hpp; this file joins them with the ranks
-/// and the data.
+/// The launches of a step are in step.cpp, their sequence on the device in pipeline.hpp, the distribution over ranks in
+/// sharing.hpp; this file joins them with the ranks and the data.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +27,10 @@
 #include "parallel/collectives/collective.hpp"
 #include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
-#include "train/compute.hpp"
 #include "train/pipeline.hpp"
 #include "train/plan.hpp"
-#include "train/state.hpp"
+#include "train/step.hpp"
 #include "train/step_hooks.hpp"
-#include "train/update.hpp"
 
 namespace tessera::train {
 
@@ -115,9 +112,9 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// Enqueues, and waits for, what the last step has deferred (update.hpp); everything below that reads weights or the
-  /// optimizer's state calls it.
-  void settle();
+  /// Enqueues, and waits for, what the last step has deferred (deferred_update.hpp); everything below that reads weights
+  /// or the optimizer's state calls it.
+  void settle() { update_.settle(exec_); }
 
   /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.
   /// Valid until a step is started.
@@ -136,58 +133,50 @@ class Trainer final : public Steps {
   /// Continues `prompt` with the current weights; allocates. Every other rank must call follow() for each pass
   /// (options.begins_pass) if parameters are sharded, and may otherwise.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options) {
-    return compute_->generate(exec_, prompt, options, *hooks_);
+    return step_->generate(prompt, options, *hooks_);
   }
-  void follow() { compute_->walk_validation(*hooks_); }
+  void follow();
 
   /// Measures the link between the device and the offloaded state; zeros without parallel.offload.
   /// Async  waits for the end.
   LinkRate measure_link() {
     settle();
-    return update_->measure_link(exec_);
+    return update_.measure_link(exec_);
   }
 
-  const State& state() {
+  /// The arrays of this rank's weights: the working copy and, if there is one, what its master adds.
+  std::vector<parallel::Span> weights() {
     settle();
-    return *state_;
+    return step_->weights();
   }
 
   /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines those of the ranks that
   /// share a model into that of the whole model: equal on all ranks if they hold the same model.
   std::uint64_t own_fingerprint() {
     settle();
-    return state_->fingerprint();
+    return step_->fingerprint();
   }
   std::uint64_t joined_fingerprint(std::uint64_t own) const;
   std::uint64_t weights_fingerprint() { return joined_fingerprint(own_fingerprint()); }
 
  private:
   using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
-  using HostScalars = Kokkos::View<optim::StepState, kernels::PinnedSpace, kernels::Unmanaged>;
 
-  HostTokens host_tokens(const HostTensors& tensors) const;
-  HostScalars host_scalars(const HostTensors& tensors) const;
   template <class NextRow>
   void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
-  void enqueue(const HostTensors& slot, StepMarks& marks);
-  void begin_backward();
-  void clear_unit(int unit);
 
   const Plan& plan_;
-  const config::Settings& settings_;
   parallel::World& world_;
   const kernels::SideStream<Exec> stream_;
   const Exec exec_ = stream_.instance();
   memory::Arena<Exec> arena_;
   const optim::StateView<Exec> scalars_;  // on the device
-  std::unique_ptr<State> state_;
-  std::unique_ptr<Compute> compute_;
-  std::unique_ptr<Update> update_;
+  const kernels::Value<double, Exec> validation_loss_;
+  const std::unique_ptr<Step> step_;
+  DeferredUpdate& update_;                        // step_'s
   std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;
-  bool has_sequences_ = true;      // in the micro-step being enqueued
-  bool is_update_due_ = false;     // of the last step that was started
   std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
 };
 

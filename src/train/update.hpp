@@ -1,77 +1,23 @@
-/// The end of a step: the norm of all gradients, the clip factor, the learning rate, and AdamW over the elements that
-/// this rank owns.
-///
-/// With offloaded state AdamW is deferred: it runs under the next step's forward pass, unit by unit in its order.
-///
-///   begin_early            before a step's last backward pass
-///     early(unit)          after each unit of it
-///   norm  apply            the end of the step
-///   begin                  of the next one: starts what is deferred
-///     await(unit)          before the unit's weights are read
-///   join                   before the first gradient is overwritten
-///
-/// Copies to the host and from it run on under backward, as far as the slots on the device allow, until settle(); with
-/// train.graph, they end with join().
-///
-/// Where nothing but a unit's gradients decides its update (one rank, no clipping, no loss scale), the last half of the
-/// state is updated under the last backward pass: early(). If the norm then turns out not to be finite, that half has been
-/// updated all the same, and the step counts as skipped.
-///
-/// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
-/// memory whether there is one (drop()).
+/// The optimizer's arithmetic: the norm of all gradients, and AdamW over the elements that this rank owns, on arrays of
+/// certain types. When it runs is deferred_update.hpp's concern.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "config/settings.hpp"
+#include "kernels/adamw.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
+#include "optim/step_state.hpp"
+#include "parallel/ownership.hpp"
 #include "train/arrays.hpp"
-#include "train/offload.hpp"
 
 namespace tessera::train {
-
-class Update {
- public:
-  virtual ~Update() = default;
-
-  /// Enqueues this rank's share of the square norm of all gradients, which are sums over the ranks by then: a pass over
-  /// those that it owns, or the total of the first `squares` partial sums of norm2.partial, where transfers have left
-  /// them (Strategy::squares).
-  virtual void norm(const kernels::Device& exec, std::optional<std::int64_t> squares) = 0;
-
-  /// Enqueues the rest, after the sum of squares has been summed over all gradients; if is_deferred(), all but AdamW. A
-  /// step whose gradients are not finite leaves weights and moments unchanged.
-  virtual void apply(const kernels::Device& exec) = 0;
-
-  virtual bool is_deferred() const = 0;
-
-  // Of a deferred update; else nothing.
-
-  /// Enqueues what begins early, if anything may.
-  virtual void begin_early(const kernels::Device& exec) = 0;
-  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights. Call it
-  /// after each unit of every backward pass.
-  virtual void early(const kernels::Device& exec, int unit) = 0;
-  /// Enqueues AdamW by the latest apply(), but for what it was early for, on streams of its own.
-  virtual void begin(const kernels::Device& exec) = 0;
-  /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
-  virtual void await(const kernels::Device& exec, int unit) = 0;
-  /// What is enqueued on `exec` after this sees all of them, and may overwrite gradients.
-  virtual void join(const kernels::Device& exec) = 0;
-  /// begin() and join(), after which what is enqueued on `exec` may read and write the state on the host, until the next
-  /// begin() or begin_early().
-  virtual void settle(const kernels::Device& exec) = 0;
-  /// Enqueues that the next begin() changes nothing: its update is done.
-  virtual void drop(const kernels::Device& exec) = 0;
-
-  /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is
-  /// offloaded.
-  /// Async  waits for the end.
-  virtual LinkRate measure_link(const kernels::Device& exec) = 0;
-};
 
 /// What it declares to the layout: room enough for every rank.
 struct UpdateTensors {
@@ -81,14 +27,48 @@ struct UpdateTensors {
 };
 UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout);
 
-/// Whether the last half of offloaded state is updated under backward: nothing but a unit's own gradients decides its
-/// update.
-bool updates_early(const Basis& basis, const config::Optimizer& optimizer);
+/// Types as in kernels/adamw.hpp.
+template <class Scalar, class Grad, class Moment, bool kHasMaster>
+class Update {
+ public:
+  using Exec = kernels::Device;
 
-/// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to
-/// basis, settings and arena.
-/// Async  fences.
-std::unique_ptr<Update> make_update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings,
-                                    int shard, const memory::Arena<kernels::Device>& arena);
+  /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps a reference to
+  /// the settings.
+  /// Async  fences.
+  Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
+         const memory::Arena<Exec>& arena);
+
+  /// Enqueues this rank's share of the square norm of all gradients, which are sums over the ranks by then: a pass over
+  /// those that it owns, or the total of the first `squares` partial sums of norm2.partial, where transfers have left
+  /// them (Strategy::squares).
+  void norm(const Exec& exec, std::optional<std::int64_t> squares) const;
+
+  /// Enqueues AdamW over a chunk of the owned elements (offload.hpp), which lies in a slot. If nothing is offloaded,
+  /// chunk 0 is all of them, and slot 0 the arrays themselves.
+  void launch(const Exec& exec, std::size_t chunk, int slot) const;
+
+ private:
+  using Real = Accum<Scalar>;
+  using Weights = kernels::MasterWeights<Exec, Scalar>;
+  using BlockRange = std::pair<std::size_t, std::size_t>;
+  struct Arrays {
+    kernels::Vector<Moment, Exec> m, v;
+    kernels::Vector<kernels::MasterWord<Scalar>, Exec> master;
+    kernels::Vector<Scalar, Exec> working;
+  };
+
+  static Arrays arrays_in(const ArrayTensors& t, const memory::Arena<Exec>& arena, int slot);
+
+  const config::Settings& settings_;
+  const kernels::Vector<const Grad, Exec> grads_;
+  const std::vector<parallel::Range> owned_gradients_;
+  const double norm_share_;  // of each of the ranks that hold the same part: all of them are added
+  const kernels::Vector<double, Exec> norm_partial_;
+  const optim::StateView<Exec> state_;
+  std::vector<Arrays> slots_;
+  kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
+  std::vector<std::vector<BlockRange>> launches_;  // [chunks] in blocks_: one, or one per tensor without train.fused
+};
 
 }  // namespace tessera::train

@@ -28,7 +28,7 @@ class ClosesUnits : public model::Hooks {
   void close_units_of(const Training& training) {
     const train::Sharing& sharing = training.plan.sharing;
     if (sharing.shards_weights() || train::offloaded_bytes(training.plan) > 0) return;
-    const parallel::Span weights = training.trainer->state().weights()[0];
+    const parallel::Span weights = training.trainer->weights()[0];
     std::vector<ClosedUnits::Bytes> units;
     for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
       const parallel::Span whole = weights.part(sharing.weights_first(unit), sharing.ownership.padded(unit));

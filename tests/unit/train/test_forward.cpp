@@ -22,9 +22,9 @@ class ForwardOf : public ::testing::TestWithParam<Dtype> {};
 TEST_P(ForwardOf, its_loss_is_the_trainers) {
   Training training(settings_of(GetParam()), GetParam());
   const train::ForwardPlan plan = train::plan_forward(training.settings, GetParam(), training.world.size());
-  train::Forward forward(plan, training.settings, training.world, 13);
+  const auto forward = train::make_forward(plan, training.settings, training.world, 13);
   for (const std::int64_t windows : {5, 1, 5}) {  // shares are uneven, or empty; a pass leaves nothing behind
-    const train::ValidationSum mine = forward.validate(training.sampler, windows);
+    const train::ValidationSum mine = forward->validate(training.sampler, windows);
     const train::ValidationSum trainers = training.trainer->validate(training.sampler, windows);
     EXPECT_EQ(mine.tokens, trainers.tokens);
     EXPECT_EQ(mine.loss_sum, trainers.loss_sum);
