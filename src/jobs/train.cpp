@@ -22,6 +22,7 @@
 #include "jobs/mfu.hpp"
 #include "jobs/offload_report.hpp"
 #include "jobs/placement.hpp"
+#include "jobs/run_file.hpp"
 #include "jobs/step_timing.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
@@ -44,9 +45,11 @@ class TrainingRun {
       : context_(context),
         settings_(context.settings()),
         world_(context.world),
+        transport_(world_.size() > 1 ? world_.collectives().description() : ""),
         console_(console_style(context), settings_.trace.every_steps),
         mfu_(settings_, world_),
-        stop_(settings_.train.time_limit_s) {}
+        stop_(settings_.train.time_limit_s),
+        trace_(world_) {}
 
   Exit run() {
     if (!set_up()) return Exit::finished;
@@ -59,7 +62,7 @@ class TrainingRun {
   /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
-    trace_.reset();
+    trace_.close();
     if (code == Exit::hang) return;
     disconnect();
     world_.leave_together();
@@ -78,14 +81,27 @@ class TrainingRun {
     const auto watch = world_.watch("the set-up", kPatience);
     const bool continues = continues_itself(context_);
     if (!continues) on_root(world_, [&] { require_new_directory(settings_.job); });
+    make_plan();
+    open_data();
+    directory_.emplace(context_, continues, take_note_);
+    const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note_);
+    if (is_at_end(beginning)) return false;
+    make_trainer(beginning);
+    together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
+    open_trace(beginning, continues);
+    if (beginning.checkpoint && !continues)
+      save();  // so that a kill before the next checkpoint does not lose the start
+    return true;
+  }
+
+  void make_plan() {
     together(world_, [&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size(),
                                          train::machine_of(world_)));
     });
-    const std::string transport = world_.size() > 1 ? world_.collectives().description() : "";
     note(fmt::format("{}\nhosts      {}{}{}\n{}{}", build_info::summary(), world_.hosts(),
                      world_.devices().empty() ? "" : "\nGPUs       " + world_.devices(),
-                     transport.empty() ? "" : "\ntransport  " + transport, train::describe(*plan_, settings_),
+                     transport_.empty() ? "" : "\ntransport  " + transport_, train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     note(note_on_groups(world_, settings_.parallel));
     together(world_, [&] {
@@ -93,6 +109,9 @@ class TrainingRun {
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));
       require_pinned_memory(plan_->layout, world_);
     });
+  }
+
+  void open_data() {
     corpus_.emplace(open_corpus(
         world_, settings_, [this] { return stop_.reason(); }, console_));
     together(world_, [&] {
@@ -109,46 +128,42 @@ class TrainingRun {
     note(fmt::format("data       {}: {}, {} per epoch, {} ({} read)\n", corpus_->name(),
                      counted(corpus_->size(), "token"), counted(sampler_->windows_per_epoch(), "window"),
                      counted(sampler_->validation_windows(), "validation window"), validation_windows_));
+  }
 
-    const auto take_note = [this](const std::string& text) { note(text); };
-    directory_.emplace(context_, continues, take_note);
-    const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note);
-    if (beginning.checkpoint && beginning.checkpoint->state().step >= settings_.train.steps) {
-      together(world_, [&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
-      note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
-                       beginning.checkpoint->state().step, settings_.train.steps));
-      return false;
-    }
+  bool is_at_end(const Beginning& beginning) {
+    if (!beginning.checkpoint || beginning.checkpoint->state().step < settings_.train.steps) return false;
+    together(world_, [&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
+    note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
+                     beginning.checkpoint->state().step, settings_.train.steps));
+    return true;
+  }
+
+  void make_trainer(const Beginning& beginning) {
     together(world_, [&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
     together(world_, [&] { trainer_->connect(); });
-    if (beginning.checkpoint) {
-      restore_checkpoint(beginning, context_, *trainer_, take_note);
-      step_ = beginning.checkpoint->state().step;
-      sample_ = beginning.checkpoint->state().sample_index;
-      if (*context_.resume == "auto") last_checkpoint_ = step_;
-    } else {
-      together(world_, [&] { trainer_->initialize(settings_.job.seed); });
-    }
-    together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
+    if (!beginning.checkpoint) return together(world_, [&] { trainer_->initialize(settings_.job.seed); });
+    restore_checkpoint(beginning, context_, *trainer_, take_note_);
+    step_ = beginning.checkpoint->state().step;
+    sample_ = beginning.checkpoint->state().sample_index;
+    if (*context_.resume == "auto") last_checkpoint_ = step_;
+  }
+
+  void open_trace(const Beginning& beginning, bool continues) {
     on_root(world_, [&] {
-      if (!continues) directory_->clear(take_note);  // last: every check has passed
+      if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       io::RunInfo info{
-          build_info::version(), hash,      build,          world_.hosts(), context_.command, context_.deck.resolved,
-          world_.devices(),      transport, mfu_.formula(), offload_.link()};
+          build_info::version(), hash,       build,          world_.hosts(), context_.command, context_.deck.resolved,
+          world_.devices(),      transport_, mfu_.formula(), offload_.link()};
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
-      trace_ = std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
-                                           settings_.trace.flush_s,
-                                           continues || beginning.checkpoint ? std::optional(step_) : std::nullopt);
-      kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
+      trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
+                                              settings_.trace.flush_s,
+                                              continues || beginning.checkpoint ? std::optional(step_) : std::nullopt));
       if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
       trace_->flush();  // on disk: rows after the resumed step are gone
     });
-    if (beginning.checkpoint && !continues)
-      save();  // so that a kill before the next checkpoint does not lose the start
-    return true;
   }
 
   /// After this, --resume auto finds this checkpoint or a successor. Call on rank 0.
@@ -184,15 +199,15 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
-    on_trace([](io::Trace& trace) { trace.flush(); });
+    trace_.flush();
     summarize();
     return Exit::finished;
   }
 
   std::string agreed_stop() {
     const auto watch = world_.watch("the exchange between steps");
-    if (!world_.any(stop_.is_due() || trace_fault_)) return "";
-    on_trace([](io::Trace&) {});
+    if (!world_.any(stop_.is_due() || trace_.has_failed())) return "";
+    trace_.meet();
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
@@ -202,7 +217,7 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
-    on_trace([](io::Trace& trace) { trace.flush(); });
+    trace_.flush();
     summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
     return Exit::stopped;
@@ -244,12 +259,29 @@ class TrainingRun {
   void settle(bool is_profiled) {
     const std::int64_t step = step_ + 1;
     const auto [numbers, loss] = watched_collect(step);
-    if (is_profiled) add_profile();  // before a validation or a checkpoint, which are not part of the step
+    if (is_profiled) {  // before a validation or a checkpoint, which are not part of the step
+      timer_.stop();
+      trace_.add(timer_);
+    }
     if (trace_) trace_->record_events(false);
     steps_s_ += numbers.step_s;
     ++step_;
     sample_ += settings_.train.batch_size;
 
+    io::StepRecord record = record_of(step, numbers, loss, is_profiled);
+    times_.push_back(record.step_time_s);
+    if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
+    require_numbers(record, numbers);
+    if (validates_after(step)) {
+      timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
+      validated_step_ = step;
+    }
+    console_.step(record);
+    trace_.add(record);
+    if (saves_after(step)) save();
+  }
+
+  io::StepRecord record_of(std::int64_t step, const train::StepNumbers& numbers, double loss, bool is_profiled) const {
     io::StepRecord record{.step = step,
                           .loss = loss,
                           .grad_norm = numbers.grad_norm,
@@ -269,37 +301,7 @@ class TrainingRun {
           kNotMeasured;
       record.tokens_per_second = record.mfu = kNotMeasured;
     }
-    times_.push_back(record.step_time_s);
-    if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
-    require_numbers(record, numbers);
-    if (validates_after(step)) {
-      timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
-      validated_step_ = step;
-    }
-    console_.step(record);
-    if (trace_) add(record);
-    if (saves_after(step)) save();
-  }
-
-  /// Adds a step to run.h5. The other ranks may be in the next one: a failure is that of all in the next on_trace().
-  void add(const io::StepRecord& record) {
-    try {
-      timed(trace_s_, [&] {
-        trace_->add(record);
-        trace_->flush_if_due();
-      });
-    } catch (const Failure& failure) {
-      if (!trace_fault_) trace_fault_ = failure;
-    }
-  }
-
-  /// Works on run.h5, on rank 0; a failure there, now or since the last call, is that of all ranks. Collective.
-  void on_trace(const std::function<void(io::Trace&)>& work) {
-    const auto watch = world_.watch("run.h5", kPatience);
-    on_root(world_, [&] {
-      if (trace_fault_) throw Failure(*trace_fault_);
-      timed(trace_s_, [&] { work(*trace_); });
-    });
+    return record;
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
@@ -325,7 +327,7 @@ class TrainingRun {
     loss_scale_ = numbers.loss_scale;
     if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
     console_.end();
-    on_trace([&](io::Trace& trace) {
+    trace_.work([&](io::Trace& trace) {
       trace.add(record);
       trace.flush();
     });
@@ -336,23 +338,6 @@ class TrainingRun {
                               last_checkpoint_ < 0         ? ""
                               : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
                                                            : "; go on from one before it diverged (--resume PATH)"));
-  }
-
-  void add_profile() {
-    timer_.stop();
-    for (const auto& row : timer_.rows()) {
-      auto same =
-          std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
-      if (same == kernels_.end()) {
-        kernels_.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
-      } else {
-        same->calls += row.calls;
-        same->total_s += row.total_s;
-        same->min_s = std::min(same->min_s, row.min_s);
-        same->max_s = std::max(same->max_s, row.max_s);
-      }
-    }
-    if (trace_) trace_->set_kernels(kernels_);
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
@@ -367,18 +352,10 @@ class TrainingRun {
   void save() {
     const auto watch = world_.watch("a checkpoint", kPatience);
     // A resume continues from here, so the rows up to here must be on disk.
-    on_trace([](io::Trace& trace) { trace.flush(); });
-    const double begin_s = events::now_s();
-    save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : "");
+    trace_.flush();
+    timed(checkpoint_s_,
+          [&] { save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : ""); });
     last_checkpoint_ = step_;
-    checkpoint_s_ += events::now_s() - begin_s;
-  }
-
-  template <class Work>
-  static void timed(double& total_s, const Work& work) {
-    const double begin_s = events::now_s();
-    work();
-    total_s += events::now_s() - begin_s;
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -387,10 +364,10 @@ class TrainingRun {
     const auto share = [&](double s) {
       return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9));
     };
-    const double named_s = steps_s_ + validation_s_ + checkpoint_s_ + trace_s_;
+    const double named_s = steps_s_ + validation_s_ + checkpoint_s_ + trace_.seconds();
     note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
-                     share(checkpoint_s_), share(trace_s_), share(std::max(0.0, wall_s - named_s))));
+                     share(checkpoint_s_), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
     note(offload_.summary(times_));
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
@@ -413,7 +390,7 @@ class TrainingRun {
         state = agree(goes_on);
         if (state == begins_pass) trainer_->follow();
       }
-      return on_trace([](io::Trace&) {});
+      return trace_.meet();
     }
     const bool is_text = corpus_->tokenisation() == "bytes";
     const std::string& prompt = settings_.generate.prompt;
@@ -446,7 +423,7 @@ class TrainingRun {
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
                      was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "", text));
-    on_trace([&](io::Trace& trace) {
+    trace_.work([&](io::Trace& trace) {
       trace.set_sample(tokens, sample);
       trace.flush();
     });
@@ -465,7 +442,9 @@ class TrainingRun {
   const Context& context_;
   const config::Settings& settings_;
   parallel::World& world_;
+  const std::string transport_;  // empty on one rank
   io::Console console_;
+  const Note take_note_ = [this](const std::string& text) { note(text); };
   const Mfu mfu_;
   StopRequest stop_;
   std::optional<RunDirectory> directory_;
@@ -474,10 +453,8 @@ class TrainingRun {
   std::optional<data::Sampler> sampler_;
   std::int64_t validation_windows_ = 0;
   std::unique_ptr<train::Trainer> trainer_;
-  std::unique_ptr<io::Trace> trace_;    // rank 0
-  std::optional<Failure> trace_fault_;  // on rank 0; not yet thrown
+  RunFile trace_;
   kernels::KernelTimer timer_;
-  std::vector<io::KernelRow> kernels_;
   double loss_scale_ = 1;               // after the last step
   std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
   std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
@@ -488,7 +465,7 @@ class TrainingRun {
   std::int64_t first_step_ = 0;  // of this start
   std::vector<double> times_;    // of this start's steps [s]; NaN of profiled ones
   OffloadReport offload_;
-  double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0, trace_s_ = 0;
+  double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0;
 };
 
 }  // namespace
