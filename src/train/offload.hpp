@@ -28,7 +28,7 @@
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
 #include "memory/layout.hpp"
-#include "parallel/ownership.hpp"
+#include "parallel/strategies/ownership.hpp"
 
 namespace tessera::train {
 

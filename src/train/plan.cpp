@@ -6,7 +6,7 @@
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"
-#include "parallel/mpi.hpp"
+#include "parallel/collectives/mpi.hpp"
 #include "train/compute.hpp"
 #include "train/deferred_update.hpp"
 #include "train/pipeline.hpp"
@@ -19,7 +19,7 @@ using memory::Lifetime;
 
 namespace {
 
-/// Bytes of host memory that a rank's collectives over MPI take (parallel/mpi.hpp).
+/// Bytes of host memory that a rank's collectives over MPI take (parallel/collectives/mpi.hpp).
 struct MpiBytes {
   std::int64_t staging = 0, sums = 0;  // ours; the library's
 };

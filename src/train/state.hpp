@@ -16,7 +16,7 @@
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
-#include "parallel/collective.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/arrays.hpp"
 
 namespace tessera::train {

@@ -16,7 +16,7 @@
 #include "memory/arena.hpp"
 #include "model/generate.hpp"
 #include "model/hooks.hpp"
-#include "parallel/strategy.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "train/deferred_update.hpp"
 #include "train/pipeline.hpp"
 #include "train/plan.hpp"

@@ -11,7 +11,7 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/ranges.hpp"
 #include "model/hooks.hpp"
-#include "parallel/strategy.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "train/deferred_update.hpp"
 #include "train/plan.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"
-#include "parallel/parts.hpp"
+#include "parallel/collectives/squares.hpp"
 #include "train/dtypes.hpp"
 #include "train/offload.hpp"
 
@@ -58,7 +58,7 @@ std::int64_t norm_blocks(const Sharing& sharing) {
 std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent) {
   const parallel::Ownership& o = sharing.ownership;
   const auto blocks = [&](std::int64_t count) {
-    return kernels::ceil_div(count * bytes_of(sent), parallel::kSquaresBytes);
+    return parallel::Squares::count_of(count * bytes_of(sent));
   };
   std::int64_t sum = 0;
   if (sharing.is_sharded()) {

@@ -14,7 +14,7 @@
 #include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/ownership.hpp"
+#include "parallel/strategies/ownership.hpp"
 #include "train/arrays.hpp"
 
 namespace tessera::train {
