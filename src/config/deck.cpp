@@ -10,8 +10,8 @@
 
 #include "config/availability.hpp"
 #include "config/deck_file.hpp"
-#include "config/experiment.hpp"
-#include "config/experiment_reader.hpp"
+#include "lab/experiment_rows.hpp"
+#include "lab/experiment_reader.hpp"
 #include "config/faults.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"

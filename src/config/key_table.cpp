@@ -3,7 +3,7 @@
 #include <array>
 #include <iterator>
 
-#include "config/jobs.hpp"
+#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 
 namespace tessera::config {

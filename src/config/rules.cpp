@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "config/jobs.hpp"
+#include "config/job_traits.hpp"
 #include "config/availability.hpp"
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 #include "config/keys.hpp"
 
 namespace tessera::config {

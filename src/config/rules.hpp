@@ -34,7 +34,7 @@ Parallel with_strategy(Parallel parallel, std::string_view name);
 Settings with_bench_size(Settings deck, std::string_view size);
 
 /// The settings of one row of bench.generate: its model, and a context for the prompt and the tokens that continue it, two
-/// of them before the warm-up (jobs/bench_generate.cpp).
+/// of them before the warm-up (lab/bench_generate.cpp).
 Settings with_bench_prompt(Settings deck, std::string_view size, std::int64_t prompt_tokens);
 
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the

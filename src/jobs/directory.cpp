@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 #include "io/answer.hpp"
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "config/jobs.hpp"
+#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "jobs/together.hpp"
 #include "parallel/collectives/collective.hpp"

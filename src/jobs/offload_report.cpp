@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "jobs/step_timing.hpp"
+#include "lab/step_timing.hpp"
 
 namespace tessera::jobs {
 

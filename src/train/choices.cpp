@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"

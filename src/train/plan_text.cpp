@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "config/jobs.hpp"
+#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/settings.hpp"
-#include "jobs/bench.hpp"
+#include "lab/bench.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {

@@ -18,7 +18,7 @@
 #include <cmath>
 
 #include "config/rules.hpp"
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"

@@ -1,5 +1,5 @@
 /// Which steps and passes of bench.step run and count, on a trainer that records its calls.
-#include "jobs/step_timing.hpp"
+#include "lab/step_timing.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

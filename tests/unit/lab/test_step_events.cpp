@@ -1,5 +1,5 @@
 /// What the events of a step add up to, on events made by hand.
-#include "jobs/step_events.hpp"
+#include "lab/step_events.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 
 namespace tessera::jobs {
 

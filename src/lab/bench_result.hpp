@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/h5.hpp"
-#include "jobs/bench.hpp"
+#include "lab/bench.hpp"
 
 namespace tessera::jobs {
 

@@ -1,4 +1,4 @@
-#include "jobs/experiment_record.hpp"  // the contract is there; here is how
+#include "lab/experiment_record.hpp"  // the contract is there; here is how
 
 #include <fmt/format.h>
 

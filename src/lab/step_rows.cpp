@@ -1,12 +1,12 @@
-#include "jobs/step_rows.hpp"  // the contract is there; here is how
+#include "lab/step_rows.hpp"  // the contract is there; here is how
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdio>  // stderr
 
-#include "jobs/bench.hpp"
-#include "jobs/corpus.hpp"
+#include "lab/bench.hpp"
+#include "jobs/open_corpus.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"

@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/together.hpp"
 
 namespace tessera::jobs {

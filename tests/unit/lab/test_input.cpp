@@ -6,7 +6,7 @@
 
 #include "config/availability.hpp"
 #include "errors.hpp"
-#include "support.hpp"
+#include "unit/config/support.hpp"
 
 namespace tessera::config {
 namespace {

@@ -1,4 +1,4 @@
-#include "config/experiment_reader.hpp"  // the contract is there; here is how
+#include "lab/experiment_reader.hpp"  // the contract is there; here is how
 
 #include <algorithm>
 #include <optional>

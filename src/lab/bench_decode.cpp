@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/together.hpp"
 #include "kernels/attention/decode/decode.hpp"

@@ -25,10 +25,10 @@
 
 #include "config/rules.hpp"
 #include "io/answer.hpp"
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/mfu.hpp"
-#include "jobs/step_rows.hpp"
-#include "jobs/step_timing.hpp"
+#include "lab/step_rows.hpp"
+#include "lab/step_timing.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "train/choices.hpp"

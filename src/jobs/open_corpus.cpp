@@ -1,4 +1,4 @@
-#include "jobs/corpus.hpp"
+#include "jobs/open_corpus.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 
 #include <fmt/format.h>
 

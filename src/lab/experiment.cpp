@@ -44,11 +44,11 @@
 
 #include "build_info.hpp"
 #include "config/availability.hpp"
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 #include "config/keys.hpp"
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/experiment_record.hpp"
+#include "lab/experiment_record.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"

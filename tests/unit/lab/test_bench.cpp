@@ -1,5 +1,5 @@
 /// The console's table of a benchmark, and what a timing runs.
-#include "jobs/bench.hpp"
+#include "lab/bench.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

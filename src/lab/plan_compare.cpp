@@ -1,4 +1,4 @@
-#include "jobs/plan_compare.hpp"
+#include "lab/plan_compare.hpp"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "errors.hpp"
 #include "io/h5.hpp"
 #include "io/trace.hpp"  // kRunFormat
-#include "jobs/step_timing.hpp"
+#include "lab/step_timing.hpp"
 #include "kernels/core/words.hpp"
 #include "train/plan_time.hpp"
 #include "train/strategy.hpp"

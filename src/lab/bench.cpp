@@ -1,4 +1,4 @@
-#include "jobs/bench.hpp"
+#include "lab/bench.hpp"
 
 #include <fmt/format.h>
 

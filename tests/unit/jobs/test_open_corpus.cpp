@@ -1,5 +1,5 @@
 /// Ranks that check the tokens of a corpus together: one message for a fault, one end for a signal.
-#include "jobs/corpus.hpp"
+#include "jobs/open_corpus.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "io/answer.hpp"
-#include "jobs/bench_result.hpp"
-#include "jobs/bus_bandwidth.hpp"
+#include "lab/bench_result.hpp"
+#include "lab/bus_bandwidth.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"

@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "jobs/bench_result.hpp"
+#include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/together.hpp"

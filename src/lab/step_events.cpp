@@ -1,4 +1,4 @@
-#include "jobs/step_events.hpp"  // the contract is there; here is how
+#include "lab/step_events.hpp"  // the contract is there; here is how
 
 #include <algorithm>
 #include <cmath>

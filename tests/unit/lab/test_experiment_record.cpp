@@ -1,5 +1,5 @@
 /// Statistics of what a row recorded, and reading it from the row's file.
-#include "jobs/experiment_record.hpp"
+#include "lab/experiment_record.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "config/experiment.hpp"  // the contract is there; here is how
+#include "lab/experiment_rows.hpp"  // the contract is there; here is how
 
 #include <algorithm>
 #include <cctype>

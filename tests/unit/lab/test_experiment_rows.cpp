@@ -1,8 +1,8 @@
-#include "config/experiment.hpp"
+#include "lab/experiment_rows.hpp"
 
 #include <algorithm>
 
-#include "support.hpp"
+#include "unit/config/support.hpp"
 
 namespace tessera::config {
 namespace {

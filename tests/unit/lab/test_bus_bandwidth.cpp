@@ -1,5 +1,5 @@
 /// Bandwidths of collective operations against values worked out by hand from nccl-tests' doc/PERFORMANCE.md.
-#include "jobs/bus_bandwidth.hpp"
+#include "lab/bus_bandwidth.hpp"
 
 #include <gtest/gtest.h>
 
