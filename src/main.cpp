@@ -28,12 +28,12 @@
 #include "io/answer.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/limits.hpp"
-#include "lab/plan_compare.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/profiler.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "lab/lab.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
 #include "parallel/watch/start_watch.hpp"
@@ -184,10 +184,11 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
 }
 
 int answer_or_run(int argc, char** argv) {
+  lab::join();
   const config::CommandLine line = config::parse_command_line(argc, argv);
   if (line.is_question()) jobs::end_on_signals();
   if (answer_without_deck(line)) return 0;
-  if (line.compare) return answer(jobs::compare_text(line)), 0;
+  if (line.compare) return answer(lab::compare_text(line)), 0;
   const config::Deck deck = config::load_deck(line.deck, line.overrides);
   if (answer_about_deck(line, deck)) return 0;
   config::check_build(deck.settings, train::this_build());

@@ -1,20 +1,13 @@
 #include "config/availability.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "config/extension.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {
-namespace {
-
-template <class List, class Value>
-bool contains(const List& list, const Value& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-}  // namespace
 
 std::vector<MissingCombination> missing_combinations(const Settings& settings) {
   std::vector<MissingCombination> found;
@@ -70,11 +63,9 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
            without_tuned(settings.attention));
     refuse(is_flash1 && settings.attention.flash1_steps == 5, "attention.flash1_steps = 5", "CUDA",
            "attention.flash1_steps = 4");
-    const Bench& bench = settings.bench;
-    refuse(contains(bench.tuned, true), "true in bench.tuned", "CUDA", "bench.tuned = [false]");
-    refuse(contains(bench.flash1_steps, 5), "5 in bench.flash1_steps", "CUDA", "bench.flash1_steps = [0, 1, 2, 3, 4]");
-    refuse(contains(bench.variants, "graph"), "\"graph\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
-    refuse(contains(bench.variants, "plain"), "\"plain\" in bench.variants", "CUDA", "bench.variants = [\"deck\"]");
+    if (extension().needs_cuda != nullptr) {
+      for (const NeedsCuda& need : extension().needs_cuda(settings)) refuse(true, need.what, "CUDA", need.instead);
+    }
   }
   if (!build.nccl) {
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",

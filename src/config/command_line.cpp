@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "config/availability.hpp"
+#include "config/extension.hpp"
 #include "config/keys.hpp"
 #include "config/text.hpp"
 #include "errors.hpp"
@@ -226,6 +227,7 @@ std::string explain(std::string_view name) {
   if (name == "all") return list_keys("");
   if (is_section(name)) return list_keys(name);
   if (const Key* key = find_key(name)) return explain_key(*key);
+  if (is_left_out(name)) throw Failure(Exit::usage, fmt::format("{} {}; it takes {}", name, kLeftOut, kHowToHaveIt));
   std::string near = nearest_key(name);
   if (near.empty()) near = nearest(name, section_names());
   throw Failure(Exit::usage, fmt::format("there is no key or section '{}'{}; `tessera --explain all` lists them", name,

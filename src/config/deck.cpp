@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -10,9 +11,9 @@
 
 #include "config/availability.hpp"
 #include "config/deck_file.hpp"
-#include "lab/experiment_rows.hpp"
-#include "lab/experiment_reader.hpp"
+#include "config/extension.hpp"
 #include "config/faults.hpp"
+#include "config/row_tables.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
 #include "config/toml.hpp"
@@ -129,7 +130,8 @@ struct IsList<std::vector<Element>> : std::true_type {};
 
 class Reader {
  public:
-  Reader(std::string name, fs::path folder) : name_(std::move(name)), folder_(std::move(folder)) {}
+  Reader(std::string name, fs::path folder, bool is_stored = false)
+      : name_(std::move(name)), folder_(std::move(folder)), is_stored_(is_stored) {}
 
   void read_deck(std::string_view text);
   void read_override(std::string_view text);
@@ -159,16 +161,17 @@ class Reader {
   std::string resolved() const;
 
   void settle_directory();
-  Deck finish_experiment();
-  DeckRow finish_row(const RowKeys& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const;
+  Deck finish_rows();
+  DeckRow finish_row(const DescribedRow& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const;
   void assign_text(const Key& key, const std::string& value, const Where& where);
 
   std::string name_;
   fs::path folder_;
+  bool is_stored_;
   Settings settings_;
   Sources sources_;
   Faults faults_;
-  ExperimentReader tables_;
+  std::shared_ptr<RowTables> tables_ = extension().make_tables == nullptr ? nullptr : extension().make_tables();
 };
 
 void Reader::read_deck(std::string_view text) {
@@ -186,6 +189,9 @@ void Reader::read_deck(std::string_view text) {
     } else if (is_section(key.str())) {
       faults_.add({at(key.source()), std::string(key.str()), fmt::format("is a section, given {}", describe(node)),
                    fmt::format("[{}] with its keys below", key.str()), ""});
+    } else if (is_left_out(key.str())) {
+      if (!is_stored_)
+        faults_.add({at(key.source()), std::string(key.str()), std::string(kLeftOut), std::string(kHowToHaveIt), ""});
     } else if (node.is_table()) {
       std::string known;
       for (const std::string_view section : section_names()) known += (known.empty() ? "" : " ") + std::string(section);
@@ -200,9 +206,9 @@ void Reader::read_deck(std::string_view text) {
 void Reader::read_section(std::string_view section, const toml::table& table) {
   for (const auto& [leaf, node] : table) {
     const std::string name = fmt::format("{}.{}", section, leaf.str());
-    if (section == "experiment" && is_experiment_table(leaf.str())) {
-      tables_.read(
-          leaf.str(), node, [&](const toml::node& n) { return at(n.source()); }, settings_.experiment, faults_);
+    if (tables_ && tables_->has(name)) {
+      tables_->read(
+          name, node, [&](const toml::node& n) { return at(n.source()); }, settings_, faults_, false);
     } else if (const Key* key = find_key(name)) {
       assign(*key, {node, at(node.source()), Origin::deck});
     } else {
@@ -220,8 +226,7 @@ void Reader::read_override(std::string_view text) {
     return;
   }
   const Key* key = find_key(name);
-  const std::string table_name = name.starts_with("experiment.") ? name.substr(name.find('.') + 1) : "";
-  if (key == nullptr && !is_experiment_table(table_name)) {
+  if (key == nullptr && !(tables_ && tables_->has(name))) {
     refuse_unknown(kCommandLine, name);
     return;
   }
@@ -244,15 +249,15 @@ void Reader::read_override(std::string_view text) {
     table = toml::table{{"value", right}};
   }
   if (key == nullptr) {
-    tables_.read(
-        table_name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_.experiment, faults_,
-        true);
+    tables_->read(
+        name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_, faults_, true);
   } else {
     assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
   }
 }
 
 void Reader::refuse_unknown(const Where& where, const std::string& name) {
+  if (is_left_out(name)) return faults_.add({where, name, std::string(kLeftOut), std::string(kHowToHaveIt), ""});
   const std::string section = name.substr(0, name.find('.'));
   std::string legal;
   for (const Key& key : all_keys())
@@ -342,6 +347,8 @@ std::optional<Fault> Reader::word_fault(const Key& key, const std::string& text)
     words.push_back(word.text);
   }
   const std::string shown = text.size() <= 60 ? toml_string(text) : fmt::format("a string of {} bytes", text.size());
+  if (key.name == "job.kind" && is_left_out(text))
+    return Fault{{}, "", fmt::format("{} {}", shown, kLeftOut), std::string(kHowToHaveIt), ""};
   return Fault{{},
                "",
                fmt::format("{} is not a word of this key", shown),
@@ -359,7 +366,7 @@ std::string Reader::resolved() const {
     if (source->second.origin == Origin::row) return "  # of this row";
     return source->second.origin == Origin::command_line ? "  # command line" : "";
   };
-  const bool has_rows = settings_.job.kind == JobKind::experiment;
+  const bool has_rows = traits_of(settings_.job.kind).has_rows();
   std::string text =
       has_rows ? "# The keys of the experiment that were given, and the tables of its rows. Readable as a deck.\n"
                : "# Every key of the run; unmarked ones were given in the deck. Readable as a deck.\n";
@@ -369,7 +376,7 @@ std::string Reader::resolved() const {
     if (key.section() != section) text += fmt::format("\n[{}]\n", section = key.section());
     text += fmt::format("{} = {}{}\n", key.leaf(), value_text(key, settings_), mark(key));
   }
-  return text + tables_text(settings_.experiment);
+  return extension().tables_text == nullptr ? text : text + extension().tables_text(settings_);
 }
 
 void Reader::settle_directory() {
@@ -380,7 +387,7 @@ void Reader::settle_directory() {
 }
 
 Deck Reader::finish() {
-  if (settings_.job.kind == JobKind::experiment) return finish_experiment();
+  if (traits_of(settings_.job.kind).has_rows()) return finish_rows();
   apply_size(settings_, sources_);
   check_rules(settings_, sources_, name_, faults_);
   faults_.throw_if_any(name_);
@@ -388,68 +395,34 @@ Deck Reader::finish() {
   return {settings_, resolved(), name_, {}};
 }
 
-// --- the rows of an experiment -------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------------------------
 
-Deck Reader::finish_experiment() {
+Deck Reader::finish_rows() {
   settle_directory();
-  const Experiment& experiment = settings_.experiment;
-  const bool has_too_many = count_rows(experiment) > kMaxRows;
-  if (has_too_many)
-    faults_.add(
-        {{name_}, "experiment.product", "describes too many rows", fmt::format("at most {} rows", kMaxRows), ""});
-  check_experiment(settings_, sources_, name_, faults_);
-  const std::vector<std::string> varied = varied_keys(experiment);
-  for (const std::string& key : varied) {
-    const auto source = sources_.find(key);
-    if (source != sources_.end() && source->second.origin == Origin::command_line)
-      faults_.add({kCommandLine, key, "would be ignored: rows of the experiment set it",
-                   fmt::format("'experiment.product={{{}=[...]}}'", key), ""});
-  }
   std::vector<DeckRow> rows;
-  if (has_too_many) faults_.throw_if_any(name_);
   std::set<std::string> seen;  // faults: one that all rows have is shown once
-  for (const RowKeys& row : expand(experiment)) rows.push_back(finish_row(row, rows.size(), seen, faults_));
-  std::vector<std::string_view> names;
-  for (const DeckRow& row : rows) names.push_back(row.name);
-  for (const std::string& name : experiment.only)
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      faults_.add({sources_.at("experiment.only").where, "experiment.only", fmt::format("no row is named \"{}\"", name),
-                   "names that --check lists", nearest(name, names)});
+  for (const DescribedRow& row : tables_->rows(settings_, sources_, name_, faults_))
+    rows.push_back(finish_row(row, rows.size(), seen, faults_));
   faults_.throw_if_any(name_);
   return {settings_, resolved(), name_, std::move(rows)};
 }
 
-DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const {
+DeckRow Reader::finish_row(const DescribedRow& row, std::size_t number, std::set<std::string>& seen,
+                           Faults& faults) const {
   Reader reader = *this;
   reader.faults_ = {};
-  const Experiment& experiment = settings_.experiment;
-  const auto set = [&](const std::string& name, const std::string& value, const Where& where) {
-    reader.assign_text(*find_key(name), value, where);
-  };
-  if (experiment.quick) {
-    for (const RowValues& values : experiment.when_quick.keys) {
-      const auto source = sources_.find(values.key);
-      if (source == sources_.end() || source->second.origin != Origin::command_line)
-        set(values.key, values.values.front(), tables_.where("when_quick", values.key));
-    }
-  }
   std::map<std::string, std::string> given;
-  for (const RowKeys::Assignment& key : row.keys) {
-    set(key.key, key.value, tables_.where(key.table, key.key));
-    if (key.key == "job.kind" && reader.settings_.job.kind == JobKind::experiment)
-      reader.faults_.add({tables_.where(key.table, key.key), key.key, "would be an experiment in an experiment",
-                          "the words of experiment.job", ""});
-    given[key.key] = key.value;
+  for (const DescribedRow::Value& value : row.values) {
+    const auto source = sources_.find(value.key);
+    const bool is_overridden = source != sources_.end() && source->second.origin == Origin::command_line;
+    if (value.is_common && is_overridden) continue;
+    reader.assign_text(*find_key(value.key), value.value, value.where);
+    if (!value.is_common) given[value.key] = value.value;
   }
-  reader.settings_.experiment = {};
-  std::erase_if(reader.sources_, [](const auto& source) { return source.first.starts_with("experiment."); });
+  tables_->check_row(row, reader.settings_, reader.faults_);
+  tables_->forget(reader.settings_, reader.sources_);
   Job& job = reader.settings_.job;
-  if (!given.contains("job.kind")) {
-    job.kind = experiment.job;
-  } else if (job.kind == JobKind::experiment) {
-    reader.faults_.add({reader.sources_.at("job.kind").where, "job.kind", "is an experiment in an experiment",
-                        "the job of a row: see --explain experiment.job", ""});
-  }
+  if (!given.contains("job.kind")) job.kind = row.kind;
   job.directory =
       (fs::path(settings_.job.directory) / "rows" / row_folder(static_cast<std::int64_t>(number) + 1, row.name))
           .string();
@@ -463,7 +436,7 @@ DeckRow Reader::finish_row(const RowKeys& row, std::size_t number, std::set<std:
     fault.wrong += fmt::format(" (row {})", row.name);
     faults.add(std::move(fault));
   }
-  return {row.name, std::move(given), reader.settings_, reader.resolved()};
+  return {row.name, std::move(given), reader.settings_, reader.resolved(), row.is_chosen};
 }
 
 void Reader::assign_text(const Key& key, const std::string& value, const Where& where) {
@@ -475,11 +448,19 @@ void Reader::assign_text(const Key& key, const std::string& value, const Where& 
 
 }  // namespace
 
+std::string row_folder(std::int64_t number, std::string_view name) { return fmt::format("{:04}_{}", number, name); }
+
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
                 const fs::path& folder) {
   Reader reader{std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)};
   reader.read_deck(text);
   for (const std::string& override_text : overrides) reader.read_override(override_text);
+  return reader.finish();
+}
+
+Deck parse_stored_deck(std::string_view text, std::string_view name) {
+  Reader reader{std::string(name), working_directory(), true};
+  reader.read_deck(text);
   return reader.finish();
 }
 

@@ -5,6 +5,7 @@
 /// unreadable, binary, empty or not TOML is the same kind of failure.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -16,31 +17,40 @@
 
 namespace tessera::config {
 
-/// A row of an experiment, as a deck of its own.
+/// A row that tables of a deck describe (row_tables.hpp), as a deck of its own.
 struct DeckRow {
   std::string name;                          // fit for a file's name
-  std::map<std::string, std::string> given;  // what [experiment] sets for this row: TOML by key
-  Settings settings;                         // job.directory is rows/NNNN_<name> in the experiment's
+  std::map<std::string, std::string> given;  // what the tables set for this row: TOML by key
+  Settings settings;                         // job.directory is rows/NNNN_<name> in the deck's
   std::string resolved;                      // as of any deck
+  bool is_chosen = true;                     // whether it runs
 };
 
 struct Deck {
   Settings settings;           // every path in it is absolute and normalised
   std::string resolved;        // TOML of every key, defaults marked by a comment; reads back to equal settings
   std::filesystem::path path;  // of the deck as it was named
-  std::vector<DeckRow> rows;   // of an experiment; its `resolved` holds the given keys only, which rows may complete
+  std::vector<DeckRow>
+      rows;  // if it describes some; `resolved` then holds the given keys only, which rows may complete
 };
+
+/// The folder of a row in the `rows` of its deck: "0003_flash2_4096". Rows are counted from 1.
+std::string row_folder(std::int64_t number, std::string_view name);
 
 /// `overrides` are `section.key=value`: the value is parsed as TOML. Where that fails it is a bare string, unless it
 /// begins with a quote or, for keys that do not take any text, with a bracket: then TOML's fault is told. Of two for the
 /// same key the later wins. Paths in the deck are relative to its folder, in an override to the current directory. Every
-/// row of an experiment is read as a deck, too, and its faults are among those that are thrown; a key of the command line
-/// must not be one that a row sets.
+/// row of the deck is read as a deck, too, and its faults are among those that are thrown; a key of the command line must
+/// not be one that a row sets.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// The same from text, for decks stored in files of a run. `name` is used in messages, its stem in the default of
+/// The same from text. `name` is used in messages, its stem in the default of
 /// job.directory; relative paths in the text start at `folder` (empty: the current directory).
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {},
                 const std::filesystem::path& folder = {});
+
+/// The same for the resolved deck that a run has stored in its files. A build without the laboratory passes over the
+/// laboratory's keys, which no training depends on.
+Deck parse_stored_deck(std::string_view text, std::string_view name);
 
 }  // namespace tessera::config

@@ -1,13 +1,26 @@
-/// What is known of each kind of job before it runs: one row per job.kind. A new job is a row here, a row in
-/// jobs/jobs.cpp and a file.
+/// What is known of each kind of job before it runs: one row per job.kind. A new job of the product is a row here, a row
+/// in jobs/jobs.cpp and a file; rooms above it register theirs (extension.hpp).
 #pragma once
 
-#include <stdexcept>
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/settings.hpp"
 
 namespace tessera::config {
+
+/// One of the set-ups that a job runs one after the other, as --plan shows it.
+struct SetUp {
+  enum class Memory { steps, forward, generation };  // what takes memory: optimizer steps; forward passes; decoding
+
+  std::string title;  // lines above its plan
+  std::string name;   // in messages
+  Settings settings;  // as if it were the deck's only one
+  Memory memory = Memory::steps;
+  std::int64_t sequences = 0, prompt_tokens = 0;  // of Memory::generation
+};
 
 struct JobTraits {
   JobKind kind;
@@ -15,32 +28,35 @@ struct JobTraits {
   bool resumes;            // takes --resume; a signal stops it such that it can go on
   bool has_steps;          // runs optimizer steps: reads data, has a plan
   std::string_view input;  // what job.input must be; empty: nothing is read
+  std::string_view file;   // that it writes in its directory; empty: none
+
+  // For jobs that run several set-ups; the defaults are those of a job that runs the deck as it stands.
+  std::vector<SetUp> (*set_ups)(const Settings&) = nullptr;  // those that have a plan
+  std::string_view strategies_key = {};                // the key whose words are its set-ups' ways to share a step
+  std::string_view attention_lists = {};               // the section that lists the steps of its attention kernels
+  bool (*captures_graphs)(const Settings&) = nullptr;  // whether one of its steps is a graph; else as train.graph says
+  std::string_view without_graphs = {};                // what to do beside train.graph = false so that none is
+  std::string_view rows_key = {};  // of a job whose deck describes rows, each a deck of its own: which of them run
+
+  bool has_plan() const { return has_steps || set_ups != nullptr; }
+  bool has_rows() const { return !rows_key.empty(); }
 };
 
 inline constexpr std::string_view kCheckpointInput = "the path of a checkpoint folder";
 inline constexpr std::string_view kFileInput = "the path of an HDF5 file";
 
+/// The product's.
 inline constexpr JobTraits kJobs[] = {
-    {JobKind::train, "train", true, true, ""},
-    {JobKind::generate, "generate", false, false, kCheckpointInput},
-    {JobKind::bench_step, "bench.step", false, true, ""},
-    {JobKind::bench_attention, "bench.attention", false, false, ""},
-    {JobKind::bench_kernels, "bench.kernels", false, false, ""},
-    {JobKind::bench_comm, "bench.comm", false, false, ""},
-    {JobKind::bench_strategies, "bench.strategies", false, true, ""},
-    {JobKind::bench_decode, "bench.decode", false, false, ""},
-    {JobKind::bench_generate, "bench.generate", false, false, ""},
-    {JobKind::bench_accumulation, "bench.accumulation", false, false, ""},
-    {JobKind::verify_attention, "verify.attention", false, false, kFileInput},
-    {JobKind::verify_model, "verify.model", false, false, kFileInput},
-    {JobKind::experiment, "experiment", true, false, ""},  // last: no row of an experiment is one
+    {JobKind::train, "train", true, true, "", "run.h5"},
+    {JobKind::generate, "generate", false, false, kCheckpointInput, ""},
+    {JobKind::verify_attention, "verify.attention", false, false, kFileInput, "attention.h5"},
+    {JobKind::verify_model, "verify.model", false, false, kFileInput, "model.h5"},
 };
 
-inline const JobTraits& traits_of(JobKind kind) {
-  for (const JobTraits& job : kJobs) {
-    if (job.kind == kind) return job;
-  }
-  throw std::logic_error("config: a job.kind without a row in kJobs");
-}
+/// Those of the product, then those that are registered.
+std::vector<const JobTraits*> all_jobs();
+
+/// Throws std::logic_error for a kind that is not registered.
+const JobTraits& traits_of(JobKind kind);
 
 }  // namespace tessera::config

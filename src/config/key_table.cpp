@@ -1,59 +1,15 @@
 /// The rows of the key table: member, legal values, unit, and the text of `--explain`. Defaults are in settings.hpp.
 #include <algorithm>
-#include <array>
-#include <iterator>
+#include <string>
+#include <vector>
 
-#include "config/job_traits.hpp"
+#include "config/extension.hpp"
+#include "config/key_rows.hpp"
 #include "config/keys.hpp"
 
 namespace tessera::config {
 namespace {
 
-template <class Pointer>
-struct MemberOf;
-template <class Value, class Class>
-struct MemberOf<Value Class::*> {
-  using Type = Value;
-};
-
-/// The field behind one member of one section: at<&Settings::model, &Model::d_model>().
-template <auto Section, auto Member>
-Field at() {
-  using Value = typename MemberOf<decltype(Member)>::Type;
-  if constexpr (std::is_enum_v<Value>) {
-    return EnumAccess{[](Settings& s, int value) { s.*Section.*Member = static_cast<Value>(value); },
-                      [](const Settings& s) { return static_cast<int>(s.*Section.*Member); }};
-  } else {
-    return Access<Value>{[](Settings& s) -> Value& { return s.*Section.*Member; },
-                         [](const Settings& s) -> const Value& { return s.*Section.*Member; }};
-  }
-}
-
-constexpr Legal any() { return {}; }
-constexpr Legal at_least(double min) { return {.min = min}; }
-constexpr Legal between(double min, double max) { return {.min = min, .max = max}; }
-constexpr Legal above(double min, double max) { return {.min = min, .max = max, .above_min = true}; }
-constexpr Legal fraction() { return {.min = 0, .max = 1, .below_max = true}; }
-constexpr Legal path() { return {.is_path = true}; }
-constexpr Legal not_empty(Legal legal = {}) {
-  legal.not_empty = true;
-  return legal;
-}
-constexpr Legal words(std::span<const Word> list) { return {.words = list}; }
-
-template <class Enum>
-constexpr Word word(std::string_view text, Enum value) {
-  return {text, static_cast<int>(value)};
-}
-constexpr Word word(std::string_view text) { return {text, 0}; }
-
-constexpr auto kJobKinds = [] {
-  std::array<Word, std::size(kJobs)> words{};
-  std::transform(std::begin(kJobs), std::end(kJobs), words.begin(),
-                 [](const JobTraits& job) { return word(job.name, job.kind); });
-  return words;
-}();
-constexpr std::span<const Word> kRowKinds{kJobKinds.data(), kJobKinds.size() - 1};  // all but experiment
 constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar),
                               word("line", Progress::line), word("none", Progress::none)};
 constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),
@@ -88,28 +44,29 @@ constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offl
 constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
                                  word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
                                  word("h200", PlanDevice::h200)};
-constexpr Word kBenchImplementations[] = {word("standard"), word("tiled"), word("flash1"), word("flash2")};
-constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
-constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")};
-constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
-constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), word("large"),
-                                word("xl"),   word("2.7b"),  word("8b")};
-constexpr Word kBenchOperations[] = {word("all_reduce"), word("reduce_scatter"), word("all_gather"), word("broadcast")};
-constexpr Word kBenchStrategies[] = {word("per_parameter"), word("flat"),      word("overlap"),   word("bucket"),
-                                     word("optimizer"),     word("gradients"), word("parameters")};
-constexpr Word kBenchPhases[] = {word("step"), word("forward")};
-constexpr Word kBenchVariants[] = {word("deck"), word("plain"), word("fused"), word("graph")};
 
-constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
-constexpr double kMaxVocab = 2147483647;  // token ids are int32
-constexpr double kMaxSteps = 1e12;
+/// The kinds of jobs, of whatever room.
+std::span<const Word> job_kinds() {
+  static const std::vector<Word> kinds = [] {
+    std::vector<Word> all;
+    for (const JobTraits* job : all_jobs()) all.push_back(word(job->name, job->kind));
+    return all;
+  }();
+  return kinds;
+}
 
+std::string_view meaning_of_job_kind() {
+  static const std::string text =
+      "What to do. train and generate run a model; verify.* compute reference outputs from job.input." +
+      std::string(extension().jobs_meaning);
+  return text;
+}
+
+/// The product's.
 std::vector<Key> make_table() {
   using S = Settings;
   return {
-      {"job.kind", at<&S::job, &Job::kind>(), words(kJobKinds), "-",
-       "What to do. train and generate run a model; bench.* measure; verify.* compute reference outputs from "
-       "job.input; experiment runs one of these for each row that [experiment] describes."},
+      {"job.kind", at<&S::job, &Job::kind>(), words(job_kinds()), "-", meaning_of_job_kind()},
       {"job.seed", at<&S::job, &Job::seed>(), between(0, kMaxInteger), "-",
        "Seed of initial weights, sample order, synthetic data and generated text. Same seed, deck, build and ranks: "
        "same numbers, bit for bit."},
@@ -357,94 +314,6 @@ std::vector<Key> make_table() {
       {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",
        "Seconds between writes of run.h5; more if writing would take over 1 % of the run."},
 
-      {"bench.warmup", at<&S::bench, &Bench::warmup>(), between(0, 1 << 20), "repeats",
-       "Runs before the measured ones. No other run is left out: with 0 the first run ever is measured, one-time costs "
-       "included. In bench.step with train.graph the first four steps run or record two graphs (column cold_steps "
-       "counts those that were measured), so with 5 every measured step is a replay that follows a replay."},
-      {"bench.warmup_ms", at<&S::bench, &Bench::warmup_ms>(), between(0, 1e6), "ms",
-       "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may take tens of milliseconds to "
-       "raise its clocks. 0: only bench.warmup counts."},
-      {"bench.rest_ms", at<&S::bench, &Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time in each timing of bench.attention and bench.kernels, after the first run of its warm-up. A GPU at "
-       "its power limit lowers its clocks and needs a tenth of a second of rest to raise them again: without one, a "
-       "row depends on the row before. 0: none."},
-      {"bench.repeats", at<&S::bench, &Bench::repeats>(), between(1, 1 << 20), "repeats",
-       "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
-      {"bench.row_limit_s", at<&S::bench, &Bench::row_limit_s>(), at_least(0), "s",
-       "Repeats of one timing of bench.attention, bench.kernels and bench.comm stop when they have lasted this long; "
-       "the row says how many there were. 0: never."},
-      {"bench.memory_limit_gib", at<&S::bench, &Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory limit of a row of bench.attention, bench.decode and bench.generate, or of a rank in one of bench.comm; "
-       "a larger row is reported and not run. 0: the machine's memory."},
-      {"bench.lengths", at<&S::bench, &Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
-       "Sequence lengths T that bench.attention sweeps; in bench.decode the number of cached keys, in bench.generate "
-       "that of the prompt's tokens."},
-      {"bench.head_widths", at<&S::bench, &Bench::head_widths>(), not_empty(between(8, 256)), "channels",
-       "Head widths D that bench.attention and bench.decode sweep."},
-      {"bench.implementations", at<&S::bench, &Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
-       "Attention kernels that bench.attention sweeps, in tiles of attention.query_tile and attention.key_tile."},
-      {"bench.flash1_steps", at<&S::bench, &Bench::flash1_steps>(), not_empty(between(0, 5)), "steps",
-       "Versions of flash1 that bench.attention sweeps; the numbers are those of attention.flash1_steps."},
-      {"bench.flash2_steps", at<&S::bench, &Bench::flash2_steps>(), not_empty(between(-1, 3)), "steps",
-       "Portable versions of flash2 that bench.attention sweeps; the numbers are those of attention.flash2_steps."},
-      {"bench.passes", at<&S::bench, &Bench::passes>(), not_empty(words(kBenchPasses)), "-",
-       "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
-      {"bench.dtypes", at<&S::bench, &Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
-       "Number formats that bench.attention, bench.decode, bench.kernels and bench.comm sweep."},
-      {"bench.causal", at<&S::bench, &Bench::causal>(), not_empty(), "-",
-       "Masks that bench.attention sweeps: causal (true), none (false), or both."},
-      {"bench.tuned", at<&S::bench, &Bench::tuned>(), not_empty(), "-",
-       "Kernels that bench.attention sweeps: portable (false), tuned for GPUs (true), or both. true needs a CUDA build "
-       "and is flash2 as attention.tuned takes it: on tensor cores, or with three steps, unless bench.flash2_steps has "
-       "that row already."},
-      {"bench.engines", at<&S::bench, &Bench::engines>(), not_empty(words(kBenchEngines)), "-",
-       "Kernels that bench.attention sweeps in its tuned rows: tensor-core ones by name, or auto, the fastest; the "
-       "words are those of attention.engine."},
-      {"bench.deterministic", at<&S::bench, &Bench::deterministic>(), not_empty(), "-",
-       "Orders of summation that bench.attention sweeps in its tuned rows: fixed (true), any (false), or both."},
-      {"bench.batch", at<&S::bench, &Bench::batch>(), between(1, 1 << 20), "sequences",
-       "Sequences B of a row of bench.attention, bench.decode and bench.generate."},
-      {"bench.heads", at<&S::bench, &Bench::heads>(), between(1, 65536), "heads",
-       "Heads H of a row of bench.attention and bench.decode."},
-      {"bench.parts", at<&S::bench, &Bench::parts>(), not_empty(between(0, 1024)), "parts",
-       "Numbers of parts that bench.decode sweeps, as attention.decode_parts names them. 0: chosen."},
-      {"bench.terms", at<&S::bench, &Bench::terms>(), not_empty(between(1, 1 << 24)), "numbers",
-       "How many numbers bench.accumulation adds, one after the other."},
-      {"bench.addend", at<&S::bench, &Bench::addend>(), between(-1e4, 1e4), "1",
-       "The number that bench.accumulation adds each time, rounded to the format of the row."},
-      {"bench.tokens", at<&S::bench, &Bench::tokens>(), between(0, 1 << 30), "tokens",
-       "Tokens B*T of a bench.attention row, instead of bench.batch: longer sequences get smaller batches, at least 1. "
-       "0: use bench.batch."},
-      {"bench.channels", at<&S::bench, &Bench::channels>(), between(0, 1 << 24), "channels",
-       "Channels H*D of a bench.attention row, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
-       "bench.heads."},
-      {"bench.rows", at<&S::bench, &Bench::rows>(), between(1, 1 << 28), "rows",
-       "Rows N of the tensors in bench.kernels."},
-      {"bench.width", at<&S::bench, &Bench::width>(), between(1, 1 << 22), "channels",
-       "Width C of the tensors in bench.kernels."},
-      {"bench.sizes", at<&S::bench, &Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
-       "Models that bench.step, bench.strategies and bench.generate time: named sizes, or the deck's own. Everything "
-       "else is the deck's; bench.generate sets the context length to what a row needs."},
-      {"bench.variants", at<&S::bench, &Bench::variants>(), not_empty(words(kBenchVariants)), "-",
-       "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
-       "graph: one captured graph; deck: as train.graph and train.fused say."},
-      {"bench.phase", at<&S::bench, &Bench::phase>(), words(kBenchPhases), "-",
-       "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes "
-       "alone, with memory for weights and the activations of inference, and nothing for gradients, optimizer or "
-       "backward."},
-      {"bench.profile", at<&S::bench, &Bench::profile>(), any(), "-",
-       "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
-       "which costs it some microseconds; the measured steps are not affected."},
-      {"bench.operations", at<&S::bench, &Bench::operations>(), not_empty(words(kBenchOperations)), "-",
-       "Collective operations that bench.comm times, over the collectives that parallel.collectives and "
-       "parallel.all_reduce choose. A broadcast under NCCL never goes by copy engines."},
-      {"bench.mbytes", at<&S::bench, &Bench::mbytes>(), not_empty(between(1, 1 << 20)), "MB",
-       "Sizes of the messages that bench.comm sweeps, in millions of bytes: of all ranks' parts together, as "
-       "nccl-tests count them."},
-      {"bench.strategies", at<&S::bench, &Bench::strategies>(), not_empty(words(kBenchStrategies)), "-",
-       "Ways to share a step that bench.strategies times: the words of parallel.gradient_sync, with nothing sharded, "
-       "and those of parallel.shard. Other keys under parallel apply to the rows that use them."},
-
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},
       {"generate.prompts", at<&S::generate, &Generate::prompts>(), any(), "-",
@@ -463,37 +332,21 @@ std::vector<Key> make_table() {
        "likely token."},
       {"generate.top_k", at<&S::generate, &Generate::top_k>(), between(0, kMaxVocab), "tokens",
        "Sample from this many most likely tokens. 0: from all."},
-
-      {"experiment.question", at<&S::experiment, &Experiment::question>(), any(), "-",
-       "What the experiment is to answer. For its reader."},
-      {"experiment.job", at<&S::experiment, &Experiment::job>(), words(kRowKinds), "-",
-       "The job.kind of every row whose own table sets no other. The rows: each [experiment.rows.NAME], whose keys are "
-       "those of any deck, times every combination of the lists in its own `product` and in [experiment.product], such "
-       "as model.size = [\"small\", \"medium\"]; what they do not set is the deck's."},
-      {"experiment.record", at<&S::experiment, &Experiment::record>(), any(), "-",
-       "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
-       "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values as "
-       "they are."},
-      {"experiment.ranks", at<&S::experiment, &Experiment::ranks>(), not_empty(between(1, 1 << 20)), "ranks",
-       "Numbers of ranks on which scripts/experiment starts the experiment. The program itself runs on those that it "
-       "is started with."},
-      {"experiment.time_limit_s", at<&S::experiment, &Experiment::time_limit_s>(), at_least(0), "s",
-       "Wall time after which no further row starts and the experiment exits with code 75. 0: no limit."},
-      {"experiment.fresh_processes", at<&S::experiment, &Experiment::fresh_processes>(), any(), "-",
-       "Whether scripts/experiment starts a process for each row, so that none profits from what an earlier one has "
-       "loaded. The program itself runs all its rows in one."},
-      {"experiment.only", at<&S::experiment, &Experiment::only>(), any(), "-",
-       "Names of the rows that run, as --check lists them. None: all."},
-      {"experiment.quick", at<&S::experiment, &Experiment::quick>(), any(), "-",
-       "Whether [experiment.when_quick] counts: its keys go to every row, and the lists of its `product` replace those "
-       "of the same keys."},
   };
 }
 
 }  // namespace
 
 std::span<const Key> all_keys() {
-  static const std::vector<Key> table = make_table();
+  static const std::vector<Key> table = [] {
+    std::vector<Key> keys = make_table();
+    for (const KeyGroup& group : extension().keys) {
+      const auto before =
+          std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return k.section() == group.before; });
+      keys.insert(before, group.keys.begin(), group.keys.end());
+    }
+    return keys;
+  }();
   return table;
 }
 

@@ -7,10 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "config/job_traits.hpp"
 #include "config/availability.hpp"
-#include "lab/experiment_rows.hpp"
-#include "config/keys.hpp"
+#include "config/extension.hpp"
+#include "config/job_traits.hpp"
 
 namespace tessera::config {
 namespace {
@@ -23,30 +22,6 @@ struct SizeRow {
 constexpr SizeRow kSizes[] = {
     {"small", 768, 3072, 12, 12, 0}, {"medium", 1024, 4096, 24, 16, 0}, {"large", 1280, 5120, 36, 20, 0},
     {"xl", 1600, 6400, 48, 25, 0},   {"2.7b", 2560, 10240, 32, 32, 0},  {"8b", 4096, 11008, 34, 32, 151936},
-};
-
-class Rules {
- public:
-  Rules(const Sources& sources, std::string_view deck, Faults& faults)
-      : sources_(sources), deck_(deck), faults_(faults) {}
-
-  /// `keys` are those the rule reads; the fault is reported for the first, at the first that was given.
-  void require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
-    if (holds) return;
-    Where where{deck_};
-    for (const std::string_view key : keys) {
-      const auto source = sources_.find(key);
-      if (source == sources_.end()) continue;
-      if (source->second.is_faulty) return;
-      if (where.text == deck_) where = source->second.where;
-    }
-    faults_.add({where, std::string(*keys.begin()), std::move(wrong), std::move(legal), ""});
-  }
-
- private:
-  const Sources& sources_;
-  std::string deck_;
-  Faults& faults_;
 };
 
 void check_model(const Settings& settings, Rules& rules) {
@@ -135,19 +110,15 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
-bool contains(const std::vector<std::string>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 void check_attention_steps(const Settings& settings, Rules& rules) {
   const Attention& attention = settings.attention;
+  const std::string_view lists = traits_of(settings.job.kind).attention_lists;
   const bool is_flash1 = attention.implementation == AttentionImplementation::flash1,
              is_flash2 = attention.implementation == AttentionImplementation::flash2,
-             is_tiled = attention.implementation == AttentionImplementation::tiled,
-             sweeps = settings.job.kind == JobKind::bench_attention;
+             is_tiled = attention.implementation == AttentionImplementation::tiled, sweeps = !lists.empty();
   rules.require(attention.flash1_steps == 0 || is_flash1, {"attention.flash1_steps", "attention.implementation"},
                 "would be ignored: attention.implementation is not \"flash1\"",
-                sweeps ? "bench.flash1_steps" : "attention.implementation = \"flash1\"");
+                sweeps ? fmt::format("{}.flash1_steps", lists) : "attention.implementation = \"flash1\"");
   rules.require(attention.flash1_steps == 0 || !is_flash1 || attention.tuned != AttentionTuned::no,
                 {"attention.flash1_steps", "attention.tuned"}, "would be ignored: attention.tuned is false",
                 "attention.flash1_steps = 0, or attention.tuned = \"auto\"");
@@ -156,7 +127,7 @@ void check_attention_steps(const Settings& settings, Rules& rules) {
                 "attention.flash1_steps = 1 to 5 (5: tensor cores), or attention.tuned = \"auto\"");
   rules.require(attention.flash2_steps == -1 || is_flash2, {"attention.flash2_steps", "attention.implementation"},
                 "would be ignored: attention.implementation is not \"flash2\"",
-                sweeps ? "bench.flash2_steps" : "attention.implementation = \"flash2\"");
+                sweeps ? fmt::format("{}.flash2_steps", lists) : "attention.implementation = \"flash2\"");
   rules.require(attention.flash2_steps == -1 || !is_flash2 || attention.tuned != AttentionTuned::yes,
                 {"attention.flash2_steps", "attention.tuned"},
                 "would be ignored: attention.tuned is true, which takes the fastest",
@@ -179,27 +150,6 @@ void check_attention(const Settings& settings, Rules& rules) {
       {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is not true",
       "attention.tuned = true, or attention.engine = \"auto\"");
   check_attention_steps(settings, rules);
-  const Bench& bench = settings.bench;
-  const bool has_tuned_rows = std::find(bench.tuned.begin(), bench.tuned.end(), true) != bench.tuned.end();
-  const auto require_tuned_rows = [&](bool is_default, std::string_view key) {
-    rules.require(has_tuned_rows || is_default, {key, "bench.tuned"}, "would be ignored: bench.tuned has no true in it",
-                  "bench.tuned = [true]");
-  };
-  require_tuned_rows(bench.engines == Bench{}.engines, "bench.engines");
-  require_tuned_rows(bench.deterministic == Bench{}.deterministic, "bench.deterministic");
-  const bool has_portable_rows = std::find(bench.tuned.begin(), bench.tuned.end(), false) != bench.tuned.end();
-  rules.require(bench.flash1_steps == Bench{}.flash1_steps || contains(bench.implementations, "flash1"),
-                {"bench.flash1_steps", "bench.implementations"},
-                "would be ignored: bench.implementations has no flash1", "bench.implementations = [\"flash1\"]");
-  rules.require(
-      bench.flash2_steps == Bench{}.flash2_steps || (has_portable_rows && contains(bench.implementations, "flash2")),
-      {"bench.flash2_steps", "bench.implementations", "bench.tuned"},
-      "would be ignored: there are no rows of the portable flash2",
-      "bench.implementations = [\"flash2\"] and bench.tuned = [false]");
-  rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
-                "would be ignored: bench.tokens is given", "one of the two");
-  rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
-                "would be ignored: bench.channels is given", "one of the two");
 }
 
 void check_recomputation(const Settings& settings, Rules& rules) {
@@ -214,22 +164,31 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 "train.recompute = \"all\", or attention.implementation = \"flash2\"");
 }
 
-/// bench.strategies runs several: a key that one of them uses is not ignored.
+/// A job may run several ways to share a step, one after the other: a key that one of them uses is not ignored.
 void check_sharding(const Settings& settings, Rules& rules) {
   const Parallel& parallel = settings.parallel;
-  const std::vector<std::string>& rows = settings.bench.strategies;
-  const bool sweeps = settings.job.kind == JobKind::bench_strategies;
-  const bool has_parameters = sweeps ? contains(rows, "parameters") : parallel.shard == Shard::parameters;
-  const bool has_shards = has_parameters || (sweeps ? contains(rows, "optimizer") || contains(rows, "gradients")
-                                                    : parallel.shard != Shard::none);
-  const bool has_buckets = sweeps ? contains(rows, "bucket")
-                                  : parallel.shard == Shard::none && parallel.gradient_sync == GradientSync::bucket;
+  const JobTraits& job = traits_of(settings.job.kind);
+  const std::string sweep(job.strategies_key);  // the key that names them
+  const bool sweeps = !sweep.empty();
+  std::vector<Parallel> ways;
+  if (sweeps) {
+    for (const SetUp& each : job.set_ups(settings)) ways.push_back(each.settings.parallel);
+  } else {
+    ways.push_back(parallel);
+  }
+  const auto shards_parameters = [](const Parallel& way) { return way.shard == Shard::parameters; };
+  const bool has_parameters = std::any_of(ways.begin(), ways.end(), shards_parameters);
+  const bool has_only_parameters = std::all_of(ways.begin(), ways.end(), shards_parameters);
+  const bool has_shards =
+      std::any_of(ways.begin(), ways.end(), [](const Parallel& way) { return way.shard != Shard::none; });
+  const bool has_buckets = std::any_of(ways.begin(), ways.end(), [](const Parallel& way) {
+    return way.shard == Shard::none && way.gradient_sync == GradientSync::bucket;
+  });
   const auto require = [&](bool is_used, std::string_view key, std::string why, std::string legal,
                            std::string_view word) {
     if (sweeps) {
-      return rules.require(is_used, {key, "bench.strategies"},
-                           fmt::format("would be ignored: bench.strategies has no {}", word),
-                           fmt::format("bench.strategies = [{}]", word));
+      return rules.require(is_used, {key, sweep}, fmt::format("would be ignored: {} has no {}", sweep, word),
+                           fmt::format("{} = [{}]", sweep, word));
     }
     rules.require(is_used, {key, "parallel.shard", "parallel.gradient_sync"}, std::move(why), std::move(legal));
   };
@@ -245,13 +204,10 @@ void check_sharding(const Settings& settings, Rules& rules) {
   require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte, "parallel.bucket_mbyte",
           "would be ignored: there are no buckets",
           "parallel.gradient_sync = \"bucket\" with parallel.shard = \"none\"", "\"bucket\"");
-  const bool has_only_parameters =
-      has_parameters &&
-      (!sweeps || std::all_of(rows.begin(), rows.end(), [](auto& row) { return row == "parameters"; }));
   rules.require(parallel.offload != Offload::parameters || has_only_parameters,
-                {"parallel.offload", sweeps ? "bench.strategies" : "parallel.shard"},
+                {"parallel.offload", sweeps ? std::string_view(sweep) : "parallel.shard"},
                 "\"parameters\" streams the units that parallel.shard = \"parameters\" gathers, on one rank, too",
-                sweeps ? "bench.strategies = [\"parameters\"], or parallel.offload = \"optimizer\""
+                sweeps ? fmt::format("{} = [\"parameters\"], or parallel.offload = \"optimizer\"", sweep)
                        : "parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\"");
   const bool has_more_slots = parallel.offload_slots != Parallel{}.offload_slots;
   rules.require(!has_more_slots || parallel.offload != Offload::none, {"parallel.offload_slots", "parallel.offload"},
@@ -263,37 +219,21 @@ void check_sharding(const Settings& settings, Rules& rules) {
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",
                 "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");
-  for (const auto& [key, is_default] :
-       {std::pair<std::string_view, bool>{"parallel.gradient_sync", parallel.gradient_sync == Parallel{}.gradient_sync},
-        {"parallel.shard", parallel.shard == Parallel{}.shard},
-        {"bench.variants", settings.bench.variants == Bench{}.variants},
-        {"bench.phase", settings.bench.phase == Bench{}.phase},
-        {"bench.profile", settings.bench.profile == Bench{}.profile}}) {
-    rules.require(!sweeps || is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
-                  key.starts_with("parallel.") ? "bench.strategies names what is timed"
-                                               : "train.graph and train.fused, or job.kind = \"bench.step\"");
-  }
-}
-
-/// Forward passes alone have whole weights on each rank, and run launch by launch.
-void check_forward_phase(const Settings& settings, Rules& rules) {
-  const Bench& bench = settings.bench;
-  if (settings.job.kind != JobKind::bench_step || bench.phase != "forward") return;
-  const bool has_graph =
-      contains(bench.variants, "graph") || (settings.train.graph && contains(bench.variants, "deck"));
-  for (const auto& [key, is_free, legal] :
-       {std::tuple<std::string_view, bool, std::string_view>{"parallel.shard", settings.parallel.shard == Shard::none,
-                                                             "\"none\""},
-        {"parallel.offload", settings.parallel.offload == Offload::none, "\"none\""},
-        {settings.train.graph ? "train.graph" : "bench.variants", !has_graph,
-         "train.graph = false and no \"graph\" in bench.variants"},
-        {"bench.profile", !bench.profile, "false"}}) {
-    rules.require(is_free, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
-                  fmt::format("{}, or bench.phase = \"step\"", legal));
-  }
 }
 
 }  // namespace
+
+void Rules::require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
+  if (holds) return;
+  Where where{deck_};
+  for (const std::string_view key : keys) {
+    const auto source = sources_.find(key);
+    if (source == sources_.end()) continue;
+    if (source->second.is_faulty) return;
+    if (where.text == deck_) where = source->second.where;
+  }
+  faults_.add({where, std::string(*keys.begin()), std::move(wrong), std::move(legal), ""});
+}
 
 void apply_size(Settings& settings, Sources& sources) {
   if (const auto size = sources.find("model.size"); size == sources.end() || size->second.is_faulty) return;
@@ -331,39 +271,6 @@ Model with_size(Model model, std::string_view name) {
   throw std::logic_error("with_size: no model size of this name");
 }
 
-Settings with_bench_size(Settings deck, std::string_view size) {
-  if (size != "deck") deck.model = with_size(deck.model, size);
-  return deck;
-}
-
-Settings with_bench_prompt(Settings deck, std::string_view size, std::int64_t prompt_tokens) {
-  deck = with_bench_size(std::move(deck), size);
-  deck.model.context_length = prompt_tokens + 2 + deck.bench.warmup + deck.bench.repeats;
-  return deck;
-}
-
-Parallel with_strategy(Parallel parallel, std::string_view name) {
-  constexpr std::pair<std::string_view, GradientSync> kOrders[] = {{"per_parameter", GradientSync::per_parameter},
-                                                                   {"flat", GradientSync::flat},
-                                                                   {"overlap", GradientSync::overlap},
-                                                                   {"bucket", GradientSync::bucket}};
-  constexpr std::pair<std::string_view, Shard> kStages[] = {
-      {"optimizer", Shard::optimizer}, {"gradients", Shard::gradients}, {"parameters", Shard::parameters}};
-  parallel.gradient_sync = GradientSync::bucket;
-  parallel.shard = Shard::none;
-  for (const auto& [word, order] : kOrders) {
-    if (word != name) continue;
-    parallel.gradient_sync = order;
-    return parallel;
-  }
-  for (const auto& [word, stage] : kStages) {
-    if (word != name) continue;
-    parallel.shard = stage;
-    return parallel;
-  }
-  throw std::logic_error("with_strategy: no strategy of this name");
-}
-
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);
@@ -374,33 +281,9 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);
-  check_forward_phase(settings, rules);
-  const bool has_experiment = settings.experiment != Experiment{};
-  rules.require(!has_experiment, {"job.kind"}, "is not \"experiment\", so [experiment] would be ignored",
-                "job.kind = \"experiment\"");
+  if (extension().check != nullptr) extension().check(settings, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");
-}
-
-void check_experiment(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
-  Rules rules(sources, deck, faults);
-  const Experiment& experiment = settings.experiment;
-  for (const std::string& text : experiment.record)
-    rules.require(parse_recorded(text).has_value(), {"experiment.record"},
-                  fmt::format("\"{}\" names no statistic that is known", text),
-                  fmt::format("DATASET or DATASET:STATISTIC, with {}", statistic_names()));
-  rules.require(settings.job.output.empty(), {"job.output"}, "would be ignored: every row writes into its own folder",
-                "job.directory");
-  rules.require(experiment.record.empty() || !file_of(experiment.job).empty(), {"experiment.record", "experiment.job"},
-                "has nothing to read: rows of this experiment.job write no file", "experiment.record = []");
-  const auto is_known = [&](const std::string& key) {
-    const std::vector<std::string> varied = varied_keys(experiment);
-    return std::find(varied.begin(), varied.end(), key) != varied.end();
-  };
-  for (const RowValues& values : experiment.when_quick.product)
-    rules.require(is_known(values.key), {"experiment.quick"},
-                  fmt::format("would not use when_quick.product's {}: no product has it", values.key),
-                  "a key of experiment.product or of a row's product");
 }
 
 }  // namespace tessera::config

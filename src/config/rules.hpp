@@ -1,6 +1,7 @@
 /// Rules between keys: named model sizes, and contradictions between values that are legal one by one.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -20,28 +21,29 @@ struct Source {
 };
 using Sources = std::map<std::string_view, Source>;  // by key name; keys left at their defaults are absent
 
+/// Gathers faults of the rules between keys.
+class Rules {
+ public:
+  Rules(const Sources& sources, std::string_view deck, Faults& faults)
+      : sources_(sources), deck_(deck), faults_(faults) {}
+
+  /// `keys` are those the rule reads; the fault is reported for the first, at the first that was given.
+  void require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal);
+
+ private:
+  const Sources& sources_;
+  std::string deck_;
+  Faults& faults_;
+};
+
 /// Sets what `model.size` names and the deck left out; a different number in the deck wins and makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
 /// The same model with the numbers of another named size (any word of model.size except "custom").
 Model with_size(Model model, std::string_view name);
 
-/// The same ranks under one of the strategies that bench.strategies names: a word of parallel.gradient_sync, with nothing
-/// sharded, or of parallel.shard.
-Parallel with_strategy(Parallel parallel, std::string_view name);
-
-/// The settings of one row of bench.step and bench.strategies: the deck's, but for the model ("deck": its own).
-Settings with_bench_size(Settings deck, std::string_view size);
-
-/// The settings of one row of bench.generate: its model, and a context for the prompt and the tokens that continue it, two
-/// of them before the warm-up (lab/bench_generate.cpp).
-Settings with_bench_prompt(Settings deck, std::string_view size, std::int64_t prompt_tokens);
-
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
-
-/// The same for [experiment] itself; each of its rows is checked by check_rules.
-void check_experiment(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
 
 }  // namespace tessera::config

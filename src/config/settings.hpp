@@ -8,23 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "config/sections.hpp"
+
 namespace tessera::config {
 
-enum class JobKind {
-  train,
-  generate,
-  bench_step,
-  bench_attention,
-  bench_kernels,
-  bench_comm,
-  bench_strategies,
-  bench_decode,
-  bench_generate,
-  bench_accumulation,
-  verify_attention,
-  verify_model,
-  experiment
-};
+/// The product's kinds of jobs. Rooms above it register kinds with values of their own (job_traits.hpp).
+enum class JobKind : int { train, generate, verify_attention, verify_model };
 enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
 enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
@@ -182,46 +171,6 @@ struct Trace {
   bool operator==(const Trace&) const = default;
 };
 
-struct Bench {
-  std::int64_t warmup = 5;  // a graph's two sets of buffers take four
-  double warmup_ms = 0;     // warm-up goes on until it has lasted this long
-  double rest_ms = 0;       // idle before a timing: bench.attention, bench.kernels
-  std::int64_t repeats = 10;
-  double row_limit_s = 0;                                 // bench.attention, kernels, comm: repeats stop; 0: never
-  double memory_limit_gib = 0;                            // 0: what the machine has
-  std::vector<std::int64_t> lengths = {1024};             // T, bench.attention
-  std::vector<std::int64_t> head_widths = {64};           // D, bench.attention
-  std::vector<std::string> implementations = {"flash2"};  // bench.attention
-  std::vector<std::int64_t> flash1_steps = {0};           // bench.attention
-  std::vector<std::int64_t> flash2_steps = {-1};          // bench.attention
-  std::vector<std::string> passes = {"forward", "backward", "both"};  // bench.attention
-  std::vector<std::string> dtypes = {"fp32"};                         // bench.attention, bench.kernels, bench.comm
-  std::vector<bool> causal = {true};                                  // bench.attention
-  std::vector<bool> tuned = {false};                                  // bench.attention
-  std::vector<std::string> engines = {"auto"};                        // bench.attention, of its tuned rows
-  std::vector<bool> deterministic = {true};                           // bench.attention, of its tuned rows
-  std::int64_t batch = 1;                                             // B, bench.attention
-  std::int64_t heads = 8;                                             // H, bench.attention
-  std::int64_t tokens = 0;                                            // B*T, bench.attention; 0: batch counts
-  std::int64_t channels = 0;                                          // H*D, bench.attention; 0: heads counts
-  std::int64_t rows = 4096;                                           // N, bench.kernels
-  std::int64_t width = 1024;                                          // C, bench.kernels
-  std::vector<std::string> sizes = {"deck"};                          // bench.step, bench.strategies
-  std::vector<std::string> variants = {"deck"};                       // bench.step
-  std::string phase = "step";                                         // bench.step: "step", or "forward" alone
-  bool profile = false;                                               // bench.step
-  std::vector<std::string> operations = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};  // bench.comm
-  std::vector<std::int64_t> mbytes = {1, 4, 16, 64, 256, 1024};                                       // bench.comm
-  std::vector<std::string> strategies = {"per_parameter", "flat",      "overlap",   "bucket",
-                                         "optimizer",     "gradients", "parameters"};  // bench.strategies
-
-  std::vector<std::int64_t> parts = {0};     // S, bench.decode; 0: chosen
-  std::vector<std::int64_t> terms = {1000};  // bench.accumulation
-  double addend = 0.01;                      // bench.accumulation
-
-  bool operator==(const Bench&) const = default;
-};
-
 struct Generate {
   std::string prompt = "\n";
   std::vector<std::string> prompts = {};  // continued together, instead of prompt; empty: prompt
@@ -232,38 +181,6 @@ struct Generate {
   bool chained = true;  // of a graph: a launch starts while the one before it ends
 
   bool operator==(const Generate&) const = default;
-};
-
-/// A key that an experiment's rows set, with its values as TOML: one, or in a product a list of them.
-struct RowValues {
-  std::string key;
-  std::vector<std::string> values;
-
-  bool operator==(const RowValues&) const = default;
-};
-
-/// Rows of an experiment: every combination of the lists in `product`, each with `keys`.
-struct Variation {
-  std::string name;
-  std::vector<RowValues> keys, product;
-
-  bool operator==(const Variation&) const = default;
-};
-
-struct Experiment {
-  std::string question;
-  JobKind job = JobKind::train;           // of every row that sets no job.kind
-  std::vector<std::string> record;        // "DATASET" or "DATASET:STATISTIC" of a row's file
-  std::vector<std::int64_t> ranks = {1};  // that scripts/experiment starts, one launch for each number
-  bool fresh_processes = false;           // scripts/experiment starts one for each row
-  std::vector<std::string> only;          // rows that run, by name; none: all
-  bool quick = false;
-  double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
-  std::vector<RowValues> product;  // common to all variations
-  std::vector<Variation> rows;     // none: one without a name
-  Variation when_quick;            // its keys, and lists in place of those of the same keys, count where quick is true
-
-  bool operator==(const Experiment&) const = default;
 };
 
 struct Settings {
@@ -278,9 +195,17 @@ struct Settings {
   PlanSettings plan;
   Checkpoint checkpoint;
   Trace trace;
-  Bench bench;
   Generate generate;
-  Experiment experiment;
+  Sections others;  // of rooms above the product
+
+  template <class Section>
+  const Section& section() const {
+    return others.get<Section>();
+  }
+  template <class Section>
+  Section& section() {
+    return others.edit<Section>();
+  }
 
   bool operator==(const Settings&) const = default;
 };

@@ -117,7 +117,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   config::Settings before;
   GemmRecord record;
   together(world, [&] {
-    before = config::parse_deck(state.deck, kDeckInside).settings;
+    before = config::parse_stored_deck(state.deck, kDeckInside).settings;
     record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
   });
@@ -141,7 +141,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
 
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
                            const data::Corpus& corpus) {
-  config::Settings before = config::parse_deck(state.deck, kDeckInside).settings;
+  config::Settings before = config::parse_stored_deck(state.deck, kDeckInside).settings;
   before.train.steps = settings.train.steps;
   before.train.time_limit_s = settings.train.time_limit_s;
   before.train.validate_every = settings.train.validate_every;
@@ -182,7 +182,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
     train::StateScalars scalars = trainer.scalars();
     scalars.step = state.step;
     scalars.optimizer_steps = state.optimizer_steps;
-    const auto trained_in = config::parse_deck(state.deck, kDeckInside).settings.precision.compute;
+    const auto trained_in = config::parse_stored_deck(state.deck, kDeckInside).settings.precision.compute;
     // The loss scale carries over only from fp16 to fp16.
     if (trained_in == config::Precision::fp16 && context.settings().precision.compute == config::Precision::fp16) {
       scalars.good_steps = state.good_steps;

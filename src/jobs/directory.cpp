@@ -12,7 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "lab/experiment_rows.hpp"
+#include "config/deck.hpp"  // row_folder
+#include "config/job_traits.hpp"
 #include "io/answer.hpp"
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"
@@ -151,7 +152,7 @@ void require_new_directory(const config::Job& job) {
 
 RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
     : path_(context.settings().job.directory),
-      is_experiment_(context.settings().job.kind == config::JobKind::experiment) {
+      is_experiment_(config::traits_of(context.settings().job.kind).has_rows()) {
   on_root(context.world, [&] {
     if (!may_exist) require_new_directory(context.settings().job);
     std::error_code error;

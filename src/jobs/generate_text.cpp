@@ -90,7 +90,7 @@ Exit generate(const Context& context) {
     }
     fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n",
                printable(checkpoint.folder().string()), checkpoint.state().step);
-    const config::Deck trained = config::parse_deck(checkpoint.state().deck, "the checkpoint's deck");
+    const config::Deck trained = config::parse_stored_deck(checkpoint.state().deck, "the checkpoint's deck");
     const config::Generate& g = settings.generate;
     const std::vector<std::string> texts = g.prompts.empty() ? std::vector{g.prompt} : g.prompts;
     std::vector<std::vector<int>> prompts(texts.size()), tokens;

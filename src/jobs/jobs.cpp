@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <stdexcept>
 #include <vector>
 
@@ -17,34 +15,19 @@ namespace tessera::jobs {
 
 namespace {
 
-struct Row {
-  config::JobKind kind;
-  Exit (*run)(const Context&);
-};
-constexpr Row kTable[] = {
-    {config::JobKind::train, train},
-    {config::JobKind::generate, generate},
-    {config::JobKind::bench_step, bench_step},
-    {config::JobKind::bench_attention, bench_attention},
-    {config::JobKind::bench_kernels, bench_kernels},
-    {config::JobKind::bench_comm, bench_comm},
-    {config::JobKind::bench_strategies, bench_strategies},
-    {config::JobKind::bench_decode, bench_decode},
-    {config::JobKind::bench_generate, bench_generate},
-    {config::JobKind::bench_accumulation, bench_accumulation},
-    {config::JobKind::verify_attention, verify_attention},
-    {config::JobKind::verify_model, verify_model},
-    {config::JobKind::experiment, experiment},
-};
-static_assert(std::size(kTable) == std::size(config::kJobs), "every job has a row in both tables");
+/// The product's jobs, and those that are added.
+std::vector<JobRow>& table() {
+  static std::vector<JobRow> rows = {{config::JobKind::train, train},
+                                     {config::JobKind::generate, generate},
+                                     {config::JobKind::verify_attention, verify_attention},
+                                     {config::JobKind::verify_model, verify_model}};
+  return rows;
+}
 
 /// Whether the job captures steps as graphs.
 bool captures_graphs(const config::JobTraits& traits, const config::Settings& settings) {
-  if (!traits.has_steps || traits.resumes) return traits.has_steps && settings.train.graph;
-  const std::vector<std::string>& variants = settings.bench.variants;
-  return std::any_of(variants.begin(), variants.end(), [&](const std::string& variant) {
-    return variant == "graph" || (variant == "deck" && settings.train.graph);
-  });
+  if (traits.captures_graphs != nullptr) return traits.captures_graphs(settings);
+  return traits.has_steps && settings.train.graph;
 }
 
 }  // namespace
@@ -60,6 +43,8 @@ io::Console::Style console_style(const Context& context) {
   return io::Console::Style::automatic;
 }
 
+void add_jobs(std::span<const JobRow> rows) { table().insert(table().end(), rows.begin(), rows.end()); }
+
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume) {
   const std::string first = world.broadcast(deck.resolved), first_resume = world.broadcast(resume.value_or(""));
   together(world, [&] {
@@ -68,7 +53,7 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
       theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
       other = config::differences(theirs, deck.settings);
-      if (other.empty() && theirs.experiment != deck.settings.experiment) other.push_back("the rows of the experiment");
+      if (other.empty() && theirs.others != deck.settings.others) other.push_back("the rows of the experiment");
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
@@ -91,14 +76,15 @@ Exit run_job(const Context& context) {
   if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
     fail_together(
         world, Exit::environment,
-        "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, which "
-        "cannot be captured in a graph: set train.graph = false, and leave \"graph\" out of bench.variants");
+        fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
+                    "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
+                    traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
     const auto watch = world.watch("the choice of transfers");
     together(world, [&] { train::require_same_method(context.deck, world.size()); });
   }
-  for (const Row& row : kTable) {
+  for (const JobRow& row : table()) {
     if (row.kind == traits.kind) return row.run(context);
   }
   throw std::logic_error("run_job: a job.kind without a job");

@@ -1,10 +1,11 @@
-/// The jobs: one function per job.kind, one file each, one table (jobs.cpp).
+/// The jobs: one function per job.kind, one file each, one table (jobs.cpp), to which a room above adds its own.
 ///
 /// A job runs on every rank of the world and returns the program's exit code. A failure common to all ranks is thrown
 /// as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "config/deck.hpp"
@@ -30,6 +31,14 @@ io::Console::Style console_style(const Context& context);
 /// would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
+struct JobRow {
+  config::JobKind kind;
+  Exit (*run)(const Context&);
+};
+
+/// Adds jobs to the table, before the first runs. Each has traits, too (config/extension.hpp).
+void add_jobs(std::span<const JobRow> rows);
+
 /// Runs the job of job.kind.
 /// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
 /// graphs and the collectives cannot be captured.
@@ -39,14 +48,5 @@ Exit train(const Context& context);
 Exit generate(const Context& context);
 Exit verify_attention(const Context& context);
 Exit verify_model(const Context& context);
-Exit bench_attention(const Context& context);
-Exit bench_kernels(const Context& context);
-Exit bench_step(const Context& context);
-Exit bench_comm(const Context& context);
-Exit bench_strategies(const Context& context);
-Exit experiment(const Context& context);
-Exit bench_decode(const Context& context);
-Exit bench_generate(const Context& context);
-Exit bench_accumulation(const Context& context);
 
 }  // namespace tessera::jobs

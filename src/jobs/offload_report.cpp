@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lab/step_timing.hpp"
+#include "jobs/counted_steps.hpp"
 
 namespace tessera::jobs {
 

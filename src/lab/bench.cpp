@@ -23,7 +23,7 @@
 #include "kernels/core/random.hpp"
 #include "parallel/collectives/collective.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 using Exec = kernels::Device;
 
@@ -43,12 +43,12 @@ Timing summarize(std::vector<double> seconds) {
   return t;
 }
 
-std::int64_t repeats_within(const config::Bench& bench, double once_s) {
+std::int64_t repeats_within(const Bench& bench, double once_s) {
   if (bench.row_limit_s == 0 || once_s * static_cast<double>(bench.repeats) <= bench.row_limit_s) return bench.repeats;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(bench.row_limit_s / once_s));
 }
 
-Timing time_repeats(const config::Bench& bench, const Exec& exec, const std::function<void()>& work) {
+Timing time_repeats(const Bench& bench, const Exec& exec, const std::function<void()>& work) {
   // 1. the first run of the warm-up, then bench.rest_ms of rest
   std::int64_t warmup = bench.warmup;
   const auto rest = std::chrono::duration<double, std::milli>(bench.rest_ms);
@@ -123,7 +123,7 @@ template void fill_random<float>(const Exec&, const kernels::Vector<float, Exec>
 template void fill_random<bfloat16>(const Exec&, const kernels::Vector<bfloat16, Exec>&, std::uint64_t, float, float);
 template void fill_random<float16>(const Exec&, const kernels::Vector<float16, Exec>&, std::uint64_t, float, float);
 
-std::int64_t row_limit_bytes(const config::Bench& bench) {
+std::int64_t row_limit_bytes(const Bench& bench) {
   const std::int64_t available = available_bytes();
   if (bench.memory_limit_gib == 0) return available;
   return std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)));
@@ -225,4 +225,4 @@ void require_fast_blas() {
                             library));
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "io/h5.hpp"
-#include "jobs/jobs.hpp"
+#include "lab/lab_jobs.hpp"
 #include "kernels/core/tensor.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// Seconds of repeated runs; NaN where there are none.
 struct Timing {
@@ -22,14 +22,14 @@ struct Timing {
 Timing summarize(std::vector<double> seconds);  // in the order in which they were measured
 
 /// Number of repeats for work that takes `once_s`: bench.repeats, fewer where bench.row_limit_s demands it.
-std::int64_t repeats_within(const config::Bench& bench, double once_s);
+std::int64_t repeats_within(const Bench& bench, double once_s);
 
 /// Runs `work` on `exec`: the warm-up, bench.warmup times and on until bench.warmup_ms have passed, then the repeats,
 /// each timed by the instance's own clock; no other runs. The pause of bench.rest_ms follows the first run of the
 /// warm-up, which may load code and fill pools. On a device the repeats are enqueued behind the warm-up's last run, and
 /// the host waits only at the end, so that no gap between launches is timed. If bench.row_limit_s limits the repeats
 /// and no warm-up run has shown how long one takes, the host waits after each.
-Timing time_repeats(const config::Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
+Timing time_repeats(const Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
 
 /// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, approximately normal (sums of
 /// four uniform ones), the same on every device. Scalar is float, bfloat16 or float16.
@@ -38,7 +38,7 @@ void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kern
                  float mean, float deviation);
 
 /// Bytes that a row may take: what the machine has, or bench.memory_limit_gib if that is less.
-std::int64_t row_limit_bytes(const config::Bench& bench);
+std::int64_t row_limit_bytes(const Bench& bench);
 
 /// The number format of that name, one of bench.dtypes.
 Dtype dtype_named(std::string_view name);
@@ -86,4 +86,4 @@ void require_several_ranks(parallel::World& world, const std::string& why);
 /// Refuses (exit 3) to benchmark with a BLAS other than OpenBLAS, MKL and BLIS.
 void require_fast_blas();
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -14,7 +14,7 @@
 #include "lab/bench_result.hpp"
 #include "jobs/together.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -47,7 +47,7 @@ double accumulate(Addend addend, std::int64_t terms) {
 
 /// The three sums of a 16-bit format.
 template <class Narrow, class Add>
-void add_narrow(const config::Bench& bench, std::int64_t terms, const Add& add) {
+void add_narrow(const Bench& bench, std::int64_t terms, const Add& add) {
   const Narrow addend(bench.addend);
   const std::string name(kScalarName<Narrow>);
   const float wide = static_cast<float>(addend);
@@ -59,7 +59,7 @@ void add_narrow(const config::Bench& bench, std::int64_t terms, const Add& add) 
 }  // namespace
 
 Exit bench_accumulation(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   on_root(context.world, [&] {
     BenchResult result(context);
     for (const std::int64_t terms : bench.terms) {
@@ -82,4 +82,4 @@ Exit bench_accumulation(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

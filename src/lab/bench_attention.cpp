@@ -29,7 +29,7 @@
 #include "memory/arena.hpp"
 #include "train/choices.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -60,7 +60,7 @@ bool contains(const std::vector<std::string>& words, std::string_view word) {
 }
 
 template <class Scalar>
-Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+Measured measure(const Case& c, const Bench& bench, std::int64_t limit_bytes) {
   using Real = Accum<Scalar>;
   memory::Layout layout;
   const auto whole = memory::Lifetime::whole_run();
@@ -151,7 +151,7 @@ Measured measure(const Case& c, const config::Bench& bench, std::int64_t limit_b
   return m;
 }
 
-Measured measure_case(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+Measured measure_case(const Case& c, const Bench& bench, std::int64_t limit_bytes) {
   Measured measured;
   with_scalar(c.dtype, [&]<class Scalar>() { measured = measure<Scalar>(c, bench, limit_bytes); });
   return measured;
@@ -219,7 +219,7 @@ AttentionKind kind_named(std::string_view name) {
 }
 
 /// Appends the cases of flash1, which differ from `c` by steps.
-void add_flash1(const config::Bench& bench, Case c, std::vector<Case>& cases) {
+void add_flash1(const Bench& bench, Case c, std::vector<Case>& cases) {
   for (const std::int64_t steps : bench.flash1_steps) {
     c.choice.steps = static_cast<int>(steps);
     c.engine = train::forward_text(c.choice);
@@ -229,13 +229,13 @@ void add_flash1(const config::Bench& bench, Case c, std::vector<Case>& cases) {
 }
 
 /// Whether the deck sweeps this version of the ladder among the rows that are not tuned.
-bool sweeps_steps(const config::Bench& bench, int steps) {
+bool sweeps_steps(const Bench& bench, int steps) {
   return std::ranges::find(bench.tuned, false) != bench.tuned.end() &&
          std::ranges::find(bench.flash2_steps, steps) != bench.flash2_steps.end();
 }
 
 /// Appends the tuned case of flash2 by the word of bench.engines; on the ladder only if it is not among the cases.
-void add_tuned(const config::Bench& bench, Case c, std::string_view word, bool deterministic,
+void add_tuned(const Bench& bench, Case c, std::string_view word, bool deterministic,
                std::vector<Case>& cases) {
   const AttentionChoice untuned = std::exchange(c.choice, kernels::fastest_attention(c.dtype, c.D, deterministic));
   if (word == "auto" && c.choice.steps != kernels::kNoLadder) {
@@ -262,7 +262,7 @@ void add_tuned(const config::Bench& bench, Case c, std::string_view word, bool d
 }
 
 /// Appends the cases of flash2, which differ from `c` by steps, or by engine and order.
-void add_flash2(const config::Bench& bench, const Case& c, std::vector<Case>& cases) {
+void add_flash2(const Bench& bench, const Case& c, std::vector<Case>& cases) {
   for (const bool tuned : bench.tuned) {
     if (!tuned) {
       for (const std::int64_t steps : bench.flash2_steps) {
@@ -281,7 +281,7 @@ void add_flash2(const config::Bench& bench, const Case& c, std::vector<Case>& ca
 
 /// All cases that the deck requests at one dtype, mask, length and width; `standard` first.
 std::vector<Case> cases_of(const config::Settings& settings, Dtype dtype, bool causal, std::int64_t T, std::int64_t D) {
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   const std::int64_t B = bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch;
   const std::int64_t H = bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads;
   Case c;
@@ -315,7 +315,7 @@ std::vector<Case> cases_of(const config::Settings& settings, Dtype dtype, bool c
 }  // namespace
 
 Exit bench_attention(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   const std::int64_t available = available_bytes();
   const std::int64_t limit_bytes =
       bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)))
@@ -342,4 +342,4 @@ Exit bench_attention(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

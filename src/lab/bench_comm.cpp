@@ -29,7 +29,7 @@
 #include "parallel/collectives/collective.hpp"
 #include "parallel/collectives/mpi.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -61,7 +61,7 @@ Operation operation_named(const std::string& word) {
 using Work = std::function<void(const Exec&)>;
 
 /// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
-Timing time_together(const config::Bench& bench, parallel::World& world, const Exec& exec, bool is_queued,
+Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued,
                      const Work& work) {
   const auto run = [&] {
     const auto watch = world.watch("a collective operation", kPatience);
@@ -146,7 +146,7 @@ struct RowMemory {
   std::unique_ptr<parallel::Transfer> transfer;
 };
 
-void measure(const Case& c, const config::Bench& bench, parallel::World& world, const memory::Layout& layout,
+void measure(const Case& c, const Bench& bench, parallel::World& world, const memory::Layout& layout,
              memory::TensorId message, RowMemory& row, Timing& timing) {
   parallel::Collectives& collectives = world.collectives();
   const Exec exec;
@@ -174,7 +174,7 @@ void measure(const Case& c, const config::Bench& bench, parallel::World& world, 
 }
 
 /// Measures a row, whose memory every rank has freed when this returns.
-Measured measure_case(const Case& c, const config::Bench& bench, parallel::World& world) {
+Measured measure_case(const Case& c, const Bench& bench, parallel::World& world) {
   Measured m;
   memory::TensorId message = memory::kAbsent;
   const memory::Layout layout = layout_of(c, world.collectives(), message);
@@ -234,7 +234,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const par
 }  // namespace
 
 Exit bench_comm(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.comm times what ranks send each other");
   SharedBenchResult result(context);
@@ -256,4 +256,4 @@ Exit bench_comm(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

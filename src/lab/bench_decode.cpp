@@ -16,7 +16,7 @@
 #include "kernels/cuda/target.hpp"
 #include "memory/arena.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -43,7 +43,7 @@ int parts_of(const Case& c, std::int64_t wanted) {
 
 /// One row for each number of parts.
 template <class Scalar>
-std::vector<Row> measure(const Case& c, const config::Bench& bench, std::int64_t limit_bytes) {
+std::vector<Row> measure(const Case& c, const Bench& bench, std::int64_t limit_bytes) {
   using Real = Accum<Scalar>;
   std::vector<Row> rows;
   for (const std::int64_t wanted : bench.parts) rows.push_back({.parts = parts_of(c, wanted), .time = {}});
@@ -123,7 +123,7 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 }  // namespace
 
 Exit bench_decode(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   on_root(context.world, [&] {
     const std::int64_t limit_bytes = row_limit_bytes(bench);
     BenchResult result(context);
@@ -144,4 +144,4 @@ Exit bench_decode(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

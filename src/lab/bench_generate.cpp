@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/rules.hpp"
 #include "lab/bench_result.hpp"
+#include "lab/set_ups.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
@@ -29,7 +29,7 @@
 #include "model/initial_values.hpp"
 #include "train/plan.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -37,7 +37,7 @@ template <class Element>
 using Memory = Kokkos::View<Element*, Exec::memory_space>;
 
 /// The rate of a copy of 512 MiB (hosts: 64 MiB), bytes read plus bytes written.
-double copy_gbyte_per_s(const config::Bench& bench) {
+double copy_gbyte_per_s(const Bench& bench) {
   const Exec exec;
   const std::int64_t words = std::int64_t{kernels::kIsHost<Exec> ? 64 : 512} << 18;
   const Memory<float> from("tessera::bench::from", words);
@@ -56,7 +56,7 @@ struct Row {
 template <class Scalar>
 void measure(const config::Settings& settings, const model::Shape& shape, const model::ParamTable& table,
              const model::GenerateKernels& how, Row& row) {
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   const Memory<Scalar> weights("tessera::bench::weights", table.flat_count());
   model::initialize_weights(Exec{}, table, settings.job.seed, weights.data());
   std::vector<std::vector<int>> prompts(row.B);
@@ -95,7 +95,7 @@ void measure(const config::Settings& settings, const model::Shape& shape, const 
 
 /// One model with one length of the prompt.
 Row measure_row(const config::Settings& settings, std::int64_t prompt) {
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   const model::Shape shape = train::shape_of(settings.model);
   const model::ParamTable table(shape);
   const Dtype dtype = train::dtype_of(settings.precision.compute);
@@ -152,14 +152,14 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 
 Exit bench_generate(const Context& context) {
   const config::Settings& settings = context.settings();
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   on_root(context.world, [&] {
     const double copy = copy_gbyte_per_s(bench);
     BenchResult result(context);
     for (const std::string& size : bench.sizes) {
       for (const std::int64_t prompt : bench.lengths) {
         result.begin_row();
-        result.add(cells_of(measure_row(config::with_bench_prompt(settings, size, prompt), prompt), settings, copy));
+        result.add(cells_of(measure_row(with_prompt(settings, size, prompt), prompt), settings, copy));
       }
     }
     result.publish();
@@ -167,4 +167,4 @@ Exit bench_generate(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

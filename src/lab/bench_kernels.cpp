@@ -25,7 +25,7 @@
 #include "kernels/weighted_sum.hpp"
 #include "kernels/core/random.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -150,7 +150,7 @@ std::int64_t head_width(std::int64_t C) { return std::gcd(C, std::int64_t{128});
 template <class Scalar>
 void measure_all(const Context& context, BenchResult& result) {
   using Real = Accum<Scalar>;
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   const std::int64_t N = bench.rows, C = bench.width;
   if (N * C * static_cast<std::int64_t>(4 * sizeof(Scalar) + 4 * sizeof(Real)) > available_bytes()) {
     throw Failure(
@@ -365,7 +365,7 @@ void measure_all(const Context& context, BenchResult& result) {
 Exit bench_kernels(const Context& context) {
   on_root(context.world, [&] {
     BenchResult result(context);
-    for (const std::string& dtype : context.settings().bench.dtypes) {
+    for (const std::string& dtype : context.settings().section<Bench>().dtypes) {
       with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, result); });
     }
     result.publish();
@@ -373,4 +373,4 @@ Exit bench_kernels(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -11,7 +11,7 @@
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 constexpr const char* kUnfinished = ".part";  // behind the path of a result that may gain further rows
@@ -70,4 +70,4 @@ void SharedBenchResult::on_root(const std::function<void()>& work) {
   jobs::on_root(world_, work);
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

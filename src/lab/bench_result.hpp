@@ -11,7 +11,7 @@
 #include "io/h5.hpp"
 #include "lab/bench.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// Of a job whose work is that of one rank.
 class BenchResult {
@@ -52,4 +52,4 @@ class SharedBenchResult {
   std::optional<BenchResult> result_;  // on rank 0
 };
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -23,9 +23,9 @@
 #include <cmath>
 #include <optional>
 
-#include "config/rules.hpp"
 #include "io/answer.hpp"
 #include "lab/bench_result.hpp"
+#include "lab/set_ups.hpp"
 #include "jobs/mfu.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
@@ -33,7 +33,7 @@
 #include "kernels/core/kernel_timer.hpp"
 #include "train/choices.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 struct Row {
@@ -87,7 +87,7 @@ void measure_forward(const config::Settings& settings, parallel::World& world, S
 }
 
 void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
-  if (settings.bench.phase == "forward") return measure_forward(settings, world, rows, run, row);
+  if (settings.section<Bench>().phase == "forward") return measure_forward(settings, world, rows, run, row);
   const auto note_plan = [&](const train::Plan& plan) {
     row.parameters = static_cast<double>(plan.table.parameter_count());
     row.flop = train::step_flop(plan);
@@ -97,7 +97,7 @@ void measure(const config::Settings& settings, parallel::World& world, StepRows&
   rows.prepare(settings, note_plan, run);
   row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
   row.peak_bytes = rows.taken_bytes();
-  if (settings.bench.profile) print_profile(settings, *run.trainer, *run.sampler, world);
+  if (settings.section<Bench>().profile) print_profile(settings, *run.trainer, *run.sampler, world);
   row.forward = time_forward(settings, *run.trainer, *run.sampler, world);
 }
 
@@ -110,7 +110,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   return {T::text("size", row.size),
           T::text("variant", row.variant),
-          T::text("phase", settings.bench.phase, "forward"),
+          T::text("phase", settings.section<Bench>().phase, "forward"),
           T::text("compute", format_of(settings.precision.compute)),
           T::text("attention", row.attention, "portable+wgmma"),
           T::count("ranks", ranks),
@@ -143,7 +143,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 
 /// The deck's settings with the model and the form of the step of one row.
 config::Settings settings_of(const config::Settings& deck, const std::string& size, const std::string& variant) {
-  config::Settings settings = config::with_bench_size(deck, size);
+  config::Settings settings = with_size(deck, size);
   if (variant != "deck") {
     settings.train.graph = variant == "graph";
     settings.train.fused = variant != "plain";
@@ -156,7 +156,7 @@ std::string variant_of(const config::Train& train) { return train.graph ? "graph
 }  // namespace
 
 Exit bench_step(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   parallel::World& world = context.world;
   SharedBenchResult result(context);
   StepRows rows(context);
@@ -181,4 +181,4 @@ Exit bench_step(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

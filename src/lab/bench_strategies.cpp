@@ -23,9 +23,9 @@
 #include <utility>
 #include <vector>
 
-#include "config/rules.hpp"
 #include "io/answer.hpp"
 #include "lab/bench_result.hpp"
+#include "lab/set_ups.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/placement.hpp"
 #include "lab/step_events.hpp"
@@ -35,7 +35,7 @@
 #include "train/choices.hpp"
 #include "train/plan.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 struct Row {
@@ -90,7 +90,7 @@ void measure_communication(const config::Settings& settings, train::Steps& train
                            parallel::World& world, StepEvents& events, Row& row, Timeline& timeline) {
   std::vector<double> total_s, under_way_s, exposed_s;
   std::int64_t sample = 0;
-  for (std::int64_t i = 0; i < settings.bench.repeats; ++i, sample += settings.train.batch_size) {
+  for (std::int64_t i = 0; i < settings.section<Bench>().repeats; ++i, sample += settings.train.batch_size) {
     const auto watch = world.watch("a step launched one by one");
     world.barrier();
     events.take_communication();
@@ -181,10 +181,10 @@ std::string outcome_of(const Failure& failure) {
 /// Each size and strategy of the deck as a deck of its own.
 template <class Visit>
 void for_each_row(const config::Settings& deck, const Visit& visit) {
-  for (const std::string& size : deck.bench.sizes) {
-    for (const std::string& strategy : deck.bench.strategies) {
-      config::Settings settings = config::with_bench_size(deck, size);
-      settings.parallel = config::with_strategy(settings.parallel, strategy);
+  for (const std::string& size : deck.section<Bench>().sizes) {
+    for (const std::string& strategy : deck.section<Bench>().strategies) {
+      config::Settings settings = with_size(deck, size);
+      settings.parallel = with_strategy(settings.parallel, strategy);
       visit(settings, strategy);
     }
   }
@@ -209,7 +209,7 @@ void require_a_row(const config::Settings& deck, parallel::World& world) {
 }  // namespace
 
 Exit bench_strategies(const Context& context) {
-  const config::Bench& bench = context.settings().bench;
+  const Bench& bench = context.settings().section<Bench>();
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.strategies compares how ranks share a step");
   together(world, [&] { require_a_row(context.settings(), world); });
@@ -243,4 +243,4 @@ Exit bench_strategies(const Context& context) {
   return Exit::finished;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

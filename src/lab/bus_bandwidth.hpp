@@ -13,7 +13,7 @@
 
 #include "parallel/collectives/operation.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 constexpr double bus_factor(parallel::Operation operation, int ranks) {
   const double others = ranks - 1;
@@ -44,4 +44,4 @@ constexpr std::int64_t message_elements(parallel::Operation operation, int ranks
   return bytes / ranks / 16 * 16 / element_bytes * ranks;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -44,20 +44,21 @@
 
 #include "build_info.hpp"
 #include "config/availability.hpp"
-#include "lab/experiment_rows.hpp"
+#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
-#include "lab/experiment_record.hpp"
-#include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
+#include "lab/experiment_record.hpp"
+#include "lab/experiment_rows.hpp"
+#include "lab/lab_jobs.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/plan.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 namespace fs = std::filesystem;
@@ -111,7 +112,7 @@ class ExperimentRun {
         settings_(context.settings()),
         rows_(context.deck.rows),
         world_(context.world),
-        stop_(settings_.experiment.time_limit_s, "experiment.time_limit_s") {}
+        stop_(settings_.section<Experiment>().time_limit_s, "experiment.time_limit_s") {}
 
   Exit run() {
     if (context_.resume && *context_.resume != "auto") {
@@ -119,7 +120,7 @@ class ExperimentRun {
     }
     const std::vector<Action> actions = set_up();
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (!config::is_chosen(settings_.experiment, rows_[i].name)) continue;
+      if (!rows_[i].is_chosen) continue;
       const std::string title = fmt::format("row {} of {}", i + 1, rows_.size());
       if (actions[i] == Action::keep) {
         note(fmt::format("--- {}: {} has run\n", title, rows_[i].name));
@@ -201,7 +202,7 @@ class ExperimentRun {
     }
     try {
       const std::string deck = io::h5::File::open(folder / "run.h5").group("info").text("deck");
-      return config::what_is_computed(deck) == config::what_is_computed(rows_[i].resolved);
+      return what_is_computed(deck) == what_is_computed(rows_[i].resolved);
     } catch (const Failure& failure) {
       note(fmt::format("{}: row {} starts anew\n", failure.what(), rows_[i].name));
       return false;
@@ -296,7 +297,7 @@ class ExperimentRun {
     std::vector<EarlierRow> rows;
     for (std::size_t i = 0; i < names.size(); ++i) {
       rows.push_back({names[i],
-                      config::what_is_computed(decks[i]),
+                      what_is_computed(decks[i]),
                       fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]),
                       {static_cast<Exit>(codes[i]), reasons[i], seconds[i]}});
     }
@@ -312,7 +313,7 @@ class ExperimentRun {
     const std::vector<EarlierRow> earlier = read_rows();
     for (const EarlierRow& row : earlier) {
       const auto same = std::find_if(rows_.begin(), rows_.end(), [&](const config::DeckRow& now) {
-        return now.name == row.name && config::what_is_computed(now.resolved) == row.computed;
+        return now.name == row.name && what_is_computed(now.resolved) == row.computed;
       });
       if (same != rows_.end()) {
         kept[static_cast<std::size_t>(same - rows_.begin())] = &row;
@@ -389,8 +390,8 @@ class ExperimentRun {
       file.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
       file.write("seconds", seconds, {"s", "wall time of the row"}).attach_scale(row, 0);
       file.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
-      for (const std::string& key : config::varied_keys(settings_.experiment)) write_key(file, row, key, ran);
-      for (const std::string& entry : settings_.experiment.record) write_record(file, row, entry, ran);
+      for (const std::string& key : varied_keys(settings_.section<Experiment>())) write_key(file, row, key, ran);
+      for (const std::string& entry : settings_.section<Experiment>().record) write_record(file, row, entry, ran);
     });
   }
 
@@ -405,7 +406,7 @@ class ExperimentRun {
     info.set_attribute("devices", world_.devices());
     info.set_attribute("ranks", std::int64_t{world_.size()});
     info.set_attribute("transport", world_.size() > 1 ? world_.collectives().description() : "");
-    info.set_attribute("question", settings_.experiment.question);
+    info.set_attribute("question", settings_.section<Experiment>().question);
     info.set_attribute("rows", std::int64_t{std::ssize(rows_)});
     info.set_attribute("command", context_.command);
     info.set_attribute("deck", context_.deck.resolved);
@@ -435,7 +436,7 @@ class ExperimentRun {
 
   void write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
                     const std::vector<std::size_t>& ran) {
-    const config::Recorded recorded = *config::parse_recorded(entry);
+    const Recorded recorded = *parse_recorded(entry);
     std::vector<Quantity> quantities(ran.size());
     std::size_t width = 1;
     const Quantity* known = nullptr;
@@ -443,8 +444,9 @@ class ExperimentRun {
     bool is_sure = false;  // that it should have it
     for (std::size_t n = 0; n < ran.size(); ++n) {
       const config::Job& job = rows_[ran[n]].settings.job;
-      if (config::file_of(job.kind).empty()) continue;
-      const fs::path result = fs::path(job.directory) / config::file_of(job.kind);
+      const std::string_view name = config::traits_of(job.kind).file;
+      if (name.empty()) continue;
+      const fs::path result = fs::path(job.directory) / name;
       const bool has_finished = outcomes_[ran[n]]->code == Exit::finished;
       if (!has_finished && !fs::exists(result)) continue;
       try {
@@ -503,4 +505,4 @@ class ExperimentRun {
 
 Exit experiment(const Context& context) { return ExperimentRun(context).run(); }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

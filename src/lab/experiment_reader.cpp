@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "config/text.hpp"
+#include "lab/kinds.hpp"
 
-namespace tessera::config {
+namespace tessera::lab {
 namespace {
 
 /// Keys that belong to the launch or to the experiment's own files: one value for all rows. job.kind is not among them:
@@ -38,9 +41,9 @@ std::vector<std::pair<std::string, const toml::node*>> in_order(const toml::tabl
 
 /// A value as TOML; nothing for tables and dates, which no key takes.
 std::optional<std::string> text_of(const toml::node& node) {
-  if (const auto* value = node.as_string()) return toml_string(value->get());
+  if (const auto* value = node.as_string()) return config::toml_string(value->get());
   if (const auto* value = node.as_integer()) return fmt::to_string(value->get());
-  if (const auto* value = node.as_floating_point()) return toml_number(value->get());
+  if (const auto* value = node.as_floating_point()) return config::toml_number(value->get());
   if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
   const auto* array = node.as_array();
   if (array == nullptr) return std::nullopt;
@@ -67,20 +70,44 @@ std::vector<std::pair<std::string, const toml::node*>> dotted(const toml::table&
   return keys;
 }
 
-}  // namespace
-
-bool is_experiment_table(std::string_view leaf) { return leaf == "product" || leaf == "rows" || leaf == "when_quick"; }
-
-void ExperimentReader::refuse(const toml::node& node, const std::string& key, const std::string& wrong,
-                              const std::string& legal) {
-  faults_->add({(*locate_)(node), key, wrong, legal, find_key(key) == nullptr ? nearest_key(key) : ""});
+/// Adds the faults of [experiment] as a whole.
+void check_experiment(const config::Settings& settings, config::Rules rules) {
+  const Experiment& experiment = settings.section<Experiment>();
+  for (const std::string& text : experiment.record)
+    rules.require(parse_recorded(text).has_value(), {"experiment.record"},
+                  fmt::format("\"{}\" names no statistic that is known", text),
+                  fmt::format("DATASET or DATASET:STATISTIC, with {}", statistic_names()));
+  rules.require(settings.job.output.empty(), {"job.output"}, "would be ignored: every row writes into its own folder",
+                "job.directory");
+  rules.require(experiment.record.empty() || !config::traits_of(experiment.job).file.empty(),
+                {"experiment.record", "experiment.job"},
+                "has nothing to read: rows of this experiment.job write no file", "experiment.record = []");
+  const auto is_known = [&](const std::string& key) {
+    const std::vector<std::string> varied = varied_keys(experiment);
+    return std::find(varied.begin(), varied.end(), key) != varied.end();
+  };
+  for (const RowValues& values : experiment.when_quick.product)
+    rules.require(is_known(values.key), {"experiment.quick"},
+                  fmt::format("would not use when_quick.product's {}: no product has it", values.key),
+                  "a key of experiment.product or of a row's product");
 }
 
-void ExperimentReader::read_keys(const std::string& table, const toml::table& node, bool are_lists,
+}  // namespace
+
+bool ExperimentTables::has(std::string_view name) const {
+  return name == "experiment.product" || name == "experiment.rows" || name == "experiment.when_quick";
+}
+
+void ExperimentTables::refuse(const toml::node& node, const std::string& key, const std::string& wrong,
+                              const std::string& legal) {
+  faults_->add({(*locate_)(node), key, wrong, legal, config::find_key(key) == nullptr ? config::nearest_key(key) : ""});
+}
+
+void ExperimentTables::read_keys(const std::string& table, const toml::table& node, bool are_lists,
                                  std::vector<RowValues>& out) {
   for (const auto& [key, value] : dotted(node)) {
     if (key == "product" && !are_lists) continue;  // read_variation's
-    if (find_key(key) == nullptr) {
+    if (config::find_key(key) == nullptr) {
       refuse(*value, key, "unknown key", "section.key of a deck");
       continue;
     }
@@ -117,7 +144,7 @@ void ExperimentReader::read_keys(const std::string& table, const toml::table& no
   }
 }
 
-void ExperimentReader::read_variation(const std::string& table, const toml::table& node, Variation& variation) {
+void ExperimentTables::read_variation(const std::string& table, const toml::table& node, Variation& variation) {
   read_keys(table, node, false, variation.keys);
   const toml::node* product = node.get("product");
   if (product == nullptr) return;
@@ -128,24 +155,26 @@ void ExperimentReader::read_variation(const std::string& table, const toml::tabl
   }
 }
 
-void ExperimentReader::read(std::string_view leaf, const toml::node& node, const Locate& locate, Experiment& experiment,
-                            Faults& faults, bool is_override) {
+void ExperimentTables::read(std::string_view name, const toml::node& node, const Locate& locate,
+                            config::Settings& settings, config::Faults& faults, bool is_override) {
   locate_ = &locate;
   faults_ = &faults;
+  Experiment& experiment = settings.section<Experiment>();
+  const std::string_view leaf = name.substr(name.find('.') + 1);
   const toml::table* table = node.as_table();
   if (table == nullptr) {
-    refuse(node, fmt::format("experiment.{}", leaf), "is not a table", fmt::format("[experiment.{}]", leaf));
+    refuse(node, std::string(name), "is not a table", fmt::format("[{}]", name));
     return;
   }
   if (leaf == "when_quick") return read_variation("when_quick", *table, experiment.when_quick);
   if (leaf == "rows") {
     if (is_override) experiment.rows.clear();
-    for (const auto& [name, variation] : in_order(*table)) {
+    for (const auto& [row, variation] : in_order(*table)) {
       if (const toml::table* keys = variation->as_table()) {
-        experiment.rows.push_back({name, {}, {}});
-        read_variation("rows." + name, *keys, experiment.rows.back());
+        experiment.rows.push_back({row, {}, {}});
+        read_variation("rows." + row, *keys, experiment.rows.back());
       } else {
-        refuse(*variation, "experiment.rows." + name, "is not a table", "[experiment.rows.NAME] with keys below");
+        refuse(*variation, "experiment.rows." + row, "is not a table", "[experiment.rows.NAME] with keys below");
       }
     }
     return;
@@ -172,4 +201,59 @@ void ExperimentReader::read(std::string_view leaf, const toml::node& node, const
   }
 }
 
-}  // namespace tessera::config
+std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings& settings,
+                                                         const config::Sources& sources, std::string_view deck,
+                                                         config::Faults& faults) const {
+  const Experiment& experiment = settings.section<Experiment>();
+  const bool has_too_many = count_rows(experiment) > kMaxRows;
+  if (has_too_many)
+    faults.add({{std::string(deck)},
+                "experiment.product",
+                "describes too many rows",
+                fmt::format("at most {} rows", kMaxRows),
+                ""});
+  check_experiment(settings, config::Rules(sources, deck, faults));
+  for (const std::string& key : varied_keys(experiment)) {
+    const auto source = sources.find(key);
+    if (source != sources.end() && source->second.origin == config::Origin::command_line)
+      faults.add({config::kCommandLine, key, "would be ignored: rows of the experiment set it",
+                  fmt::format("'experiment.product={{{}=[...]}}'", key), ""});
+  }
+  if (has_too_many) return {};
+  std::vector<config::DescribedRow> rows;
+  std::vector<std::string_view> names;
+  const std::vector<RowKeys> expanded = expand(experiment);
+  for (const RowKeys& keys : expanded) {
+    config::DescribedRow row{keys.name, experiment.job, {}, is_chosen(experiment, keys.name)};
+    if (experiment.quick) {
+      for (const RowValues& values : experiment.when_quick.keys)
+        row.values.push_back({values.key, values.values.front(), where("when_quick", values.key), true});
+    }
+    for (const RowKeys::Assignment& key : keys.keys)
+      row.values.push_back({key.key, key.value, where(key.table, key.key)});
+    rows.push_back(std::move(row));
+    names.push_back(keys.name);
+  }
+  for (const std::string& name : experiment.only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      faults.add({sources.at("experiment.only").where, "experiment.only", fmt::format("no row is named \"{}\"", name),
+                  "names that --check lists", config::nearest(name, names)});
+  return rows;
+}
+
+void ExperimentTables::check_row(const config::DescribedRow& row, const config::Settings& settings,
+                                 config::Faults& faults) const {
+  if (settings.job.kind != kExperiment) return;
+  for (const config::DescribedRow::Value& value : row.values) {
+    if (value.key == "job.kind")
+      faults.add({value.where, "job.kind", "is an experiment in an experiment",
+                  "the job of a row: see --explain experiment.job", ""});
+  }
+}
+
+void ExperimentTables::forget(config::Settings& settings, config::Sources& sources) const {
+  settings.section<Experiment>() = {};
+  std::erase_if(sources, [](const auto& source) { return source.first.starts_with("experiment."); });
+}
+
+}  // namespace tessera::lab

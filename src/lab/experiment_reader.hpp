@@ -1,44 +1,46 @@
-/// Reads the tables of [experiment] that are no keys: product, rows and when_quick.
+/// Reads the tables of [experiment] that are no keys, product, rows and when_quick, and makes rows of them.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/faults.hpp"
-#include "config/settings.hpp"
-#include "config/toml.hpp"
+#include "config/row_tables.hpp"
+#include "config/rules.hpp"
+#include "lab/experiment_rows.hpp"
 
-namespace tessera::config {
+namespace tessera::lab {
 
-/// Whether `leaf` names such a table.
-bool is_experiment_table(std::string_view leaf);
-
-/// Reads them, and remembers where each value stands. Whether a value is legal for its key is not decided here.
-class ExperimentReader {
+/// Whether a value is legal for its key is not decided here.
+class ExperimentTables final : public config::RowTables {
  public:
-  using Locate = std::function<Where(const toml::node&)>;
+  bool has(std::string_view name) const override;
 
-  /// Reads the table `leaf` into `experiment`. With `is_override` only its lists of the keys named there are replaced.
-  void read(std::string_view leaf, const toml::node& node, const Locate& locate, Experiment& experiment, Faults& faults,
-            bool is_override = false);
+  /// With `is_override` only the lists of the keys that are named there are replaced.
+  void read(std::string_view name, const toml::node& node, const Locate& locate, config::Settings& settings,
+            config::Faults& faults, bool is_override) override;
 
-  /// Where `key` stands in a table, as RowKeys::Assignment names it.
-  const Where& where(const std::string& table, const std::string& key) const { return places_.at(table + " " + key); }
+  std::vector<config::DescribedRow> rows(const config::Settings& settings, const config::Sources& sources,
+                                         std::string_view deck, config::Faults& faults) const override;
+  void check_row(const config::DescribedRow& row, const config::Settings& settings,
+                 config::Faults& faults) const override;
+  void forget(config::Settings& settings, config::Sources& sources) const override;
 
  private:
-  struct Entry {
-    std::string key;
-    const toml::node* node;
-  };
   void read_variation(const std::string& table, const toml::table& node, Variation& variation);
   void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
   void refuse(const toml::node& node, const std::string& key, const std::string& wrong, const std::string& legal);
 
-  std::map<std::string, Where> places_;  // by table and key
-  const Locate* locate_ = nullptr;       // of the call to read() under way, like the next
-  Faults* faults_ = nullptr;
+  /// Where `key` stands in a table, as RowKeys::Assignment names it.
+  const config::Where& where(const std::string& table, const std::string& key) const {
+    return places_.at(table + " " + key);
+  }
+
+  std::map<std::string, config::Where> places_;  // by table and key
+  const Locate* locate_ = nullptr;               // of the call to read() under way, like the next
+  config::Faults* faults_ = nullptr;
 };
 
-}  // namespace tessera::config
+}  // namespace tessera::lab

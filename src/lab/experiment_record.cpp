@@ -10,10 +10,8 @@
 #include "errors.hpp"
 #include "io/h5.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
-
-using config::Statistic;
 
 bool is_float(io::h5::Type type) { return type == io::h5::Type::float32 || type == io::h5::Type::float64; }
 
@@ -59,7 +57,7 @@ double statistic_of(Statistic statistic, const std::vector<double>& all) {
   throw std::logic_error("statistic_of: not a statistic of one number");
 }
 
-Quantity read_quantity(const std::filesystem::path& path, const config::Recorded& recorded) {
+Quantity read_quantity(const std::filesystem::path& path, const Recorded& recorded) {
   const io::h5::File file = io::h5::File::open(path);
   if (!file.has(recorded.path)) {
     throw Failure(Exit::files, fmt::format("{} has no dataset {}: correct experiment.record (h5ls -r shows them all)",
@@ -85,4 +83,4 @@ Quantity read_quantity(const std::filesystem::path& path, const config::Recorded
   return quantity;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -7,7 +7,7 @@
 
 #include "lab/experiment_rows.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// One dataset of one row's file after its statistic: numbers, or texts.
 struct Quantity {
@@ -18,9 +18,9 @@ struct Quantity {
 };
 
 /// Of the numbers that are not NaN; NaN if there are none. `std` is that of a sample: 0 for one number.
-double statistic_of(config::Statistic statistic, const std::vector<double>& numbers);
+double statistic_of(Statistic statistic, const std::vector<double>& numbers);
 
 /// Throws Failure(Exit::files) if the file or the dataset is missing, or if numbers are asked of a text.
-Quantity read_quantity(const std::filesystem::path& file, const config::Recorded& recorded);
+Quantity read_quantity(const std::filesystem::path& file, const Recorded& recorded);
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -10,7 +10,7 @@
 
 #include "config/text.hpp"
 
-namespace tessera::config {
+namespace tessera::lab {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 80;
@@ -129,8 +129,6 @@ bool is_chosen(const Experiment& experiment, std::string_view row) {
          std::find(experiment.only.begin(), experiment.only.end(), row) != experiment.only.end();
 }
 
-std::string row_folder(std::int64_t number, std::string_view name) { return fmt::format("{:04}_{}", number, name); }
-
 std::string what_is_computed(const std::string& resolved) {
   std::string computed, section;
   std::istringstream lines(resolved);
@@ -163,7 +161,7 @@ std::string tables_text(const Experiment& experiment) {
   if (!experiment.product.empty())
     text += fmt::format("\n[experiment.product]\n{}", values_text(experiment.product, true));
   for (const Variation& variation : experiment.rows)
-    text += variation_text(variation, "rows." + toml_string(variation.name));
+    text += variation_text(variation, "rows." + config::toml_string(variation.name));
   return text + variation_text(experiment.when_quick, "when_quick");
 }
 
@@ -180,21 +178,10 @@ std::optional<Recorded> parse_recorded(std::string_view text) {
   return std::nullopt;
 }
 
-std::string_view file_of(JobKind kind) {
-  switch (kind) {
-    case JobKind::train: return "run.h5";
-    case JobKind::verify_attention: return "attention.h5";
-    case JobKind::verify_model: return "model.h5";
-    case JobKind::generate: return "";
-    case JobKind::experiment: return "experiment.h5";
-    default: return "bench.h5";
-  }
-}
-
 std::string statistic_names() {
   std::string names;
   for (const auto& [name, statistic] : kStatistics) names += (names.empty() ? "" : " ") + std::string(name);
   return names;
 }
 
-}  // namespace tessera::config
+}  // namespace tessera::lab

@@ -10,7 +10,39 @@
 
 #include "config/settings.hpp"
 
-namespace tessera::config {
+namespace tessera::lab {
+
+/// A key that an experiment's rows set, with its values as TOML: one, or in a product a list of them.
+struct RowValues {
+  std::string key;
+  std::vector<std::string> values;
+
+  bool operator==(const RowValues&) const = default;
+};
+
+/// Rows of an experiment: every combination of the lists in `product`, each with `keys`.
+struct Variation {
+  std::string name;
+  std::vector<RowValues> keys, product;
+
+  bool operator==(const Variation&) const = default;
+};
+
+struct Experiment {
+  std::string question;
+  config::JobKind job = config::JobKind::train;  // of every row that sets no job.kind
+  std::vector<std::string> record;               // "DATASET" or "DATASET:STATISTIC" of a row's file
+  std::vector<std::int64_t> ranks = {1};         // that scripts/experiment starts, one launch for each number
+  bool fresh_processes = false;                  // scripts/experiment starts one for each row
+  std::vector<std::string> only;                 // rows that run, by name; none: all
+  bool quick = false;
+  double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
+  std::vector<RowValues> product;  // common to all variations
+  std::vector<Variation> rows;     // none: one without a name
+  Variation when_quick;            // its keys, and lists in place of those of the same keys, count where quick is true
+
+  bool operator==(const Experiment&) const = default;
+};
 
 constexpr std::size_t kMaxRows = 10000;
 
@@ -34,9 +66,6 @@ std::vector<RowKeys> expand(const Experiment& experiment);
 /// Whether experiment.only lets the row of this name run.
 bool is_chosen(const Experiment& experiment, std::string_view row);
 
-/// The folder of a row in the experiment's `rows`: "0003_flash2_4096". Rows are counted from 1.
-std::string row_folder(std::int64_t number, std::string_view name);
-
 /// The keys of a resolved deck without those of [job] that say where results go, whether they may replace others and what
 /// is shown (directory, overwrite, progress), and without comments: decks that have the same compute the same.
 std::string what_is_computed(const std::string& resolved);
@@ -58,10 +87,7 @@ struct Recorded {
 /// "DATASET" or "DATASET:STATISTIC"; nothing if the statistic is unknown or the dataset is not named.
 std::optional<Recorded> parse_recorded(std::string_view text);
 
-/// The file that a job of this kind writes in its directory; "" if none.
-std::string_view file_of(JobKind kind);
-
 /// The names of all statistics but `values`, with blanks between them.
 std::string statistic_names();
 
-}  // namespace tessera::config
+}  // namespace tessera::lab

@@ -13,13 +13,15 @@
 #include "errors.hpp"
 #include "io/h5.hpp"
 #include "io/trace.hpp"  // kRunFormat
-#include "lab/step_timing.hpp"
+#include "jobs/counted_steps.hpp"
 #include "kernels/core/words.hpp"
 #include "train/plan_time.hpp"
 #include "train/strategy.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
+
+using jobs::kWarmupSteps, jobs::median_after;
 
 /// The ranks of each host of "node1: 4 ranks, node2: 4 ranks".
 std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
@@ -204,7 +206,7 @@ RunFigures read_run(const std::filesystem::path& path) {
   }
   if (file.has("comm/step")) {
     const io::h5::Group calls = file.group("comm");
-    const config::Parallel sharing = config::parse_deck(run.deck, path.string(), {}).settings.parallel;
+    const config::Parallel sharing = config::parse_stored_deck(run.deck, path.string()).settings.parallel;
     const int shards = train::shards_of(sharing, run.ranks);
     run.sent = messages_of_a_step(LatestStart(calls, attempts));
     for (auto& [operation, bytes] : run.sent) {
@@ -253,4 +255,4 @@ std::string compare_text(const config::CommandLine& line) {
          rows.text() + train::describe_time(plan, settings, machine);
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

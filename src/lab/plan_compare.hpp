@@ -25,7 +25,7 @@
 #include "config/command_line.hpp"
 #include "config/settings.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// What a run.h5 says of its run. NaN where it measured nothing.
 struct RunFigures {
@@ -44,4 +44,4 @@ RunFigures read_run(const std::filesystem::path& run);
 /// `line.compare` names the run; `line.deck` may be empty, then the overrides apply to the run's own deck.
 std::string compare_text(const config::CommandLine& line);
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 std::size_t index_of(std::string_view category) {
@@ -58,4 +58,4 @@ void StepEvents::on(const events::Region& region) {
   if (region.label == "forward" && std::isnan(communication_.begin_s)) communication_.begin_s = region.start_s;
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -10,7 +10,7 @@
 #include "kernels/core/events.hpp"
 #include "memory/layout.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// Bytes that are live at one moment, by category; what lies outside of the arena is not among them.
 struct LiveBytes {
@@ -62,4 +62,4 @@ class StepEvents final : public events::Listener {
   StepCommunication communication_;  // each: by their ends
 };
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -13,7 +13,7 @@
 #include "kernels/core/device_info.hpp"
 #include "parallel/collectives/collective.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using Exec = kernels::Device;
@@ -106,4 +106,4 @@ double StepRows::taken_bytes() const {
   return static_cast<double>(free_at_start_ - kernels::device_info<Exec>().free_bytes);
 }
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -10,12 +10,12 @@
 #include "data/sampler.hpp"
 #include "errors.hpp"
 #include "io/console.hpp"
-#include "jobs/jobs.hpp"
+#include "lab/lab_jobs.hpp"
 #include "train/forward.hpp"
 #include "train/plan.hpp"
 #include "train/trainer.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// The objects with which a row is measured.
 struct StepRow {
@@ -55,4 +55,4 @@ class StepRows {
   std::int64_t free_at_start_;  // bytes of the GPU's memory, those of the collectives' buffers included
 };
 
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -1,16 +1,15 @@
 #include "lab/step_timing.hpp"  // the contract is there; here is how
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/core/events.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 /// Runs `work` at least `least` times, and until bench.warmup_ms have passed on every rank.
 template <class Work>
-void warm_up(const config::Bench& bench, std::int64_t least, parallel::World& world, const Work& work) {
+void warm_up(const Bench& bench, std::int64_t least, parallel::World& world, const Work& work) {
   const double begin_s = events::now_s();
   const auto is_early = [&] {
     if (bench.warmup_ms == 0) return false;
@@ -48,7 +47,7 @@ StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
 
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
                                           const data::Sampler& sampler, parallel::World& world, StepOrder order) {
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   std::int64_t sample = 0;
   const auto start = [&] {
     const auto watch = world.watch("a step");
@@ -90,7 +89,7 @@ std::vector<train::StepNumbers> run_steps(const config::Settings& settings, trai
 
 Timing time_forward(const config::Settings& settings, train::Validator& model, const data::Sampler& sampler,
                     parallel::World& world) {
-  const config::Bench& bench = settings.bench;
+  const Bench& bench = settings.section<Bench>();
   const std::int64_t sequences = settings.train.batch_size;
   if (sampler.validation_windows() < sequences) return {};
   const auto pass_s = [&] {
@@ -106,10 +105,4 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
   return summarize(std::move(seconds));
 }
 
-double median_after(std::vector<double> values, std::size_t skipped) {
-  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, values.size())));
-  std::erase_if(values, [](double value) { return std::isnan(value); });
-  return values.empty() ? NAN : summarize(std::move(values)).median_s;
-}
-
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -1,5 +1,4 @@
-/// How bench.step times: warm-up, counted steps and passes, and their statistics. And which steps of a training run
-/// count.
+/// How bench.step times: warm-up, counted steps and passes, and their statistics.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 #include "lab/bench.hpp"
 #include "train/trainer.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 
 /// Times of the counted steps on this rank, phases as in StepNumbers; forward_backward is the sum of both per step.
 struct StepTiming {
@@ -35,10 +34,4 @@ std::vector<train::StepNumbers> run_steps(const config::Settings& settings, trai
 Timing time_forward(const config::Settings& settings, train::Validator& model, const data::Sampler& sampler,
                     parallel::World& world);
 
-/// Steps at the beginning of a training run that do not count: they touch memory for the first time, and record graphs.
-inline constexpr std::size_t kWarmupSteps = 5;
-
-/// The median of what is a number, without the first `skipped`; NaN of nothing.
-double median_after(std::vector<double> values, std::size_t skipped);
-
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

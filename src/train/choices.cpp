@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "lab/experiment_rows.hpp"
-#include "config/rules.hpp"
+#include "config/job_traits.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
 #include "train/sharing.hpp"
@@ -56,22 +55,34 @@ struct NamedRow {
   config::Parallel parallel;
 };
 
-/// What a deck runs one after the other: the rows of an experiment that experiment.only lets run, the strategies of
-/// bench.strategies. At least one.
+/// What a deck runs one after the other: those of its rows that are chosen, the strategies of a sweep over them. At least
+/// one.
 std::vector<NamedRow> rows_of(const config::Deck& deck) {
   std::vector<NamedRow> rows;
   const auto add = [&](const std::string& name, const config::Settings& settings) {
-    if (settings.job.kind != config::JobKind::bench_strategies) return rows.push_back({name, settings.parallel});
-    for (const std::string& strategy : settings.bench.strategies) {
-      rows.push_back(
-          {name.empty() ? strategy : name + ", " + strategy, config::with_strategy(settings.parallel, strategy)});
+    const config::JobTraits& job = config::traits_of(settings.job.kind);
+    if (job.strategies_key.empty()) return rows.push_back({name, settings.parallel});
+    for (const config::SetUp& each : job.set_ups(settings)) {
+      rows.push_back({name.empty() ? each.name : name + ", " + each.name, each.settings.parallel});
     }
   };
   for (const config::DeckRow& row : deck.rows) {
-    if (config::is_chosen(deck.settings.experiment, row.name)) add(row.name, row.settings);
+    if (row.is_chosen) add(row.name, row.settings);
   }
   if (rows.empty()) add("", deck.settings);
   return rows;
+}
+
+/// The keys that name which of them run.
+std::string keys_of_rows(const config::Deck& deck) {
+  std::string keys(config::traits_of(deck.settings.job.kind).rows_key);
+  const auto add = [&](const config::Settings& settings) {
+    const std::string_view key = config::traits_of(settings.job.kind).strategies_key;
+    if (!key.empty() && keys.find(key) == std::string::npos) keys += (keys.empty() ? "" : ", ") + std::string(key);
+  };
+  for (const config::DeckRow& row : deck.rows) add(row.settings);
+  if (deck.rows.empty()) add(deck.settings);
+  return keys;
 }
 
 }  // namespace
@@ -85,12 +96,11 @@ void require_same_method(const config::Deck& deck, int ranks) {
   std::string with, without;  // names of rows
   for (const NamedRow& row : rows_of(deck)) (forms_groups(row.parallel, ranks) ? with : without) = row.name;
   if (with.empty() || without.empty()) return;
-  throw Failure(
-      Exit::usage,
-      fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
-                  "would choose another method for each, but all rows share their communicators: set "
-                  "parallel.all_reduce = \"ring\", or run them one by one ({})",
-                  ranks, with, without, deck.rows.empty() ? "bench.strategies" : "experiment.only, bench.strategies"));
+  throw Failure(Exit::usage,
+                fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
+                            "would choose another method for each, but all rows share their communicators: set "
+                            "parallel.all_reduce = \"ring\", or run them one by one ({})",
+                            ranks, with, without, keys_of_rows(deck)));
 }
 
 kernels::GemmMath math_of(config::Precision precision) {

@@ -80,9 +80,8 @@ Machine machine_of(parallel::World& world);
 /// knows it, and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
 config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host);
 
-/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (bench.step: one for
-/// each of bench.sizes; bench.strategies: one for each of these and each strategy), with the memory of a rank and of a
-/// host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device
+/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (one for each set-up of the
+/// job, config/job_traits.hpp), with the memory of a rank and of a host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device
 /// is plan.device.
 ///
 /// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;

@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "config/job_traits.hpp"
-#include "config/keys.hpp"
-#include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/words.hpp"
@@ -57,26 +55,21 @@ std::string gpu_share_text(std::int64_t bytes, const config::PlanSettings& keys)
   return text;
 }
 
-/// The memory of each row of bench.generate, weights included: it runs on rank 0, without gradients or optimizer.
-std::string generation_text(const config::Settings& settings, const Machine& machine) {
-  std::string text;
-  for (const std::string& size : settings.bench.sizes) {
-    for (const std::int64_t prompt : settings.bench.lengths) {
-      const config::Settings row = config::with_bench_prompt(settings, size, prompt);
-      const model::Shape shape = shape_of(row.model);
-      const model::ParamTable table(shape);
-      const Dtype dtype = dtype_of(row.precision.compute);
-      const model::GenerationMemory memory(shape, dtype, generate_kernels(row, dtype, shape.D(), machine),
-                                           row.bench.batch, table.flat_count() * bytes_of(dtype));
-      const std::int64_t bytes = memory.layout.total_bytes();
-      text += fmt::format(
-          "\nsize       {}, {} parameters\nprompts    {} of {} and {} more each\n{}{}\n", row.model.size,
-          table.parameter_count(), row.bench.batch, counted(prompt, "token"), shape.T - prompt, memory.layout.table(),
-          machine.target.is_host ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
-                                 : gpu_share_text(bytes, settings.plan));
-    }
-  }
-  return text;
+/// The memory of a generation, weights included: it runs on rank 0, without gradients or optimizer.
+std::string generation_text(const config::SetUp& set_up, const Machine& machine) {
+  const config::Settings& row = set_up.settings;
+  const model::Shape shape = shape_of(row.model);
+  const model::ParamTable table(shape);
+  const Dtype dtype = dtype_of(row.precision.compute);
+  const model::GenerationMemory memory(shape, dtype, generate_kernels(row, dtype, shape.D(), machine), set_up.sequences,
+                                       table.flat_count() * bytes_of(dtype));
+  const std::int64_t bytes = memory.layout.total_bytes();
+  return fmt::format("size       {}, {} parameters\nprompts    {} of {} and {} more each\n{}{}\n", row.model.size,
+                     table.parameter_count(), set_up.sequences, counted(set_up.prompt_tokens, "token"),
+                     shape.T - set_up.prompt_tokens, memory.layout.table(),
+                     machine.target.is_host
+                         ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
+                         : gpu_share_text(bytes, row.plan));
 }
 
 /// The memory of a rank that runs forward passes alone.
@@ -121,6 +114,17 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
                      peak(Category::activations) + peak(Category::workspace));
 }
 
+/// "train", "bench.step" and "bench.generate"
+std::string jobs_with_plans() {
+  std::vector<std::string> names;
+  for (const config::JobTraits* job : config::all_jobs()) {
+    if (job->has_plan()) names.push_back(fmt::format("\"{}\"", job->name));
+  }
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
+
 }  // namespace
 
 Machine machine_of(const config::PlanSettings& keys, int ranks) {
@@ -152,13 +156,11 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& d
 }
 
 std::string plan_text(const config::Settings& settings, int started) {
-  const config::JobKind kind = settings.job.kind;
-  const bool generates = kind == config::JobKind::bench_generate;
-  if (!config::traits_of(kind).has_steps && !generates) {
-    throw Failure(Exit::usage, fmt::format("job.kind = {} has no plan: --plan is for job.kind = \"train\", "
-                                           "\"bench.step\", \"bench.strategies\" and \"bench.generate\"; run this one "
+  const config::JobTraits& job = config::traits_of(settings.job.kind);
+  if (!job.has_plan()) {
+    throw Failure(Exit::usage, fmt::format("job.kind = \"{}\" has no plan: --plan is for job.kind = {}; run this one "
                                            "without it",
-                                           config::value_text(*config::find_key("job.kind"), settings)));
+                                           job.name, jobs_with_plans()));
   }
   const bool is_named = settings.parallel.ranks > 0;
   const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
@@ -182,26 +184,16 @@ std::string plan_text(const config::Settings& settings, int started) {
     const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
     text += describe(plan, row) + sums_text(plan, settings.plan, is_on_gpu) + describe_time(plan, row, machine);
   };
-  if (kind == config::JobKind::train) {
+  if (job.set_ups == nullptr) {
     add(settings);
     return text;
   }
-  if (generates) return text + generation_text(settings, machine);
-  for (const std::string& size : settings.bench.sizes) {
-    config::Settings row = config::with_bench_size(settings, size);
-    text += fmt::format("\nsize       {}\n", row.model.size);
-    if (kind == config::JobKind::bench_step) {  // all variants take the same memory
-      if (settings.bench.phase == "forward") {
-        text += forward_text(row, ranks, machine);
-      } else {
-        add(row);
-      }
-      continue;
-    }
-    for (const std::string& strategy : settings.bench.strategies) {
-      row.parallel = config::with_strategy(settings.parallel, strategy);
-      text += fmt::format("\nstrategy   {}\n", strategy);
-      add(row);
+  for (const config::SetUp& each : job.set_ups(settings)) {
+    text += each.title;
+    switch (each.memory) {
+      case config::SetUp::Memory::steps: add(each.settings); break;
+      case config::SetUp::Memory::forward: text += forward_text(each.settings, ranks, machine); break;
+      case config::SetUp::Memory::generation: text += generation_text(each, machine); break;
     }
   }
   return text;

@@ -22,7 +22,7 @@ class Scripts(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="a checkout "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         shutil.copytree(SOURCE / "scripts", self.folder / "scripts")
-        for file in ("CMakePresets.json", "src/config/key_table.cpp"):
+        for file in ("CMakePresets.json", "src/config/key_table.cpp", "src/lab/lab_keys.cpp"):
             (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / file, self.folder / file)
         self.tools = self.folder / "tools"

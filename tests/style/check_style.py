@@ -7,7 +7,8 @@
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
 `#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line; section rules
 are complete; no path of a particular machine; scripts parse; no source of the program is longer than MAX_LINES lines, no
-line of C++ wider than MAX_COLUMNS; links in pages resolve; no files include each other in a circle.
+line of C++ wider than MAX_COLUMNS; links in pages resolve; no files include each other in a circle, and no two of src
+share a name.
 """
 import ast
 import itertools
@@ -21,18 +22,18 @@ LEAVES = ["errors.hpp"]
 # room -> what it may include with quotes, besides itself. Longest matching room counts. The README's map, as a table.
 ROOMS = {
     "src/errors.hpp": ["kernels/core"],
-    "src/words.hpp": [],
     "src/build_info.hpp": [],
-    "src/config": ["errors.hpp", "lab"],
+    "src/config": ["errors.hpp"],
     "src/memory": ["kernels/core", *LEAVES],
     "src/io": ["kernels/core", *LEAVES],
     "src/data": ["kernels/core/random.hpp", "kernels/core/events.hpp", "io", "config/settings.hpp", "config/text.hpp", *LEAVES],
     "src/model": ["kernels", "memory", "config/settings.hpp", *LEAVES],
     "src/optim": ["kernels", "memory", "config/settings.hpp", *LEAVES],
-    "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", "lab", *LEAVES],
-    "src/jobs": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", "lab", *LEAVES, "build_info.hpp"],
+    "src/train": ["kernels", "parallel", "memory", "model", "optim", "data", "config", *LEAVES],
+    "src/jobs": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", *LEAVES, "build_info.hpp"],
     "src/lab": ["kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "config", "jobs", *LEAVES, "build_info.hpp"],
-    "src/main.cpp": ["lab", "kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
+    "src/no_lab.cpp": ["lab/lab.hpp", "config", *LEAVES],
+    "src/main.cpp": ["lab/lab.hpp", "kernels", "parallel", "memory", "model", "optim", "data", "train", "io", "jobs", "config", "errors.hpp", "build_info.hpp"],
     "kernels/core": [],
     "kernels/cuda": ["kernels/core"],
     "kernels": [],
@@ -229,14 +230,26 @@ def check_circles(sources):
             yield f"{name}:1: files include each other in a circle: {' '.join(circle)}"
 
 
+def twins(names):
+    """Files of src of one name: a reader who looks for one finds the other."""
+    homes = {}
+    for name in names:
+        if name.startswith("src/") and is_cpp(name):
+            homes.setdefault(Path(name).name, []).append(name)
+    for same in homes.values():
+        for name in same[1:]:
+            yield f"{name}:1: {same[0]} has the same name"
+
+
 RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length, check_links]
 
 
 def check(root):
     ROOT[0] = root
-    found = [f"{name}:{number}: {message}" for name, text in files(root) for rule in RULES for number, message in rule(name, text)]
-    sources = [(name, text) for name, text in files(root) if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/"))]
-    return found + list(check_circles(sources))
+    texts = list(files(root))
+    found = [f"{name}:{number}: {message}" for name, text in texts for rule in RULES for number, message in rule(name, text)]
+    sources = [(name, text) for name, text in texts if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/"))]
+    return found + list(check_circles(sources)) + list(twins(name for name, _ in texts))
 
 
 # name, text, a word of the message that must come back ("" : the file is sound)
@@ -260,6 +273,12 @@ PLANTED = [
     ("kernels/up.hpp", HPP + '#include "model/params.hpp"\n', "kernels must not include"),
     ("kernels/core/up.hpp", HPP + '#include "kernels/rope.hpp"\n', "kernels/core must not include"),
     ("src/model/ranks.hpp", HPP + '#include "parallel/world.hpp"\n', "src/model must not include"),
+    ("src/jobs/upwards.hpp", HPP + '#include "lab/lab.hpp"\n', "src/jobs must not include"),
+    ("src/train/above.hpp", HPP + '#include "lab/bench_keys.hpp"\n', "src/train must not include"),
+    ("src/lab/downwards.hpp", HPP + '#include "jobs/jobs.hpp"\n#include "config/settings.hpp"\n', ""),
+    ("src/main.cpp", "// What.\n#include \"lab/lab.hpp\"\n#include \"lab/bench_keys.hpp\"\n", "src/main.cpp must not include"),
+    ("src/lab/twin.hpp", HPP, ""),
+    ("src/train/twin.hpp", HPP, "has the same name"),
     ("src/data/step.hpp", HPP + '#include "train/step.hpp"\n', "src/data must not include"),
     ("parallel/deck.hpp", HPP + '#include "config/settings.hpp"\n', "parallel must not include"),
     ("parallel/code.hpp", HPP + '#include "errors.hpp"\n', "parallel must not include"),
@@ -267,7 +286,7 @@ PLANTED = [
     ("src/train/ranks.cpp", "// What.\n#include <mpi.h>\n", "MPI"),
     ("src/train/word.cpp", "// What.\nint x = MPI_COMM_WORLD;\n", "MPI"),
     ("src/data/h5.cpp", "// What.\n#include <hdf5.h>\n", "HDF5"),
-    ("src/data/word.cpp", "// What.\nauto f = H5Fopen(1);\n", "HDF5"),
+    ("src/data/h5_word.cpp", "// What.\nauto f = H5Fopen(1);\n", "HDF5"),
     ("parallel/collectives/mpi.cpp", "// What.\n#include <nccl.h>\n", "NCCL"),
     ("parallel/strategies/ranks.cpp", "// What.\n#include <mpi.h>\n", "MPI"),
     ("parallel/watch/up.hpp", HPP + '#include "parallel/collectives/collective.hpp"\n', "parallel/watch must not include"),

@@ -19,18 +19,12 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
                                       {"train.fused=false", "train.fused = true"},
                                       {"attention.tuned=true", "attention.tuned = \"auto\""},
                                       {"attention.flash1_steps=5", "attention.flash1_steps = 4"},
-                                      {"bench.flash1_steps=[0, 5]", "bench.flash1_steps = [0, 1, 2, 3, 4]"},
-                                      {"bench.tuned=[false, true]", "bench.tuned = [false]"},
-                                      {"bench.variants=['graph']", "bench.variants = [\"deck\"]"},
                                       {"parallel.collectives=nccl", "parallel.collectives = \"mpi\""},
                                       {"parallel.all_reduce=ring", "parallel.all_reduce = \"auto\""},
                                       {"parallel.all_reduce=copy_engine", "parallel.all_reduce = \"auto\""}}) {
     const bool is_flash1 = std::string_view(text).starts_with("attention.flash1");  // takes 16 bits only
-    const bool is_bench = std::string_view(text).starts_with("bench.flash1");
-    const Settings settings = read(is_flash1  ? "precision.compute = 'bf16'\nattention.implementation = 'flash1'"
-                                   : is_bench ? "bench.implementations = ['flash1']"
-                                              : "train.steps = 1",
-                                   {text});
+    const Settings settings =
+        read(is_flash1 ? "precision.compute = 'bf16'\nattention.implementation = 'flash1'" : "train.steps = 1", {text});
     EXPECT_THAT(refusal(Exit::environment, [&] { check_build(settings, kCpu); }), HasSubstr(way_out));
     EXPECT_NO_THROW(check_build(settings, kGpu)) << text;
   }

@@ -37,9 +37,9 @@ TEST(CommandLine, deck_overrides_and_flags_in_any_order) {
 
 TEST(CommandLine, values_reach_the_deck_as_they_were_typed) {
   const CommandLine line =
-      parse({"a.toml", "generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"});
+      parse({"a.toml", "generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "trace.profile_steps=[3]"});
   EXPECT_THAT(line.overrides,
-              ElementsAre("generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "bench.dtypes=['fp32']"));
+              ElementsAre("generate.prompt=\"a, b\"", "job.output=", "optimizer.eps=-1", "trace.profile_steps=[3]"));
 }
 
 TEST(CommandLine, resume_takes_auto_or_a_path) {

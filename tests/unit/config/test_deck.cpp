@@ -26,17 +26,15 @@ TEST(Deck, defaults_then_deck_then_overrides_the_later_one_last) {
 
 TEST(Deck, overrides_are_toml_or_bare_words) {
   const Settings settings =
-      read("train.steps = 100", {"trace.profile_steps=[3, 5]", "precision.compute=bf16", "model.size=2.7b",
-                                 "optimizer.eps=1e-3", "generate.prompt=In the beginning", "bench.causal=[true,false]",
-                                 "job.overwrite=true", "bench.dtypes=['bf16', 'fp32']", "optimizer.clip_norm=2"});
+      read("train.steps = 100",
+           {"trace.profile_steps=[3, 5]", "precision.compute=bf16", "model.size=2.7b", "optimizer.eps=1e-3",
+            "generate.prompt=In the beginning", "job.overwrite=true", "optimizer.clip_norm=2"});
   EXPECT_THAT(settings.trace.profile_steps, testing::ElementsAre(3, 5));
   EXPECT_EQ(settings.precision.compute, Precision::bf16);
   EXPECT_EQ(settings.model.size, "2.7b");
   EXPECT_EQ(settings.optimizer.eps, 1e-3);
   EXPECT_EQ(settings.generate.prompt, "In the beginning");
-  EXPECT_THAT(settings.bench.causal, testing::ElementsAre(true, false));
   EXPECT_TRUE(settings.job.overwrite);
-  EXPECT_THAT(settings.bench.dtypes, testing::ElementsAre("bf16", "fp32"));
   EXPECT_EQ(settings.optimizer.clip_norm, 2.0);
 }
 
@@ -78,12 +76,10 @@ TEST(Deck, an_override_that_begins_with_a_bracket_is_text_only_for_keys_that_tak
   EXPECT_EQ(settings.data.path, (fs::current_path() / "[0-9]*.bin").string());
   EXPECT_EQ(settings.generate.prompt, "{ or [, a");
   const auto refused = [](const std::string& text) { return deck_refusal("train.steps = 9", {text}); };
-  EXPECT_THAT(refused("bench.lengths=[64, "), HasSubstr("command line  bench.lengths  is not TOML: "));
-  EXPECT_THAT(refused("bench.dtypes=[bf16]"), HasSubstr("command line  bench.dtypes  is not TOML: "));
-  EXPECT_THAT(refused("bench.dtypes=[bf16]"), HasSubstr("; quoted for the shell: 'bench.dtypes=[\"...\"]'"));
+  EXPECT_THAT(refused("trace.profile_steps=[64, "), HasSubstr("command line  trace.profile_steps  is not TOML: "));
+  EXPECT_THAT(refused("generate.prompts=[bf16]"), HasSubstr("command line  generate.prompts  is not TOML: "));
+  EXPECT_THAT(refused("generate.prompts=[bf16]"), HasSubstr("; quoted for the shell: 'generate.prompts=[\"...\"]'"));
   EXPECT_THAT(refused("model.size=[small]"), HasSubstr("command line  model.size  is not TOML: "));
-  EXPECT_THAT(refused("experiment.product={model.size=[small]}"),
-              HasSubstr("command line  experiment.product  is not TOML: "));
   EXPECT_THAT(refused("data.path=[0]"), HasSubstr("command line  data.path  is a list"));
 }
 

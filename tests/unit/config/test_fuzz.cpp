@@ -5,7 +5,7 @@
 #include <random>
 
 #include "config/command_line.hpp"
-#include "support.hpp"
+#include "unit/config/support.hpp"
 
 namespace tessera::config {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "config/availability.hpp"
 #include "config/text.hpp"
-#include "support.hpp"
+#include "unit/config/support.hpp"
 
 namespace tessera::config {
 namespace {
@@ -119,10 +119,7 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "checkpoint.keep",
                                       "trace.every_steps",
                                       "trace.profile_steps",
-                                      "trace.memory",
-                                      "bench.warmup",
-                                      "bench.repeats",
-                                      "bench.memory_limit_gib"})
+                                      "trace.memory"})
     EXPECT_NE(find_key(name), nullptr) << name;
 }
 
@@ -221,7 +218,6 @@ TEST(Keys, nearest_finds_slips_and_right_words_in_wrong_sections) {
   EXPECT_EQ(nearest_key("model.nun_heads"), "model.num_heads");
   EXPECT_EQ(nearest_key("train.learning_rate"), "optimizer.learning_rate");
   EXPECT_EQ(nearest_key("learning_rate"), "optimizer.learning_rate");
-  EXPECT_EQ(nearest_key("model.heads"), "bench.heads");
   EXPECT_EQ(nearest_key("xyzzy.plugh"), "");
 }
 

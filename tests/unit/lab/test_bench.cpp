@@ -12,7 +12,7 @@
 
 #include "kernels/core/events.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using ::testing::ElementsAre;
@@ -52,7 +52,7 @@ struct Timed {
   Timing timing;
   std::vector<double> called_s;
 };
-Timed timed(const config::Bench& bench) {
+Timed timed(const Bench& bench) {
   Timed found;
   const double begin_s = events::now_s();
   found.timing = time_repeats(bench, kernels::Device(), [&] { found.called_s.push_back(events::now_s() - begin_s); });
@@ -60,7 +60,7 @@ Timed timed(const config::Bench& bench) {
 }
 
 TEST(TimeRepeats, rests_behind_the_first_run_of_the_warm_up) {
-  config::Bench bench;
+  Bench bench;
   bench.warmup = 2;
   bench.repeats = 3;
   bench.rest_ms = 100;
@@ -73,7 +73,7 @@ TEST(TimeRepeats, rests_behind_the_first_run_of_the_warm_up) {
 }
 
 TEST(TimeRepeats, counts_every_run_but_those_of_the_warm_up) {
-  config::Bench bench;
+  Bench bench;
   bench.repeats = 3;
   for (const double rest_ms : {0.0, 20.0}) {
     for (const double row_limit_s : {0.0, 60.0}) {
@@ -98,7 +98,7 @@ TEST(TimeRepeats, counts_every_run_but_those_of_the_warm_up) {
 }
 
 TEST(TimeRepeats, stops_at_its_limit_without_a_warm_up_too) {
-  config::Bench bench;
+  Bench bench;
   bench.warmup = 0;
   bench.repeats = 1000;
   bench.row_limit_s = 20e-3;
@@ -130,4 +130,4 @@ TEST(DtypeNamed, knows_what_the_decks_may_name) {
 }
 
 }  // namespace
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using parallel::Operation;
@@ -54,4 +54,4 @@ TEST(MessageElements, of_parts_are_whole_parts_of_whole_16_bytes) {
 }
 
 }  // namespace
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

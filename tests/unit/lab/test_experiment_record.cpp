@@ -11,10 +11,9 @@
 #include "io/h5.hpp"
 #include "unit/io/scratch.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
-using config::Recorded, config::Statistic;
 using testing::ElementsAre;
 using testing::HasSubstr;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -77,4 +76,4 @@ TEST_F(Quantities, that_are_not_there_are_refused_by_name) {
 }
 
 }  // namespace
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

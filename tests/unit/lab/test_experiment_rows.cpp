@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "lab/bench_keys.hpp"
+#include "lab/kinds.hpp"
 #include "unit/config/support.hpp"
 
-namespace tessera::config {
+namespace tessera::lab {
 namespace {
 
+using namespace config;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -40,25 +43,25 @@ std::vector<std::string> names(const Deck& deck) {
 TEST(Experiment, rows_are_variations_times_products_in_the_order_of_the_deck) {
   const Deck deck = parse_deck(kDeck, "deck.toml");
   ASSERT_EQ(deck.rows.size(), 4u + 12u);
-  EXPECT_EQ(count_rows(deck.settings.experiment), deck.rows.size());
+  EXPECT_EQ(count_rows(deck.settings.section<Experiment>()), deck.rows.size());
   EXPECT_EQ(deck.rows[0].name, "zeta_256_fp32");
   EXPECT_EQ(deck.rows[3].name, "zeta_1024_bf16");
   EXPECT_EQ(deck.rows[4].name, "alpha_256_fp32_1");
   EXPECT_EQ(deck.rows[15].name, "alpha_1024_bf16_3");
-  EXPECT_THAT(varied_keys(deck.settings.experiment),
+  EXPECT_THAT(varied_keys(deck.settings.section<Experiment>()),
               ElementsAre("bench.warmup", "bench.lengths", "precision.compute", "bench.heads"));
 }
 
 TEST(Experiment, a_row_is_a_deck_of_its_own) {
   const DeckRow row = parse_deck(kDeck, "deck.toml").rows[15];
-  EXPECT_EQ(row.settings.job.kind, JobKind::bench_attention);
+  EXPECT_EQ(row.settings.job.kind, kBenchAttention);
   EXPECT_THAT(row.settings.job.directory, testing::EndsWith("out/rows/0016_alpha_1024_bf16_3"));
-  EXPECT_THAT(row.settings.bench.lengths, ElementsAre(1024)) << "a value of a list is a list of one";
-  EXPECT_EQ(row.settings.bench.heads, 3);
-  EXPECT_EQ(row.settings.bench.warmup, 2);
-  EXPECT_EQ(row.settings.bench.repeats, 20);
+  EXPECT_THAT(row.settings.section<Bench>().lengths, ElementsAre(1024)) << "a value of a list is a list of one";
+  EXPECT_EQ(row.settings.section<Bench>().heads, 3);
+  EXPECT_EQ(row.settings.section<Bench>().warmup, 2);
+  EXPECT_EQ(row.settings.section<Bench>().repeats, 20);
   EXPECT_EQ(row.settings.precision.compute, Precision::bf16);
-  EXPECT_TRUE(row.settings.experiment == Experiment{});
+  EXPECT_TRUE(row.settings.section<Experiment>() == Experiment{});
   EXPECT_TRUE(parse_deck(row.resolved, "resolved.toml").settings == row.settings);
   EXPECT_THAT(row.resolved, HasSubstr("heads = 3  # of this row\n"));
 }
@@ -69,8 +72,8 @@ TEST(Experiment, a_row_may_be_another_job) {
       "'bench.attention'\n[experiment.rows.common]\n",
       "deck.toml");
   ASSERT_EQ(deck.rows.size(), 2u);
-  EXPECT_EQ(deck.rows[0].settings.job.kind, JobKind::bench_attention);
-  EXPECT_EQ(deck.rows[1].settings.job.kind, JobKind::bench_kernels);
+  EXPECT_EQ(deck.rows[0].settings.job.kind, kBenchAttention);
+  EXPECT_EQ(deck.rows[1].settings.job.kind, kBenchKernels);
   EXPECT_TRUE(parse_deck(deck.rows[0].resolved, "resolved.toml").settings == deck.rows[0].settings);
 }
 
@@ -100,14 +103,14 @@ TEST(Experiment, quick_sets_keys_and_replaces_lists) {
   const Deck deck = parse_deck(kDeck, "deck.toml", {"experiment.quick=true"});
   ASSERT_EQ(deck.rows.size(), 2u + 6u);
   for (const DeckRow& row : deck.rows) {
-    EXPECT_THAT(row.settings.bench.lengths, ElementsAre(128));
-    EXPECT_EQ(row.settings.bench.repeats, 3);
+    EXPECT_THAT(row.settings.section<Bench>().lengths, ElementsAre(128));
+    EXPECT_EQ(row.settings.section<Bench>().repeats, 3);
   }
 }
 
 TEST(Experiment, the_command_line_wins_over_the_base_and_over_when_quick) {
   for (const DeckRow& row : parse_deck(kDeck, "deck.toml", {"experiment.quick=true", "bench.repeats=5"}).rows)
-    EXPECT_EQ(row.settings.bench.repeats, 5);
+    EXPECT_EQ(row.settings.section<Bench>().repeats, 5);
 }
 
 TEST(Experiment, lists_are_replaced_on_the_command_line) {
@@ -129,7 +132,7 @@ TEST(Experiment, a_row_may_be_a_job_of_another_kind) {
       "deck.toml");
   ASSERT_THAT(names(deck), ElementsAre("step", "forward"));
   EXPECT_EQ(deck.rows[0].settings.job.kind, JobKind::train);
-  EXPECT_EQ(deck.rows[1].settings.job.kind, JobKind::bench_step);
+  EXPECT_EQ(deck.rows[1].settings.job.kind, kBenchStep);
 }
 
 TEST(Experiment, a_size_of_a_row_fills_the_numbers_that_the_deck_leaves_out) {
@@ -171,7 +174,7 @@ TEST(ExperimentFaults, all_are_gathered_and_say_where_and_in_which_row) {
 
 TEST(ExperimentFaults, the_kind_of_a_row_is_that_of_one_job) {
   const std::string text = "job.kind = 'experiment'\n[experiment]\nrows.one.job.kind = 'experiment'\n";
-  EXPECT_THAT(deck_refusal(text), HasSubstr("deck.toml:3:21  job.kind  would be an experiment in an experiment"));
+  EXPECT_THAT(deck_refusal(text), HasSubstr("deck.toml:3:21  job.kind  is an experiment in an experiment"));
   EXPECT_THAT(deck_refusal("job.kind = 'experiment'\nexperiment.when_quick.job.kind = 'train'\n"),
               HasSubstr("job.kind  is of the whole experiment, not of a row"));
 }
@@ -209,4 +212,4 @@ TEST(Recorded, is_a_dataset_with_or_without_a_statistic) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::lab

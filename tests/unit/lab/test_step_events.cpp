@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using memory::Category;
@@ -76,4 +76,4 @@ TEST(StepEvents, a_category_that_the_layout_does_not_have_is_an_error) {
 }
 
 }  // namespace
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

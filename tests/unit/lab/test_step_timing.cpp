@@ -13,7 +13,7 @@
 #include "kernels/core/events.hpp"
 #include "unit/parallel/world.hpp"
 
-namespace tessera::jobs {
+namespace tessera::lab {
 namespace {
 
 using ::testing::AllOf;
@@ -51,7 +51,7 @@ class CountingTrainer final : public train::Steps {
 struct StepTimingTest : ::testing::Test {
   StepTimingTest() {
     settings.train.batch_size = 2;
-    settings.bench.repeats = 3;
+    settings.section<Bench>().repeats = 3;
   }
   /// The times of the counted steps, which are their numbers from 1 on.
   std::vector<double> counted(StepOrder order) {
@@ -73,7 +73,7 @@ TEST_F(StepTimingTest, the_warm_up_is_all_that_does_not_count) {
   for (const StepOrder order : {StepOrder::alone, StepOrder::queued}) {
     for (const std::int64_t warmup : {0, 1, 2, 5}) {
       trainer = CountingTrainer();
-      settings.bench.warmup = warmup;
+      settings.section<Bench>().warmup = warmup;
       const double first = static_cast<double>(warmup + 1);
       EXPECT_THAT(counted(order), ElementsAre(first, first + 1, first + 2)) << "warm-up of " << warmup;
       EXPECT_EQ(trainer.first_samples.size(), static_cast<std::size_t>(warmup + 3));
@@ -84,19 +84,19 @@ TEST_F(StepTimingTest, the_warm_up_is_all_that_does_not_count) {
 }
 
 TEST_F(StepTimingTest, a_single_step_that_counts_waits_behind_the_warm_up_or_nothing) {
-  settings.bench.repeats = 1;
-  settings.bench.warmup = 0;
+  settings.section<Bench>().repeats = 1;
+  settings.section<Bench>().warmup = 0;
   EXPECT_THAT(counted(StepOrder::queued), ElementsAre(1));
   EXPECT_EQ(trainer.most_under_way, 1);
   trainer = CountingTrainer();
-  settings.bench.warmup = 1;
+  settings.section<Bench>().warmup = 1;
   EXPECT_THAT(counted(StepOrder::queued), ElementsAre(2));
   EXPECT_EQ(trainer.most_under_way, 2);
 }
 
 TEST_F(StepTimingTest, the_warm_up_lasts_as_long_as_the_deck_says) {
-  settings.bench.warmup = 1;
-  settings.bench.warmup_ms = 30;
+  settings.section<Bench>().warmup = 1;
+  settings.section<Bench>().warmup_ms = 30;
   for (const StepOrder order : {StepOrder::alone, StepOrder::queued}) {
     trainer = CountingTrainer();
     const double begin_s = events::now_s();
@@ -111,7 +111,7 @@ TEST_F(StepTimingTest, the_warm_up_lasts_as_long_as_the_deck_says) {
 TEST_F(StepTimingTest, forward_passes_count_from_the_first_where_there_is_no_warm_up) {
   for (const int warmup : {0, 1, 2}) {
     trainer = CountingTrainer();
-    settings.bench.warmup = warmup;
+    settings.section<Bench>().warmup = warmup;
     const Timing timing = time_forward(settings, trainer, sampler, world);
     EXPECT_EQ(trainer.passes, warmup + 3);
     EXPECT_EQ(timing.repeats, 3);
@@ -142,4 +142,4 @@ TEST(StepTiming, deviates_as_the_sums_of_each_step_do) {
 }
 
 }  // namespace
-}  // namespace tessera::jobs
+}  // namespace tessera::lab

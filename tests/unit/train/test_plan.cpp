@@ -198,34 +198,6 @@ TEST(PlanText, is_for_the_ranks_that_are_started_unless_the_deck_names_a_number)
   EXPECT_THAT(two, HasSubstr(describe(plan_training(deck, Dtype::fp32, 2), deck)));
 }
 
-TEST(PlanText, of_a_benchmark_of_steps_is_one_plan_for_each_size_and_prices_no_run) {
-  config::Settings deck = test::small_deck();
-  deck.job.kind = config::JobKind::bench_step;
-  deck.bench.sizes = {"deck", "small"};
-  const std::string text = plan_text(deck, 1);
-  const std::string own = describe(plan_training(deck, Dtype::fp32, 1), deck);
-  deck.model = config::with_size(deck.model, "small");
-  const std::string small = describe(plan_training(deck, Dtype::fp32, 1), deck);
-  EXPECT_NE(own, small);
-  EXPECT_THAT(text, HasSubstr("size       custom\n" + own));
-  EXPECT_THAT(text, HasSubstr("size       small\n" + small));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("in all")));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("checkpoint")));
-}
-
-TEST(PlanText, of_a_benchmark_of_strategies_is_one_plan_for_each) {
-  config::Settings deck = test::small_deck();
-  deck.job.kind = config::JobKind::bench_strategies;
-  deck.bench.strategies = {"flat", "parameters"};
-  const std::string text = plan_text(deck, 2);
-  config::Settings flat = deck, parameters = deck;
-  flat.parallel.gradient_sync = config::GradientSync::flat;
-  parameters.parallel.shard = config::Shard::parameters;
-  EXPECT_THAT(text, HasSubstr("strategy   flat\n" + describe(plan_training(flat, Dtype::fp32, 2), flat)));
-  EXPECT_THAT(text,
-              HasSubstr("strategy   parameters\n" + describe(plan_training(parameters, Dtype::fp32, 2), parameters)));
-}
-
 TEST(PlanText, takes_what_no_row_of_a_benchmark_of_steps_exceeds) {
   config::Settings deck = test::small_deck();
   const std::int64_t fused = plan_training(deck, Dtype::bf16, 1).layout.total_bytes();
@@ -247,12 +219,9 @@ std::pair<Exit, std::string> refusal_of(const config::Settings& deck) {
 
 TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
   using config::JobKind;
-  for (const JobKind kind :
-       {JobKind::generate, JobKind::bench_attention, JobKind::bench_kernels, JobKind::bench_comm, JobKind::bench_decode,
-        JobKind::bench_accumulation, JobKind::verify_attention, JobKind::verify_model}) {
+  for (const JobKind kind : {JobKind::generate, JobKind::verify_attention, JobKind::verify_model}) {
     config::Settings deck = test::small_deck();
     deck.job.kind = kind;
-    deck.bench.tuned = {true};  // not in every build, which is not what is wrong
     const auto [code, words] = refusal_of(deck);
     EXPECT_EQ(code, Exit::usage);
     EXPECT_THAT(words, HasSubstr("has no plan"));
@@ -632,22 +601,10 @@ TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_co
   EXPECT_NO_THROW(require_same_method(deck, 2));
   EXPECT_THROW(require_same_method(deck, 4), Failure);
   EXPECT_FALSE(collectives_of(deck, 4).forms_groups);
-  deck.settings.experiment.only = {"shard_2"};
+  deck.rows.front().is_chosen = false;
   EXPECT_NO_THROW(require_same_method(deck, 4));
   EXPECT_TRUE(collectives_of(deck, 4).forms_groups) << "those of the row that runs, not of the deck";
-  deck.settings.experiment.only = {};
-
-  config::Deck sweep;
-  sweep.settings.job.kind = config::JobKind::bench_strategies;
-  sweep.settings.parallel.shard_ranks = 2;
-  sweep.settings.bench.strategies = {"optimizer", "parameters"};
-  EXPECT_NO_THROW(require_same_method(sweep, 4));
-  EXPECT_TRUE(collectives_of(sweep, 4).forms_groups) << "those of its strategies";
-  sweep.settings.bench.strategies = {"bucket", "optimizer"};
-  EXPECT_THROW(require_same_method(sweep, 4), Failure);
-  EXPECT_NO_THROW(require_same_method(sweep, 2));
-  deck.rows = {config::DeckRow{"sweep", {}, sweep.settings, ""}};
-  EXPECT_THROW(require_same_method(deck, 4), Failure);
+  deck.rows.front().is_chosen = true;
   deck.settings.parallel.all_reduce = config::AllReduceMethod::ring;
   EXPECT_NO_THROW(require_same_method(deck, 4));
 }

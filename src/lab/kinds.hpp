@@ -1,0 +1,28 @@
+/// The laboratory's kinds of jobs, and what it adds to decks.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "config/extension.hpp"
+#include "config/job_traits.hpp"
+#include "config/settings.hpp"
+
+namespace tessera::lab {
+
+// Values of job.kind, beyond the product's.
+inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKernels{102}, kBenchComm{103},
+    kBenchStrategies{104}, kBenchDecode{105}, kBenchGenerate{106}, kBenchAccumulation{107}, kExperiment{108};
+
+/// The laboratory's jobs, keys and rules, for config::extend().
+config::Extension deck_extension();
+
+/// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
+std::vector<config::KeyGroup> key_groups(const std::vector<config::JobTraits>& jobs);
+
+/// Faults of [bench] and [experiment] in any deck (lab_rules.cpp).
+void check(const config::Settings& settings, config::Rules& rules);
+
+std::vector<config::NeedsCuda> needs_cuda(const config::Settings& settings);
+
+}  // namespace tessera::lab
