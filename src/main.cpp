@@ -66,8 +66,8 @@ bool is_first_of_host() {
                                1) == 0;
 }
 
-/// Of a failure before MPI. Most are the same on every rank, and rank 0 tells of them; a file may be missing on one host
-/// alone, though. A host's first rank tells of it unless the launch has ended by then.
+/// Of a failure before MPI. Most are the same on every rank, and rank 0 tells of them; a file may be missing on one
+/// host alone, though. A host's first rank tells of it unless the launch has ended by then.
 int report(const Failure& failure) {
   if (launcher_rank() == 0) {
     fmt::print(stderr, "tessera: {}\n", failure.what());

@@ -1,7 +1,7 @@
 /// What a deck may say but this version or this build does not support: refused by name, never replaced silently.
 ///
-/// Values that this version does not support together are faults of the deck (exit 2). What the version supports but the
-/// build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
+/// Values that this version does not support together are faults of the deck (exit 2). What the version supports but
+/// the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 /// What a room above the product adds to decks: its jobs, its keys, their rules, and tables that describe rows.
 ///
-/// There is one such room, the laboratory. main registers it before the first deck is read; a build without it registers
-/// nothing, and refuses the laboratory's words by name.
+/// There is one such room, the laboratory. main registers it before the first deck is read; a build without it
+/// registers nothing, and refuses the laboratory's words by name.
 #pragma once
 
 #include <memory>

@@ -3,12 +3,12 @@
 ///
 /// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
 /// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
-/// needs, pads and workspace included, and `q_mib`, `probabilities_mib` and so on are its parts. `taken_mib` is what the
-/// free memory of the GPU lost to all of them but the pads; CPUs have none. `pad_kib` is the scratch that a team of the
-/// forward kernel asks for, 0 for kernels whose tiles cannot be chosen, and `pad_limit_kib` the most that this device
-/// gives it (hosts: no limit, NaN). `speedup` and `memory_saved` are relative to the row of the same case that stores its
-/// scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the memory
-/// limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
+/// needs, pads and workspace included, and `q_mib`, `probabilities_mib` and so on are its parts. `taken_mib` is what
+/// the free memory of the GPU lost to all of them but the pads; CPUs have none. `pad_kib` is the scratch that a team of
+/// the forward kernel asks for, 0 for kernels whose tiles cannot be chosen, and `pad_limit_kib` the most that this
+/// device gives it (hosts: no limit, NaN). `speedup` and `memory_saved` are relative to the row of the same case that
+/// stores its scores (implementation `standard`), which therefore comes first if the deck asks for it. A case above the
+/// memory limit, or without a kernel in this build, gives a row without times whose outcome says so. Runs on rank 0.
 
 #include <fmt/format.h>
 

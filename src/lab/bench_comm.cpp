@@ -3,8 +3,8 @@
 ///
 /// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
 /// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
-/// run of the warm-up, on the stream where transfers run, and timed by it, as in time_repeats(). A row that does not fit
-/// in memory has no times, and its outcome says so. A single rank is rejected.
+/// run of the warm-up, on the stream where transfers run, and timed by it, as in time_repeats(). A row that does not
+/// fit in memory has no times, and its outcome says so. A single rank is rejected.
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 /// The bench.decode job: attention of one query per head over T cached keys, over dtype x T x D x parts.
 ///
 /// GB/s count every key and value once; `of_copy` is the fraction of the rate (bytes read plus bytes written) at which
-/// the same run copies the keys over the values. A row that is above the memory limit has no times; its outcome says so.
-/// Runs on rank 0.
+/// the same run copies the keys over the values. A row that is above the memory limit has no times; its outcome says
+/// so. Runs on rank 0.
 
 #include <fmt/format.h>
 

@@ -7,10 +7,11 @@
 /// the graph, so let it be 2 or more. `prompt_ms` is the time of the prompts, once, with what is loaded and initialised
 /// then.
 ///
-/// A step reads the weights, but for the rows of the embedding that are not used (`weights_mib`), and the cached keys and
-/// values (`cache_mib`, at the middle of the counted tokens). `bound_ms` is what reading the weights takes at the rate of
-/// a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy` counts
-/// weights and cache. If the deck asks for several rows, one that does not fit says so in its outcome. Runs on rank 0.
+/// A step reads the weights, but for the rows of the embedding that are not used (`weights_mib`), and the cached keys
+/// and values (`cache_mib`, at the middle of the counted tokens). `bound_ms` is what reading the weights takes at the
+/// rate of a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy`
+/// counts weights and cache. If the deck asks for several rows, one that does not fit says so in its outcome. Runs on
+/// rank 0.
 
 #include <fmt/format.h>
 

@@ -106,8 +106,8 @@ struct TimesRows {
   }
 };
 
-/// sums[c,d]: the sum of column d over the rows of part c, of as many equal parts as `sums` has rows. A thread keeps its
-/// columns from row to row.
+/// sums[c,d]: the sum of column d over the rows of part c, of as many equal parts as `sums` has rows. A thread keeps
+/// its columns from row to row.
 template <class Number, class Sum>
 struct ColumnSums {
   Matrix<const Number, Exec> x;  // [N,D]

@@ -1,5 +1,5 @@
-/// The section [bench] of a deck: what the bench jobs sweep, and how they time. Legal ranges and the text of --explain are
-/// in lab_keys.cpp.
+/// The section [bench] of a deck: what the bench jobs sweep, and how they time. Legal ranges and the text of --explain
+/// are in lab_keys.cpp.
 #pragma once
 
 #include <cstdint>

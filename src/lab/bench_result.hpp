@@ -19,7 +19,8 @@ class BenchResult {
   /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
   explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
 
-  /// Call it before a row is measured: a signal that an experiment remembers stops the job here, Failure(Exit::stopped).
+  /// Call it before a row is measured: a signal that an experiment remembers stops the job here,
+  /// Failure(Exit::stopped).
   void begin_row() const;
 
   /// Adds a row and prints it; build, device and header before the first.

@@ -4,9 +4,9 @@
 ///   bus bandwidth       = S / t * bus_factor
 ///
 /// S [bytes] is the whole message: what an all-reduce and a broadcast are called with, and the parts of all ranks
-/// together, of a reduce-scatter's input and an all-gather's output. The bus bandwidth is that of the slowest link where
-/// the algorithm sends as little as it can; unlike the algorithm bandwidth it does not fall with the number of ranks.
-/// GB/s are 1e9 bytes per second.
+/// together, of a reduce-scatter's input and an all-gather's output. The bus bandwidth is that of the slowest link
+/// where the algorithm sends as little as it can; unlike the algorithm bandwidth it does not fall with the number of
+/// ranks. GB/s are 1e9 bytes per second.
 #pragma once
 
 #include <cstdint>

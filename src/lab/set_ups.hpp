@@ -13,12 +13,12 @@ namespace tessera::lab {
 /// The settings of one row of bench.step and bench.strategies: the deck's, but for the model ("deck": its own).
 config::Settings with_size(config::Settings deck, std::string_view size);
 
-/// The settings of one row of bench.generate: its model, and a context for the prompt and the tokens that continue it, two
-/// of them before the warm-up (bench_generate.cpp).
+/// The settings of one row of bench.generate: its model, and a context for the prompt and the tokens that continue it,
+/// two of them before the warm-up (bench_generate.cpp).
 config::Settings with_prompt(config::Settings deck, std::string_view size, std::int64_t prompt_tokens);
 
-/// The same ranks under one of the strategies that bench.strategies names: a word of parallel.gradient_sync, with nothing
-/// sharded, or of parallel.shard.
+/// The same ranks under one of the strategies that bench.strategies names: a word of parallel.gradient_sync, with
+/// nothing sharded, or of parallel.shard.
 config::Parallel with_strategy(config::Parallel parallel, std::string_view name);
 
 // What --plan shows of a deck: of bench.step each of bench.sizes, since all variants take the same memory; of

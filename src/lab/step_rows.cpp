@@ -51,7 +51,8 @@ void StepRows::prepare_forward(const config::Settings& settings,
     row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size(),
                                                  train::machine_of(world_)));
     planned(*row.forward_plan);
-    // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have left
+    // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have
+    // left
     require_memory(row.forward_plan->layout, share_of_memory(world_), "\nsmaller batches or models need less");
   });
   open_data(settings, row);
