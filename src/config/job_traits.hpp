@@ -1,5 +1,5 @@
-/// What is known of each kind of job before it runs: one row per job.kind. A new job of the product is a row here, a row
-/// in jobs/jobs.cpp and a file; rooms above it register theirs (extension.hpp).
+/// What is known of each kind of job before it runs: one row per job.kind. A new job of the product is a row here, a
+/// row in jobs/jobs.cpp and a file; rooms above it register theirs (extension.hpp).
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct SetUp {
 
 struct JobTraits {
   JobKind kind;
-  std::string_view name;   // in job.kind
-  bool resumes;            // takes --resume; a signal stops it such that it can go on
-  bool has_steps;          // runs optimizer steps: reads data, has a plan
-  std::string_view input;  // what job.input must be; empty: nothing is read
-  std::string_view file;   // that it writes in its directory; empty: none
+  std::string_view name;        // in job.kind
+  bool resumes = false;         // takes --resume; a signal stops it such that it can go on
+  bool has_steps = false;       // runs optimizer steps: reads data, has a plan
+  std::string_view input = {};  // what job.input must be; empty: nothing is read
+  std::string_view file = {};   // that it writes in its directory; empty: none
 
   // For jobs that run several set-ups; the defaults are those of a job that runs the deck as it stands.
   std::vector<SetUp> (*set_ups)(const Settings&) = nullptr;  // those that have a plan

@@ -13,6 +13,12 @@
 
 namespace tessera::jobs {
 
+// The product's jobs, one file each.
+Exit train(const Context& context);
+Exit generate(const Context& context);
+Exit verify_attention(const Context& context);
+Exit verify_model(const Context& context);
+
 namespace {
 
 /// The product's jobs, and those that are added.

@@ -27,8 +27,9 @@ struct Context {
 /// What job.progress asks of this rank's console: only rank 0 has one.
 io::Console::Style console_style(const Context& context);
 
-/// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0: each
-/// would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is compared.
+/// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0:
+/// each would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is
+/// compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
 struct JobRow {
@@ -43,10 +44,5 @@ void add_jobs(std::span<const JobRow> rows);
 /// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
 /// graphs and the collectives cannot be captured.
 Exit run_job(const Context& context);
-
-Exit train(const Context& context);
-Exit generate(const Context& context);
-Exit verify_attention(const Context& context);
-Exit verify_model(const Context& context);
 
 }  // namespace tessera::jobs

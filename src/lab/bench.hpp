@@ -9,10 +9,13 @@
 #include <vector>
 
 #include "io/h5.hpp"
-#include "lab/lab_jobs.hpp"
+#include "jobs/jobs.hpp"
 #include "kernels/core/tensor.hpp"
+#include "lab/bench_keys.hpp"
 
 namespace tessera::lab {
+
+using namespace jobs;  // Context, together and the other helpers of jobs
 
 /// Seconds of repeated runs; NaN where there are none.
 struct Timing {

@@ -178,31 +178,19 @@ std::string outcome_of(const Failure& failure) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Each size and strategy of the deck as a deck of its own.
-template <class Visit>
-void for_each_row(const config::Settings& deck, const Visit& visit) {
-  for (const std::string& size : deck.section<Bench>().sizes) {
-    for (const std::string& strategy : deck.section<Bench>().strategies) {
-      config::Settings settings = with_size(deck, size);
-      settings.parallel = with_strategy(settings.parallel, strategy);
-      visit(settings, strategy);
-    }
-  }
-}
-
 /// Throws the reason, before anything is measured, if these ranks can run no row at all.
 void require_a_row(const config::Settings& deck, parallel::World& world) {
   std::optional<Failure> first;
   bool has_one = false;
-  for_each_row(deck, [&](const config::Settings& settings, const std::string&) {
+  for (const config::SetUp& row : strategy_set_ups(deck)) {
     try {
-      train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size(),
+      train::plan_training(row.settings, train::dtype_of(row.settings.precision.compute), world.size(),
                            train::machine_of(world));
       has_one = true;
     } catch (const Failure& failure) {
       if (!first) first.emplace(failure);
     }
-  });
+  }
   if (!has_one && first) throw Failure(*first);
 }
 
@@ -222,10 +210,11 @@ Exit bench_strategies(const Context& context) {
 
   std::optional<Failure> refusal;  // the first, of a strategy that these ranks cannot run
   bool has_result = false;         // a time, or that it takes too much memory
-  for_each_row(context.settings(), [&](const config::Settings& settings, const std::string& strategy) {
+  for (const config::SetUp& set_up : strategy_set_ups(context.settings())) {
+    const config::Settings& settings = set_up.settings;
     Row row;
     row.size = settings.model.size;
-    row.strategy = strategy;
+    row.strategy = set_up.name;
     result.begin_row();
     const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
                                   [&](Exit code) { return !is_alone && is_outcome(code); });
@@ -237,7 +226,7 @@ Exit bench_strategies(const Context& context) {
     if (is_refused && !refusal) refusal.emplace(*failure);
     has_result = has_result || !is_refused;
     result.add(cells_of(row, settings, world.size()));
-  });
+  }
   if (!has_result && refusal) fail_together(world, refusal->code(), refusal->what());  // an earlier result stays
   result.publish();
   return Exit::finished;

@@ -4,8 +4,8 @@
 /// (out of memory, numbers, files, what this build or these ranks cannot do) keeps its exit code and reason, its memory
 /// is free again, and the next one runs. After each row experiment.h5 is written anew:
 ///
-///   /info             attributes: format, version, git_hash, build, hosts, devices, transport, question, command, deck,
-///                     created
+///   /info             attributes: format, version, git_hash, build, hosts, devices, transport, question, command,
+///                     deck, created
 ///   /row              number of the row, that of its folder; the dimension scale of all others
 ///   /name /exit_code /reason /seconds /resolved_deck    [row]; reason "" where the exit code is 0
 ///   /keys/<key>       [row]  every key that rows set: numbers where all are, else text
@@ -48,17 +48,20 @@
 #include "config/keys.hpp"
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 #include "lab/experiment_record.hpp"
 #include "lab/experiment_rows.hpp"
-#include "lab/lab_jobs.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {
+
+using namespace jobs;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -304,7 +307,8 @@ class ExperimentRun {
     return rows;
   }
 
-  /// The outcomes of rows that an earlier start has run with the same keys; their folders get their numbers. For rank 0.
+  /// The outcomes of rows that an earlier start has run with the same keys; their folders get their numbers. For
+  /// rank 0.
   void read_outcomes() {
     std::error_code error;
     if (!fs::exists(path(), error)) return;
@@ -339,8 +343,8 @@ class ExperimentRun {
     if (has_moved) write();
   }
 
-  /// Gives a row's folder its name of now; whether it had another. No two rows have the same name, so none is in the way
-  /// of another.
+  /// Gives a row's folder its name of now; whether it had another. No two rows have the same name, so none is in the
+  /// way of another.
   static bool move_row(const fs::path& from, const fs::path& to) {
     std::error_code error;
     if (from == to || !fs::exists(from, error)) return false;

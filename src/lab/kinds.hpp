@@ -1,4 +1,4 @@
-/// The laboratory's kinds of jobs, and what it adds to decks.
+/// The laboratory's kinds of jobs, and its keys and rules.
 #pragma once
 
 #include <string_view>
@@ -13,9 +13,6 @@ namespace tessera::lab {
 // Values of job.kind, beyond the product's.
 inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKernels{102}, kBenchComm{103},
     kBenchStrategies{104}, kBenchDecode{105}, kBenchGenerate{106}, kBenchAccumulation{107}, kExperiment{108};
-
-/// The laboratory's jobs, keys and rules, for config::extend().
-config::Extension deck_extension();
 
 /// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
 std::vector<config::KeyGroup> key_groups(const std::vector<config::JobTraits>& jobs);

@@ -1,19 +1,91 @@
 #include "lab/lab.hpp"
 
+#include <memory>
+#include <string_view>
+#include <vector>
+
 #include "config/extension.hpp"
+#include "jobs/jobs.hpp"
+#include "lab/experiment_reader.hpp"
+#include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
-#include "lab/lab_jobs.hpp"
+#include "lab/set_ups.hpp"
 
 namespace tessera::lab {
 
-void join() {
-  static constexpr JobRow kRows[] = {
-      {kBenchStep, bench_step},         {kBenchAttention, bench_attention},       {kBenchKernels, bench_kernels},
-      {kBenchComm, bench_comm},         {kBenchStrategies, bench_strategies},     {kBenchDecode, bench_decode},
-      {kBenchGenerate, bench_generate}, {kBenchAccumulation, bench_accumulation}, {kExperiment, experiment},
+using jobs::Context;
+
+// The laboratory's jobs, one file each.
+Exit bench_step(const Context& context);
+Exit bench_attention(const Context& context);
+Exit bench_kernels(const Context& context);
+Exit bench_comm(const Context& context);
+Exit bench_strategies(const Context& context);
+Exit bench_decode(const Context& context);
+Exit bench_generate(const Context& context);
+Exit bench_accumulation(const Context& context);
+Exit experiment(const Context& context);
+
+namespace {
+
+struct Row {
+  config::JobTraits traits;
+  Exit (*run)(const Context&);
+};
+
+std::vector<Row> rows() {
+  constexpr std::string_view kFile = "bench.h5";
+  return {
+      {{.kind = kBenchStep,
+        .name = "bench.step",
+        .has_steps = true,
+        .file = kFile,
+        .set_ups = step_set_ups,
+        .captures_graphs = captures_graphs,
+        .without_graphs = "leave \"graph\" out of bench.variants"},
+       bench_step},
+      {{.kind = kBenchAttention, .name = "bench.attention", .file = kFile, .attention_lists = "bench"},
+       bench_attention},
+      {{.kind = kBenchKernels, .name = "bench.kernels", .file = kFile}, bench_kernels},
+      {{.kind = kBenchComm, .name = "bench.comm", .file = kFile}, bench_comm},
+      {{.kind = kBenchStrategies,
+        .name = "bench.strategies",
+        .has_steps = true,
+        .file = kFile,
+        .set_ups = strategy_set_ups,
+        .strategies_key = "bench.strategies"},
+       bench_strategies},
+      {{.kind = kBenchDecode, .name = "bench.decode", .file = kFile}, bench_decode},
+      {{.kind = kBenchGenerate, .name = "bench.generate", .file = kFile, .set_ups = generation_set_ups},
+       bench_generate},
+      {{.kind = kBenchAccumulation, .name = "bench.accumulation", .file = kFile}, bench_accumulation},
+      {{.kind = kExperiment,
+        .name = "experiment",
+        .resumes = true,
+        .file = "experiment.h5",
+        .rows_key = "experiment.only"},
+       experiment},
   };
-  config::extend(deck_extension());
-  add_jobs(kRows);
+}
+
+}  // namespace
+
+void join() {
+  std::vector<config::JobTraits> traits;
+  std::vector<jobs::JobRow> functions;
+  for (const Row& row : rows()) {
+    traits.push_back(row.traits);
+    functions.push_back({row.traits.kind, row.run});
+  }
+  config::extend(
+      {.jobs = traits,
+       .jobs_meaning = " bench.* measure; experiment runs one of these for each row that [experiment] describes.",
+       .keys = key_groups(traits),
+       .check = check,
+       .needs_cuda = needs_cuda,
+       .make_tables = []() -> std::shared_ptr<config::RowTables> { return std::make_shared<ExperimentTables>(); },
+       .tables_text = [](const config::Settings& deck) { return tables_text(deck.section<Experiment>()); }});
+  jobs::add_jobs(functions);
 }
 
 }  // namespace tessera::lab

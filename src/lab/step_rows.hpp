@@ -10,7 +10,7 @@
 #include "data/sampler.hpp"
 #include "errors.hpp"
 #include "io/console.hpp"
-#include "lab/lab_jobs.hpp"
+#include "lab/bench.hpp"
 #include "train/forward.hpp"
 #include "train/plan.hpp"
 #include "train/trainer.hpp"

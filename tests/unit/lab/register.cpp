@@ -1,6 +1,6 @@
-/// Registers what the laboratory adds to decks before the first test of an executable.
-#include "lab/kinds.hpp"
+/// Adds the laboratory's jobs and keys before the first test of an executable.
+#include "lab/lab.hpp"
 
 namespace {
-[[maybe_unused]] const bool kIsRegistered = (tessera::config::extend(tessera::lab::deck_extension()), true);
+[[maybe_unused]] const bool kHasJoined = (tessera::lab::join(), true);
 }
