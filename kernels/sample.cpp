@@ -64,8 +64,8 @@ struct SampleTokens<Exec, Scalar>::Row {
   int V;
   double* pad;  // [kSegments]
 
-  /// body(packet, index) for packets p, p + stride, ... of the `count` ones from index `begin` on, in this order; on GPUs
-  /// several of them are in flight.
+  /// body(packet, index) for packets p, p + stride, ... of the `count` ones from index `begin` on, in this order; on
+  /// GPUs several of them are in flight.
   template <class Body>
   KOKKOS_FUNCTION void each_packet(int begin, int count, int p, int stride, const Body& body) const {
     constexpr int kTogether = kIsHost<Exec> ? 1 : 4;
@@ -128,7 +128,8 @@ struct SampleTokens<Exec, Scalar>::Row {
     return count;
   }
 
-  /// A rank that at least k logits reach; kAll: exactly k do, else it is the largest such rank, and `above` are above it.
+  /// A rank that at least k logits reach; kAll: exactly k do, else it is the largest such rank, and `above` are above
+  /// it.
   static constexpr int kAll = -1;
   struct Threshold {
     Rank<Scalar> rank;
@@ -151,8 +152,8 @@ struct SampleTokens<Exec, Scalar>::Row {
     return {low, above};
   }
 
-  /// The first index at which the running sum of weight(logit, index) exceeds `target`, or `target` times the whole sum;
-  /// or else the last index whose weight is above 0; -1 if there is none.
+  /// The first index at which the running sum of weight(logit, index) exceeds `target`, or `target` times the whole
+  /// sum; or else the last index whose weight is above 0; -1 if there is none.
   template <bool kIsShare, class Weight>
   KOKKOS_FUNCTION int find(double target, const Weight& weight) const {
     for (int first = 0, last = V;;) {

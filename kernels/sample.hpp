@@ -5,9 +5,10 @@
 ///   u      = uniform(mix(mix(seed, b), drawn[b])), in (0,1)                         (kernels/core/random.hpp)
 ///
 /// Temperature 0 takes the largest logit. Of equal logits the lower index counts as larger. A team per sequence reads
-/// its row a few times, from the cache: nothing is sorted, and nothing leaves the device. The k-th largest logit is found
-/// by bisection over the bits of the numbers, counting those that are not below; where a position in the row is sought,
-/// at which a running sum exceeds a target, the row is cut into kSegments parts, and the part in question again.
+/// its row a few times, from the cache: nothing is sorted, and nothing leaves the device. The k-th largest logit is
+/// found by bisection over the bits of the numbers, counting those that are not below; where a position in the row is
+/// sought, at which a running sum exceeds a target, the row is cut into kSegments parts, and the part in question
+/// again.
 ///
 /// Source     inverse transform sampling; top-k: Fan, Lewis & Dauphin 2018, arXiv:1805.04833.
 /// Numerics   logits as stored; exponentials in Real = Accum<Scalar>, sums in double.

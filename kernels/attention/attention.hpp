@@ -50,15 +50,15 @@ bool has_forward(Engine engine, Dtype dtype, int D, const Target& target = kHere
 bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 
 /// The fastest that a build for `target` has for a dtype and a head width, chosen separately per direction: tensor
-/// cores; without them, forward, the ladder's last step of flash2 on GPUs that are known to have room for its own tiles;
-/// else the portable kernel.
+/// cores; without them, forward, the ladder's last step of flash2 on GPUs that are known to have room for its own
+/// tiles; else the portable kernel.
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
 /// Whether a build for `target` has the steps of the choice for a dtype.
 bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target = kHere);
 
-/// Bytes of scratch that a team of the portable forward kernel asks for; 0 for kernels whose tiles cannot be chosen, and
-/// for tiled, whose tiles lie in its workspace. At most scratch_limit(target) can be had.
+/// Bytes of scratch that a team of the portable forward kernel asks for; 0 for kernels whose tiles cannot be chosen,
+/// and for tiled, whose tiles lie in its workspace. At most scratch_limit(target) can be had.
 std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target = kHere);
 
 /// Bytes of workspace for forward of tensors of `dtype`; 0 for standard and flash2. Arithmetic only.

@@ -11,8 +11,8 @@
 
 namespace tessera::kernels::detail {
 
-/// Query-like tensors are [B,H,Tq,D], key-like ones [B,H,Tk,D]; the head width is contiguous. Rows, of which a kernel has
-/// at least one per team, are numbered with int.
+/// Query-like tensors are [B,H,Tq,D], key-like ones [B,H,Tk,D]; the head width is contiguous. Rows, of which a kernel
+/// has at least one per team, are numbered with int.
 template <class Query, class Key>
 void require_attention_shapes(const Query& q, const Key& k, int max_head) {
   const auto D = q.extent_int(3);

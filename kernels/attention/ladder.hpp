@@ -25,8 +25,8 @@ bool rows_fit_packets(const Heads& heads) {
          heads.stride(0) % kElements == 0 && heads.stride(1) % kElements == 0 && heads.stride(2) % kElements == 0;
 }
 
-/// 16 bytes of neighbouring elements, aligned to 16. A host copies them as bytes: there a packet of 16-bit numbers is an
-/// array of words, which the compiler would take for other memory than the numbers.
+/// 16 bytes of neighbouring elements, aligned to 16. A host copies them as bytes: there a packet of 16-bit numbers is
+/// an array of words, which the compiler would take for other memory than the numbers.
 template <class Scalar>
 using WidePacket = Packet<Scalar, kPacketBytes / static_cast<int>(sizeof(Scalar))>;
 

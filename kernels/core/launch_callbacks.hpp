@@ -1,6 +1,7 @@
 /// Kokkos' callbacks at the beginning and the end of every launch, with those of another tool kept.
 ///
-/// The other tool is called first at the beginning and last at the end, so that its time is not counted as the kernel's.
+/// The other tool is called first at the beginning and last at the end, so that its time is not counted as the
+/// kernel's.
 #pragma once
 
 #include <Kokkos_Core.hpp>

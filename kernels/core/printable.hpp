@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// `text` with its control characters as \xNN, so that a file's name cannot move the cursor or change colours. Line ends
-/// and tabs stay; so do all other bytes, UTF-8 or not. Applied twice, it changes nothing more.
+/// `text` with its control characters as \xNN, so that a file's name cannot move the cursor or change colours. Line
+/// ends and tabs stay; so do all other bytes, UTF-8 or not. Applied twice, it changes nothing more.
 inline std::string printable(std::string_view text) {
   std::string out;
   const auto hide = [&](unsigned char byte) {

@@ -70,7 +70,8 @@ struct TileProduct {
     const int row_blocks = ceil_div(rows, kRowBlock);
     const int lane_blocks = lanes / kLaneBlock;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, row_blocks * lane_blocks), [&](int block) {
-      // Neighbouring lanes of a device share rows of a, which lie a power of two apart and so in one bank of its memory.
+      // Neighbouring lanes of a device share rows of a, which lie a power of two apart and so in one bank of its
+      // memory.
       const int row = (kIsHost<Exec> ? block % row_blocks : block / lane_blocks) * kRowBlock;
       const int lane = (kIsHost<Exec> ? block / row_blocks : block % lane_blocks) * kLaneBlock;
       if (rows - row >= kRowBlock) {

@@ -180,9 +180,9 @@ struct Proposal {
 
 bool is_split(const Proposal& proposal) { return attribute(proposal.algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1; }
 
-/// Whether a proposal takes at most a counter of the workspace. A product of several waves of tiles takes its tiles from a
-/// counter wherever there is a workspace, and the library clears it before the product: as a node of a graph that takes
-/// 5 us, 9 us if the graph has several streams.
+/// Whether a proposal takes at most a counter of the workspace. A product of several waves of tiles takes its tiles
+/// from a counter wherever there is a workspace, and the library clears it before the product: as a node of a graph
+/// that takes 5 us, 9 us if the graph has several streams.
 bool is_lean(const Proposal& proposal) { return proposal.workspace <= kCounterBytes && !is_split(proposal); }
 
 /// What the library proposes for a product with at most `workspace` bytes, best first by its own estimate.
@@ -220,8 +220,8 @@ std::vector<Proposal> proposed(const Kind& kind, Plan& plan, std::size_t workspa
 
 /// The library's proposals, best first by its own estimate, with two exceptions.
 ///
-/// Those that take at most a counter of the workspace are replaced by what the library proposes when it is offered none.
-/// They go first if one of them was the first, else last.
+/// Those that take at most a counter of the workspace are replaced by what the library proposes when it is offered
+/// none. They go first if one of them was the first, else last.
 ///
 /// On Hopper the library prefers tiles of 256x128 and 320x128 elements, which seem not to overlap the write of their
 /// results with products; tiles up to 176x128 do. So the first proposal with such a smaller tile is moved to the front,

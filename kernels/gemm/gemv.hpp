@@ -7,9 +7,9 @@
 ///                                                                                   (kernels/swiglu.hpp)
 ///
 /// A product with so few rows is bound by reading the weights. They are read once, in packets, for all rows of x, and
-/// what precedes and follows the product costs no launch of its own. On a GPU a team computes kTile rows of W: its lanes
-/// share the sum over k, and each has two packets of all these rows in flight; the norm's factor is applied at the end,
-/// so that nothing waits for it. Every team sums the squares of its own copy of h.
+/// what precedes and follows the product costs no launch of its own. On a GPU a team computes kTile rows of W: its
+/// lanes share the sum over k, and each has two packets of all these rows in flight; the norm's factor is applied at
+/// the end, so that nothing waits for it. Every team sums the squares of its own copy of h.
 ///
 /// From 3 rows of x on, bfloat16 and float16 take the tensor cores of a GPU, whose tile is 16 rows of W by 8 rows of x:
 /// a team computes 16 rows, or 32 of a normed product, and lanes read W in the packets that the cores are fed with

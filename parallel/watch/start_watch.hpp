@@ -4,16 +4,17 @@
 ///   ...
 ///   start.end();                                                     the ranks have met; the watchdog has begun
 ///
-/// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience times
-/// the limit; then it writes to standard error which ranks have come to the start on this host and which of those are
-/// stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not count.
+/// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience
+/// times the limit; then it writes to standard error which ranks have come to the start on this host and which of those
+/// are stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not
+/// count.
 ///
-/// For as long as it exists, it holds a socket with an abstract name that tells the launch, the rank and the process; the
-/// others read the names in /proc/net/unix. Such names are in no file system and vanish with their process, however it
-/// ends.
+/// For as long as it exists, it holds a socket with an abstract name that tells the launch, the rank and the process;
+/// the others read the names in /proc/net/unix. Such names are in no file system and vanish with their process, however
+/// it ends.
 ///
-/// Limits  of ranks on other hosts, or in containers with a network of their own, nothing is known, and the message says
-///         so; nor without an id of the launch from the launcher.
+/// Limits  of ranks on other hosts, or in containers with a network of their own, nothing is known, and the message
+///         says so; nor without an id of the launch from the launcher.
 /// Source  unix(7) on abstract names; proc(5) on /proc/net/unix and /proc/PID/stat.
 #pragma once
 

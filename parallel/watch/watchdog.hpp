@@ -13,9 +13,9 @@
 /// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
 /// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may request patience,
 /// a multiple of the limit; its duration does not affect other watches. Patience is for ranks that work: it ends when a
-/// rank of this host has given no sign of life for as long as a watch without patience may last. Time in which the whole
-/// process stands still (SIGSTOP, scontrol suspend) does not count; ranks that did not stand still with it miss it
-/// nevertheless.
+/// rank of this host has given no sign of life for as long as a watch without patience may last. Time in which the
+/// whole process stands still (SIGSTOP, scontrol suspend) does not count; ranks that did not stand still with it miss
+/// it nevertheless.
 ///
 /// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
@@ -48,8 +48,8 @@ class Watchdog final : public events::Listener {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it exists. `patience`: a factor on the limit; within another watch, for which it stands in
-  /// until it ends, the larger of both. It is successful unless an exception ends it.
+  /// Progress is expected while it exists. `patience`: a factor on the limit; within another watch, for which it stands
+  /// in until it ends, the larger of both. It is successful unless an exception ends it.
   class Watch {
    public:
     Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: not watched

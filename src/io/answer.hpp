@@ -8,8 +8,8 @@
 namespace tessera::io {
 
 /// To be called before any file is opened. Replaces a closed standard stream by one on which reads and writes
-/// fail, so that no file gets its descriptor and the text written to it; a reader that goes away, or a limit on the size
-/// of files, makes the write fail instead of ending the process by a signal.
+/// fail, so that no file gets its descriptor and the text written to it; a reader that goes away, or a limit on the
+/// size of files, makes the write fail instead of ending the process by a signal.
 void hold_standard_streams();
 
 /// Writes to standard output, with control characters escaped (kernels/core/printable.hpp). A failure is remembered and

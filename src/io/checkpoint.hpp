@@ -8,7 +8,8 @@
 ///                                            their shape, parts of tensors as 1-D datasets; further parts of the same
 ///                                            tensor as <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
-///   checkpoints/latest                       text: name of the newest complete folder. While a rewind moves later ones,
+///   checkpoints/latest                       text: name of the newest complete folder. While a rewind moves later
+///   ones,
 ///                                            the name of that to which it goes, and of the folder that receives them
 ///   checkpoints/abandoned_NN/                what a rewind set aside: later checkpoints, and a copy of run.h5
 ///
@@ -124,8 +125,8 @@ class CheckpointReader {
 /// Collective. Verifies the files (shared out over the ranks), version and completeness, and that every rank's host has
 /// the same checkpoint. `option` is what a person types before a path ("--resume ", "job.input="), for the message.
 ///
-/// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be used
-///         instead
+/// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be
+///         used instead
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
 /// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`
@@ -141,23 +142,23 @@ std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_
 /// Where the checkpoints of the run in `run_directory` lie.
 std::filesystem::path checkpoints_in(const std::filesystem::path& run_directory);
 
-/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; the folder `checkpoints` too,
-/// unless it is a link or something else is in it. Returns what it found in the folders of checkpoints that is no part of
-/// one: that stays. Local: call on one rank.
+/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; the folder `checkpoints`
+/// too, unless it is a link or something else is in it. Returns what it found in the folders of checkpoints that is no
+/// part of one: that stays. Local: call on one rank.
 ///
 /// Throws  Failure(Exit::files) if something cannot be deleted; before it deletes anything, as the next.
 std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::path& run_directory);
 
 /// Where the run's `checkpoints` is a link, it may lead to another run's.
 ///
-/// Throws  Failure(Exit::files) if a checkpoint behind the link does not name this directory and the id in its run.h5, if
-///         the link leads nowhere, or if `latest` is no file.
+/// Throws  Failure(Exit::files) if a checkpoint behind the link does not name this directory and the id in its run.h5,
+///         if the link leads nowhere, or if `latest` is no file.
 void require_own_checkpoints(const std::filesystem::path& run_directory);
 
-/// The newest complete checkpoint of the run, even where `latest` names an older one (a kill came between the renaming of
-/// its folder and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Of checkpoints
-/// that another run wrote, or that are links, only one that `latest` names. Empty: no checkpoint. Local: call on one
-/// rank and broadcast the result.
+/// The newest complete checkpoint of the run, even where `latest` names an older one (a kill came between the renaming
+/// of its folder and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Of
+/// checkpoints that another run wrote, or that are links, only one that `latest` names. Empty: no checkpoint. Local:
+/// call on one rank and broadcast the result.
 ///
 /// Throws  Failure(Exit::files) if `latest` is no file, or cannot be read.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);

@@ -34,9 +34,9 @@ std::optional<std::int64_t> step_of(const std::string& name);
 /// step's folder holds no checkpoint, but what dismantle() left there.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
 
-/// Deletes the files of a checkpoint in `folder`, and `folder` if it is empty then. Other files are the user's: they move
-/// to the folder `home`, which is made if need be and may be the same; one whose name is taken there stays. Returns where
-/// they are. If `folder` is a link, only that is deleted.
+/// Deletes the files of a checkpoint in `folder`, and `folder` if it is empty then. Other files are the user's: they
+/// move to the folder `home`, which is made if need be and may be the same; one whose name is taken there stays.
+/// Returns where they are. If `folder` is a link, only that is deleted.
 ///
 /// Throws  Failure(Exit::files) if something cannot be deleted or moved.
 std::vector<std::filesystem::path> dismantle(const std::filesystem::path& folder, const std::filesystem::path& home);

@@ -1,8 +1,8 @@
 /// HDF5 for the rest of the program: files, groups, datasets and attributes as move-only handles.
 ///
-/// Only h5*.cpp and h5_calls.hpp see hdf5.h. Files are written in the earliest format (any HDF5 from 1.6 on reads them),
-/// datasets contiguous in row-major order, text as UTF-8 strings of variable length. Every call is checked, closing
-/// included, because HDF5 may report a full disk only there.
+/// Only h5*.cpp and h5_calls.hpp see hdf5.h. Files are written in the earliest format (any HDF5 from 1.6 on reads
+/// them), datasets contiguous in row-major order, text as UTF-8 strings of variable length. Every call is checked,
+/// closing included, because HDF5 may report a full disk only there.
 ///
 /// Throws  tessera::Failure(Exit::files) with path, operation, HDF5's reason, and what to do next.
 /// Limits  serial HDF5: one process writes a file, any number may read it. Not thread-safe.

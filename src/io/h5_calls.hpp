@@ -1,7 +1,7 @@
 /// Shared by the parts of the HDF5 wrapper: decoded errors, types, spaces. Only for src/io/h5*.cpp.
 ///
-/// Throws  Failure(Exit::files) with HDF5's innermost reason and what to do; Failure(Exit::out_of_memory) where HDF5 could
-///         not allocate memory.
+/// Throws  Failure(Exit::files) with HDF5's innermost reason and what to do; Failure(Exit::out_of_memory) where HDF5
+///         could not allocate memory.
 #pragma once
 
 #include <hdf5.h>

@@ -1,8 +1,8 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
 ///   /info            attributes: format, run_id, version, git_hash, build, hosts, devices, transport, mfu, command,
-///                    deck, created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs from
-///                    the first steps on
+///                    deck, created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs
+///                    from the first steps on
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
@@ -37,7 +37,8 @@ namespace tessera::io {
 
 constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info format
 
-/// The id in the run.h5 of `run_directory`. "" where that is missing, a link, no file of this program or older than ids.
+/// The id in the run.h5 of `run_directory`. "" where that is missing, a link, no file of this program or older than
+/// ids.
 std::string run_id_in(const std::filesystem::path& run_directory);
 
 struct RunInfo {

@@ -33,8 +33,9 @@ bool continues_itself(const Context& context);
 /// tokenisation differs from the deck's.
 Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
-/// For a run that has no step left. Throws Failure(Exit::usage), with their names, if keys of the training differ from the
-/// checkpoint's, other than its length and what is validated and sampled: what the deck asks for would not be trained.
+/// For a run that has no step left. Throws Failure(Exit::usage), with their names, if keys of the training differ from
+/// the checkpoint's, other than its length and what is validated and sampled: what the deck asks for would not be
+/// trained.
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
                            const data::Corpus& corpus);
 

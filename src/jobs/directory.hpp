@@ -38,8 +38,8 @@ class RunDirectory {
 
   /// Deletes the run.h5 and checkpoints of a run, the experiment.h5 of an experiment and what jobs wrote into the rows
   /// that it names, and nothing else (job.overwrite); notes what else it found in a checkpoint's folder, which stays.
-  /// Throws (exit 6) if one cannot be deleted, if a file of such a name is not this program's, or if checkpoints behind a
-  /// link are not this run's. For rank 0.
+  /// Throws (exit 6) if one cannot be deleted, if a file of such a name is not this program's, or if checkpoints behind
+  /// a link are not this run's. For rank 0.
   void clear(const Note& note) const;
 
   static constexpr double kLockPatience_s = 10;

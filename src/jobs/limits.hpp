@@ -10,8 +10,8 @@ namespace tessera::jobs {
 ///         open files or too small files; the message names the limit and the command that raises it.
 void require_limits(bool has_launcher);
 
-/// Makes a host's BLAS take its buffer now, while there is room, and counts it among what this process has taken. Call it
-/// once Kokkos runs, before memory is compared with a plan.
+/// Makes a host's BLAS take its buffer now, while there is room, and counts it among what this process has taken. Call
+/// it once Kokkos runs, before memory is compared with a plan.
 ///
 /// Throws  Failure(Exit::out_of_memory) if there is no room for it.
 void take_blas_buffer();

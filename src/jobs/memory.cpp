@@ -105,8 +105,8 @@ std::vector<config::Train> smaller_batches(const config::Settings& deck, const t
   return found;
 }
 
-/// How ranks may share what they keep, from `now` to the least memory of a rank: sharded as far as possible, then kept on
-/// the host of a GPU.
+/// How ranks may share what they keep, from `now` to the least memory of a rank: sharded as far as possible, then kept
+/// on the host of a GPU.
 std::vector<config::Parallel> leaner_ways(const config::Parallel& now, int ranks, bool have_gpus) {
   using config::Offload;
   using config::Shard;

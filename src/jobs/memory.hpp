@@ -29,8 +29,8 @@ std::int64_t free_now(parallel::World& world);
 /// The same at the first call in this process.
 std::int64_t free_at_start(parallel::World& world);
 
-/// Bytes of its GPU that this rank has taken since then, those of the collectives' buffers included; NaN where it computes
-/// on a host, or shares its GPU.
+/// Bytes of its GPU that this rank has taken since then, those of the collectives' buffers included; NaN where it
+/// computes on a host, or shares its GPU.
 double taken_bytes(parallel::World& world);
 
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
@@ -42,9 +42,9 @@ bool fits(const memory::Layout& layout, const MemoryShare& share);
 /// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
-/// Advice for require_memory: what to add to `settings`, whose `plan` does not fit, so that it does. Smaller micro-batches
-/// come first, then recomputed activations; where these do not suffice, the same with more and more sharded over several
-/// ranks, and then, on GPUs, offloaded.
+/// Advice for require_memory: what to add to `settings`, whose `plan` does not fit, so that it does. Smaller
+/// micro-batches come first, then recomputed activations; where these do not suffice, the same with more and more
+/// sharded over several ranks, and then, on GPUs, offloaded.
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world);
 
 /// The same where `fits` tells whether the ranks of `machine` have the memory for a deck and its layout.
@@ -55,8 +55,8 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
 /// Bytes of a host's memory that its ranks pin, where they compute on GPUs.
 double pinned_bytes(const memory::Layout& layout, int ranks_on_host);
 
-/// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has left,
-/// where they compute on GPUs.
+/// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has
+/// left, where they compute on GPUs.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
 
 /// The same of ranks on GPUs of a `host` that has `available_bytes` left.

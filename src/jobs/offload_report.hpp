@@ -15,16 +15,16 @@ namespace tessera::jobs {
 
 class OffloadReport {
  public:
-  /// Measures the link, and returns lines with its rate and the time that --plan predicts with it, for the GPUs and hosts
-  /// that the run is on; "" without offloaded state. Call before the first step.
+  /// Measures the link, and returns lines with its rate and the time that --plan predicts with it, for the GPUs and
+  /// hosts that the run is on; "" without offloaded state. Call before the first step.
   std::string measure(const train::Plan& plan, const config::Settings& settings, parallel::World& world,
                       train::Trainer& trainer);
 
   /// Rate of the link in each direction at once [bytes/s]; NaN if there is nothing to measure.
   double link() const { return link_; }
 
-  /// A line with the median of this start's steps [s], NaN of those that do not count, beside the prediction; "" without
-  /// offloaded state.
+  /// A line with the median of this start's steps [s], NaN of those that do not count, beside the prediction; ""
+  /// without offloaded state.
   std::string summary(const std::vector<double>& steps) const;
 
  private:

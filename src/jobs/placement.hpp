@@ -13,7 +13,8 @@ namespace tessera::jobs {
 /// name for each rank.
 int groups_across_hosts(std::span<const std::string> hosts, int shard_ranks);
 
-/// A line that says so and how to start the ranks instead; "" if no fewer would be, were the ranks numbered host by host.
+/// A line that says so and how to start the ranks instead; "" if no fewer would be, were the ranks numbered host by
+/// host.
 std::string note_on_groups(std::span<const std::string> hosts, int shard_ranks);
 
 /// The same for the ranks of `world`; "" if they form no groups. Collective.

@@ -4,9 +4,9 @@
 /// run before its first step. The handler only sets a flag; the job checks it between steps and at every token of its
 /// sample, and all ranks agree. A second SIGINT ends the process at once, whatever signal came between.
 ///
-/// Limits  a signal before main ends the process with the signal's own code. Main begins about 0.03 s after exec if the 56
-///         shared libraries are in the page cache. Loading and relocating them takes 95 % of that; only the rest would be
-///         gained by installing the handlers in .preinit_array, where an executable's first code runs.
+/// Limits  a signal before main ends the process with the signal's own code. Main begins about 0.03 s after exec if the
+///         56 shared libraries are in the page cache. Loading and relocating them takes 95 % of that; only the rest
+///         would be gained by installing the handlers in .preinit_array, where an executable's first code runs.
 #pragma once
 
 #include <chrono>

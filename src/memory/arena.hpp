@@ -51,8 +51,8 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 
 /// Throws what an arena throws whose memory in `space` could not be allocated. Call it in a catch block.
 ///
-/// Throws  Failure(Exit::out_of_memory) with the layout's table and what needs less there, if `refusal` says that memory
-///         ran out (another process took it meanwhile), else `refusal` itself.
+/// Throws  Failure(Exit::out_of_memory) with the layout's table and what needs less there, if `refusal` says that
+///         memory ran out (another process took it meanwhile), else `refusal` itself.
 [[noreturn]] void refuse_arena(const Layout& layout, Space space, const std::exception& refusal);
 
 template <class Exec>
@@ -78,8 +78,8 @@ class Arena {
 
   const Layout& layout() const { return *layout_; }
 
-  /// The memory of a GPU then outlives this, until the process ends: for a rank that leaves the others, which may have it
-  /// mapped (parallel/collectives/copy_engine.hpp).
+  /// The memory of a GPU then outlives this, until the process ends: for a rank that leaves the others, which may have
+  /// it mapped (parallel/collectives/copy_engine.hpp).
   void keep_until_exit();
 
  private:

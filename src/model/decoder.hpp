@@ -2,8 +2,8 @@
 ///
 /// Tokens, positions, lengths and counters stay in the device's memory: a step reads the token that the step before has
 /// drawn and draws the next one, so that the host need not wait in between, and the launches of a step are the same for
-/// every step, so that they can be recorded as a graph. Up to Gemv::kMaxRows sequences, the norms and SwiGLU are part of
-/// the products with the weights, which then are all that a step of a short context reads:
+/// every step, so that they can be recorded as a graph. Up to Gemv::kMaxRows sequences, the norms and SwiGLU are part
+/// of the products with the weights, which then are all that a step of a short context reads:
 ///
 ///   embedding   L x { norm + qkv;  rotate and append;  attention over S parts;  out;  norm + gate_up + SwiGLU;  down }
 ///   norm + head   draw   advance

@@ -4,8 +4,8 @@
 /// token of each sequence per step, and draws the next one, on the device. The host reads a token while the next step
 /// already runs, so a text that ends by itself costs one step more. When the cache of a sequence holds context_length
 /// tokens, the newer half is run through the model again from position 0 and generation continues from there. The same
-/// seed gives the same tokens; those of a sequence depend on its number and prompt, not on the other prompts, except for
-/// the bits of sums where their number changes the kernels (decoder.hpp).
+/// seed gives the same tokens; those of a sequence depend on its number and prompt, not on the other prompts, except
+/// for the bits of sums where their number changes the kernels (decoder.hpp).
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ struct GenerateKernels {
   std::int64_t decode_parts = 0;            // S of attention in the decoder; 0: chosen
 };
 
-/// What generation allocates: a forward-only arena for the prompt of one sequence, the caches and the decoder's tensors.
-/// Arithmetic only.
+/// What generation allocates: a forward-only arena for the prompt of one sequence, the caches and the decoder's
+/// tensors. Arithmetic only.
 struct GenerationMemory {
   /// `weight_bytes` are counted besides, for plans.
   GenerationMemory(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences,

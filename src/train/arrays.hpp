@@ -31,8 +31,8 @@ struct Storage {
 };
 
 /// Weights, gradients and optimizer state. W counts the elements of all units, each padded to equal parts for the ranks
-/// that share them, and O those of this rank's parts (parallel/strategies/ownership.hpp); if nothing is sharded, both are
-/// table.flat_count().
+/// that share them, and O those of this rank's parts (parallel/strategies/ownership.hpp); if nothing is sharded, both
+/// are table.flat_count().
 struct ArrayTensors {
   memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
   memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)

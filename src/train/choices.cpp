@@ -55,8 +55,8 @@ struct NamedRow {
   config::Parallel parallel;
 };
 
-/// What a deck runs one after the other: those of its rows that are chosen, the strategies of a sweep over them. At least
-/// one.
+/// What a deck runs one after the other: those of its rows that are chosen, the strategies of a sweep over them. At
+/// least one.
 std::vector<NamedRow> rows_of(const config::Deck& deck) {
   std::vector<NamedRow> rows;
   const auto add = [&](const std::string& name, const config::Settings& settings) {

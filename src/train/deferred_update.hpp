@@ -59,9 +59,9 @@ class DeferredUpdate {
   void end_backward(const Exec& exec, int unit) {
     if (offload_) offload_->release(exec, unit);
   }
-  /// Enqueues clip factor, learning rate and what else changes with the step, which the optimizer reads. Returns whether
-  /// it is to run now, because updates are not deferred. A step whose gradients are not finite leaves weights and moments
-  /// unchanged.
+  /// Enqueues clip factor, learning rate and what else changes with the step, which the optimizer reads. Returns
+  /// whether it is to run now, because updates are not deferred. A step whose gradients are not finite leaves weights
+  /// and moments unchanged.
   bool end(const Exec& exec);
 
   /// A step has been started, launch by launch or as a graph, which calls none of the above.

@@ -36,7 +36,8 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
   plan.loss = layout.add("loss", {1}, Dtype::fp64, Category::workspace, whole);
   plan.tokens = declare_host_tensors("tokens", batch.micro_sequences, shape.T, false, layout);
   plan.activations = model::declare_activations(shape, plan.options, layout);
-  // Ranks have their collectives' receive buffer from the beginning; NCCL's own come with a first sum, and there is none.
+  // Ranks have their collectives' receive buffer from the beginning; NCCL's own come with a first sum, and there is
+  // none.
   const std::int64_t receive = collectives_bytes(settings.parallel, ranks, machine).receive;
   if (receive > 0) layout.add_outside("the copy engines' receive buffer", receive);
   if (settings.train.tune_gemm) {

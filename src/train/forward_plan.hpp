@@ -23,7 +23,8 @@ struct ForwardPlan {
 };
 
 /// Micro-batches are those of a step: train.batch_size and train.micro_batch_size on `ranks` ranks.
-/// Of the collectives only what ranks hold from the beginning is counted (CollectivesBytes::receive): nothing is summed.
+/// Of the collectives only what ranks hold from the beginning is counted (CollectivesBytes::receive): nothing is
+/// summed.
 ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 
 /// The model, the micro-batch and the layout's table.

@@ -1,5 +1,5 @@
-/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, others are copied in and out,
-/// on two copy streams; the update itself runs on a third. Chunks take turns in a ring of slots on the device.
+/// State in host memory, updated on the device chunk by chunk: while one chunk is updated, others are copied in and
+/// out, on two copy streams; the update itself runs on a third. Chunks take turns in a ring of slots on the device.
 ///
 ///   start(exec, part, ...)    follows what is enqueued on exec
 ///     await(exec, unit)       what is enqueued on exec after this reads the unit's updated weights
@@ -7,16 +7,16 @@
 ///   join(exec)                the same as await(), of everything; gradients may be overwritten from here on
 ///
 /// Part::forward goes in the order of the units, which is that of a forward pass, so a forward pass can run behind the
-/// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite order
-/// behind a backward pass, as far as that releases units.
+/// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite
+/// order behind a backward pass, as far as that releases units.
 ///
-/// With Copies::run_on, join() waits for the updates alone: the last chunks are copied out after it, and the first chunks
-/// of the next part are copied in as their slots empty, beside whatever runs then. Until a part with Copies::joined has
-/// been joined the arrays on the host are in use: nothing else may read or write them.
+/// With Copies::run_on, join() waits for the updates alone: the last chunks are copied out after it, and the first
+/// chunks of the next part are copied in as their slots empty, beside whatever runs then. Until a part with
+/// Copies::joined has been joined the arrays on the host are in use: nothing else may read or write them.
 ///
 /// Order  the update goes block by block: bitwise equal to a run without offload. A chunk is copied in
-///        once its slot is empty, and then the host has its latest state: copies out are made in order, and there are no
-///        more slots than chunks, so it was copied out no later than the slot's previous occupant.
+///        once its slot is empty, and then the host has its latest state: copies out are made in order, and there are
+///        no more slots than chunks, so it was copied out no later than the slot's previous occupant.
 #pragma once
 
 #include <cstddef>
@@ -100,8 +100,8 @@ class Offload {
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
-  /// Begins to stream a part. The previous one must have been joined; if its copies run on, this must be the other part,
-  /// unless that is empty.
+  /// Begins to stream a part. The previous one must have been joined; if its copies run on, this must be the other
+  /// part, unless that is empty.
   /// Async   returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture, and
   ///         this part and the one before it are streamed with Copies::joined.
   /// Throws  std::logic_error if parts follow each other in any other way.

@@ -42,7 +42,8 @@ std::int64_t offloaded_bytes(const Plan& plan);
 /// Bytes of the slots through which it does.
 std::int64_t slots_bytes(const Plan& plan);
 
-/// Bytes of weights that a step copies from the host to the device, to be read there: in its first forward pass, and later.
+/// Bytes of weights that a step copies from the host to the device, to be read there: in its first forward pass, and
+/// later.
 struct UploadedBytes {
   double first = 0, later = 0;
 };
@@ -76,13 +77,13 @@ Machine machine_of(const config::PlanSettings& keys, int ranks);
 /// This build, with the collectives that the ranks use.
 Machine machine_of(parallel::World& world);
 
-/// The keys for a run: where they leave it open, plan.device is what `devices` names as World::devices() does, if --plan
-/// knows it, and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
+/// The keys for a run: where they leave it open, plan.device is what `devices` names as World::devices() does, if
+/// --plan knows it, and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
 config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host);
 
-/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (one for each set-up of the
-/// job, config/job_traits.hpp), with the memory of a rank and of a host, and the time of a step (plan_time.hpp). The number of ranks is parallel.ranks, or else `started`; the device
-/// is plan.device.
+/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (one for each set-up of
+/// the job, config/job_traits.hpp), with the memory of a rank and of a host, and the time of a step (plan_time.hpp).
+/// The number of ranks is parallel.ranks, or else `started`; the device is plan.device.
 ///
 /// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;
 ///         Exit::environment for a deck that a build for that device cannot run, with the message of such a run.

@@ -58,11 +58,11 @@ struct StepTime {
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
 /// The time of a step whose state is offloaded: the link to the host's memory streams it under the next step's first
-/// forward pass, or one half of it there and the other under the last backward pass (updates_early()); copies of weights
-/// share the link with it, those of later passes as many in each. What the slots on the device hold is copied under the
-/// first backward pass instead, as far as that leaves the link free: not in a graph, whose forward pass waits for all
-/// copies, and not with offloaded parameters, which are read from the host once they are there. NaN where a rate is
-/// missing.
+/// forward pass, or one half of it there and the other under the last backward pass (updates_early()); copies of
+/// weights share the link with it, those of later passes as many in each. What the slots on the device hold is copied
+/// under the first backward pass instead, as far as that leaves the link free: not in a graph, whose forward pass waits
+/// for all copies, and not with offloaded parameters, which are read from the host once they are there. NaN where a
+/// rate is missing.
 struct OffloadTime {
   double streams_s;  // the link alone: no step is shorter
   double step_s;

@@ -101,7 +101,8 @@ class Trainer final : public Steps {
   /// have this one's memory mapped until they have called it, too: a barrier must separate it from the destructor.
   void disconnect();
 
-  /// For a rank that leaves the others: they may still write to its memory, which therefore stays until the process ends.
+  /// For a rank that leaves the others: they may still write to its memory, which therefore stays until the process
+  /// ends.
   void keep_memory() { arena_.keep_until_exit(); }
 
   /// Weights from seed and label, moments zero. Collective: if nothing is sharded, all ranks receive rank 0's weights.
@@ -112,8 +113,8 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// Enqueues, and waits for, what the last step has deferred (deferred_update.hpp); everything below that reads weights
-  /// or the optimizer's state calls it.
+  /// Enqueues, and waits for, what the last step has deferred (deferred_update.hpp); everything below that reads
+  /// weights or the optimizer's state calls it.
   void settle() { update_.settle(exec_); }
 
   /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.

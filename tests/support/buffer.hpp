@@ -20,8 +20,8 @@ using kernels::Device;
 using kernels::download_bytes;
 using kernels::upload_bytes;
 
-/// Without the type of the elements, so that Kokkos' code for it is compiled once, and not initialised: constructing and
-/// destroying elements would launch kernels, and tests count launches.
+/// Without the type of the elements, so that Kokkos' code for it is compiled once, and not initialised: constructing
+/// and destroying elements would launch kernels, and tests count launches.
 using DeviceBytes = Kokkos::View<unsigned char*, Device::memory_space>;
 DeviceBytes allocate_bytes(std::size_t bytes);
 

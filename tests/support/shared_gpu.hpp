@@ -1,8 +1,8 @@
 /// Ranks on one GPU: with TESSERA_TEST_SHARED_GPU=1 tests over NCCL and copy engines need no GPU for each rank.
 ///
 /// NCCL refuses two ranks on one GPU unless they are on different hosts: each says that it is on one of its own
-/// (NCCL_HOSTID), and they communicate through the network's loopback. Copy engines copy within the GPU. Ranks take turns
-/// on it, so nothing is learnt about time, but all results must be right.
+/// (NCCL_HOSTID), and they communicate through the network's loopback. Copy engines copy within the GPU. Ranks take
+/// turns on it, so nothing is learnt about time, but all results must be right.
 #pragma once
 
 #include <cstdlib>

@@ -253,7 +253,8 @@ KOKKOS_FUNCTION void DecodeAttention<Exec, Scalar>::operator()(Groups<kWidth, kG
   });
 
   // 2. the keys, kGroups * kAtOnce at a time. All lanes of the team take the same turns: they exchange values. The next
-  //    keys are on their way while the values of this turn are added, the next values while the next scores are computed
+  //    keys are on their way while the values of this turn are added, the next values while the next scores are
+  //    computed
   constexpr int kTurn = kGroups * kAtOnce;
   const Scalar *k_rows = &k(place.b, place.h, 0, 0), *v_rows = &v(place.b, place.h, 0, 0);
   const std::int64_t k_stride = k.stride(2), v_stride = v.stride(2);

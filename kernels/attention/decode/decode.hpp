@@ -2,8 +2,8 @@
 ///
 ///   out[b,h,:] = sum_{j < keys[b]} softmax_j( scale * q[b,h,:].k[b,h,j,:] ) v[b,h,j,:]
 ///
-/// One query gives too few teams to fill a device, so the keys are cut into S parts, a team each. A part's result is its
-/// own softmax (out_p, lse_p); the last team of a head to finish joins the parts by their log-sum-exps:
+/// One query gives too few teams to fill a device, so the keys are cut into S parts, a team each. A part's result is
+/// its own softmax (out_p, lse_p); the last team of a head to finish joins the parts by their log-sum-exps:
 ///
 ///   lse = log sum_p exp(lse_p),   out = sum_p exp(lse_p - lse) out_p
 ///

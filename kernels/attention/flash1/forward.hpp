@@ -3,15 +3,15 @@
 ///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
 ///
 /// One team owns one (b,h). For each tile of keys it walks the tiles of queries that see them: a tile of q and the
-/// output that it has so far come in, out becomes what it is with these keys as well, and goes back. With the maximum m'
-/// and the sum l' of a row's exponentials among the tile's keys,
+/// output that it has so far come in, out becomes what it is with these keys as well, and goes back. With the maximum
+/// m' and the sum l' of a row's exponentials among the tile's keys,
 ///
 ///   m_new = max(m, m')   l_new = exp(m - m_new) l + exp(m' - m_new) l'
 ///   out_new = (l exp(m - m_new) out + exp(m' - m_new) P' v) / l_new
 ///
-/// so every score exists once, on chip, but the output crosses memory once per tile of keys: what FlashAttention-2 saves
-/// by exchanging the loops, with teams for all tiles of queries besides. `kSteps`: ladder_sizes.hpp. The backward pass
-/// is flash2's, which reads out and lse.
+/// so every score exists once, on chip, but the output crosses memory once per tile of keys: what FlashAttention-2
+/// saves by exchanging the loops, with teams for all tiles of queries besides. `kSteps`: ladder_sizes.hpp. The backward
+/// pass is flash2's, which reads out and lse.
 ///
 /// Source     Dao et al. 2022, arXiv:2205.14135, Alg. 1 (line numbers in forward.cpp).
 /// Departs    no dropout; causal: tiles wholly above the diagonal are skipped.

@@ -1,7 +1,8 @@
-/// FlashAttention-2, backward, with a team for every tile: what Flash2Backward (backward.hpp) computes, for devices that
-/// run hundreds of teams at once.
+/// FlashAttention-2, backward, with a team for every tile: what Flash2Backward (backward.hpp) computes, for devices
+/// that run hundreds of teams at once.
 ///
-///   Keys      a team owns a tile of keys of one (b,h), walks the tiles of queries that see them, and writes d_k and d_v
+///   Keys      a team owns a tile of keys of one (b,h), walks the tiles of queries that see them, and writes d_k and
+///             d_v
 ///   Queries   a team owns a tile of queries, walks the tiles of keys that they see, and writes d_q
 ///
 /// Each gradient stays in its team's pad until it is complete, so no team shares one. The price is that both launches

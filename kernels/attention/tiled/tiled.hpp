@@ -1,7 +1,7 @@
 /// Attention tile by tile as separate launches: FlashAttention-2 as a framework would write it, from finished kernels.
 ///
-/// A loop on the host walks the tiles of queries, and for each the tiles of keys that those queries see; all heads of all
-/// sequences go together. A pair of tiles is four launches, with everything between them in memory:
+/// A loop on the host walks the tiles of queries, and for each the tiles of keys that those queries see; all heads of
+/// all sequences go together. A pair of tiles is four launches, with everything between them in memory:
 ///
 ///   scores    S = scale q k^T                                       (product of one tile per head)
 ///   softmax   m_new = max(m, max S)   P = exp(S - m_new)   l = exp(m - m_new) l + sum P
@@ -9,8 +9,8 @@
 ///   rescale   out = exp(m - m_new) out + P v
 ///
 /// and one more per tile of queries divides out by l. The arithmetic is flash2's; what the launches cost, and the round
-/// trips of S and out through memory, is what fusing them into one kernel is worth. The backward pass is flash2's, which
-/// reads out and lse.
+/// trips of S and out through memory, is what fusing them into one kernel is worth. The backward pass is flash2's,
+/// which reads out and lse.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1.
 /// Departs    the products are HeadProduct, as in standard attention, and no vendor's: on GPUs without tensor cores.

@@ -209,8 +209,8 @@ TYPED_TEST(ResidualAdd, rounds_once_and_may_overwrite_what_it_adds) {
 }
 
 /// Compares with the same sum on the host: in the order of the parts, in Accum<Scalar>, rounded once. `shift` parts
-/// begin one element after a packet boundary. The sums go to one of the parts; copies of them to another one, if there are
-/// several, and beside them all.
+/// begin one element after a packet boundary. The sums go to one of the parts; copies of them to another one, if there
+/// are several, and beside them all.
 template <class Scalar>
 void expect_sum_of_parts(int parts, std::size_t n, std::size_t shift) {
   std::vector<Buffer<Scalar>> buffers;
@@ -256,8 +256,8 @@ TYPED_TEST(SumParts, adds_in_order_and_rounds_once_into_one_of_them) {
   EXPECT_THROW(none.launch(instance()), std::invalid_argument);
 }
 
-/// Parts that begin `shift` elements after a packet boundary: sums with squares, beside the parts and in one of them, have
-/// the bits of plain sums; so have the squares of each run.
+/// Parts that begin `shift` elements after a packet boundary: sums with squares, beside the parts and in one of them,
+/// have the bits of plain sums; so have the squares of each run.
 template <class Scalar>
 void expect_squares_of_sums(int parts, std::size_t n, std::size_t shift) {
   using Sum = kernels::SumParts<Device, Scalar>;

@@ -20,8 +20,8 @@ using kernels::Gemv;
 struct Shape {
   int M, N, K;
 };
-// one; ragged; a team's tile (4, 16 or 64) and one more; lengths that are no multiple of a packet, and of a team's lanes;
-// from 3 rows on, with 16 bits, the same for tensor cores: each number of rows, one turn of a team and several
+// one; ragged; a team's tile (4, 16 or 64) and one more; lengths that are no multiple of a packet, and of a team's
+// lanes; from 3 rows on, with 16 bits, the same for tensor cores: each number of rows, one turn of a team and several
 const std::vector<Shape> kShapes = {{1, 1, 1},     {1, 4, 8},    {2, 5, 24},    {3, 64, 40},   {4, 65, 13},
                                     {5, 3, 129},   {8, 7, 64},   {7, 130, 17},  {1, 66, 1024}, {2, 9, 1100},
                                     {8, 33, 2056}, {1, 9, 4104}, {2, 7, 3000},  {3, 17, 64},   {4, 31, 520},

@@ -19,8 +19,8 @@ namespace {
 using kernels::AttentionKind;
 using model::GenerateOptions;
 
-/// The same text without a cache: how far each token's logit lies below the largest one, in a full forward pass over the
-/// tokens that the cache would hold, relative to the largest |logit| of the pass.
+/// The same text without a cache: how far each token's logit lies below the largest one, in a full forward pass over
+/// the tokens that the cache would hold, relative to the largest |logit| of the pass.
 template <class Scalar>
 std::vector<double> shortfalls(Pass<Scalar>& pass, const std::vector<int>& prompt, const std::vector<int>& generated) {
   const int T = static_cast<int>(pass.shape.T), V = static_cast<int>(pass.shape.V);

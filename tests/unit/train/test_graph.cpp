@@ -41,8 +41,9 @@ TEST(StepGraph, of_other_work_than_kernels_is_not_chained_and_says_so) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(copied(i), 7) << i;
 }
 
-/// A product of several waves of tiles is recorded as a kernel alone: nothing is cleared before it. So is one by an algorithm
-/// that was stored and restored; one by a stored line without the mark has a workspace, and gives the same bits.
+/// A product of several waves of tiles is recorded as a kernel alone: nothing is cleared before it. So is one by an
+/// algorithm that was stored and restored; one by a stored line without the mark has a workspace, and gives the same
+/// bits.
 TEST(StepGraph, of_a_large_product_is_one_kernel) {
   if (!kernels::kKernelsWait) GTEST_SKIP() << "graphs are chained, and say why not, in builds for sm_90 alone";
   const int n = 4096, k = 64;  // 1024 tiles of 128 x 128

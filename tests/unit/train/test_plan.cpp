@@ -437,8 +437,8 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
   }
 }
 
-/// Collectives of `size` ranks, seen by one of them, whose sums leave squares as copy engines' do: parts of equal bytes,
-/// rounded up to 256, and a partial sum for each 16 KiB of this rank's.
+/// Collectives of `size` ranks, seen by one of them, whose sums leave squares as copy engines' do: parts of equal
+/// bytes, rounded up to 256, and a partial sum for each 16 KiB of this rank's.
 class Engines final : public test::NoCollectives {
  public:
   using NoCollectives::NoCollectives;
@@ -609,8 +609,8 @@ TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_co
   EXPECT_NO_THROW(require_same_method(deck, 4));
 }
 
-/// Copy engines serve all ranks together, and each group has a communicator of its own. Overlap copy engines NCCL moves the
-/// first weights alone, where every rank keeps all.
+/// Copy engines serve all ranks together, and each group has a communicator of its own. Overlap copy engines NCCL moves
+/// the first weights alone, where every rank keeps all.
 TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buffer) {
   config::Settings deck = tuned_gpu_deck();
   deck.train.tune_gemm = false;

@@ -478,7 +478,8 @@ TEST(Sharing, ranks_keep_their_parts_only) {
   EXPECT_LE(weights(Shard::parameters), padding * weights(Shard::none) / ranks);
 }
 
-/// The last rank sleeps: before a step, so that the others wait for weights in forward or for gradients, or inside of it.
+/// The last rank sleeps: before a step, so that the others wait for weights in forward or for gradients, or inside of
+/// it.
 TEST(Sharing, a_wait_for_a_late_rank_is_exposed_wherever_it_occurs) {
   struct Sleeper final : model::Hooks {
     void before(model::Pass pass, int unit) override {

@@ -120,8 +120,8 @@ inline void fill(const train::StateTensor& tensor, const State& state) {
   std::copy_n(values.begin() + tensor.first, tensor.data.size(), tensor.data.begin());
 }
 
-/// What becomes of weights that are not gathered: NaN, so that one which is read while its unit is closed shows, or what
-/// they happen to be.
+/// What becomes of weights that are not gathered: NaN, so that one which is read while its unit is closed shows, or
+/// what they happen to be.
 enum class ClosedWeights { poisoned, left };
 
 /// A trainer with everything it refers to. Steps follow each other from sample 0 on.

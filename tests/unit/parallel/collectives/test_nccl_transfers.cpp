@@ -123,8 +123,8 @@ TEST_P(Nccl, reduce_scatters_of_exact_numbers_are_exact) {
   expect_scattered_sums<float>(world, nccl(), ranks, world.rank(), kLongParts);
 }
 
-/// Sums of `buffer`, twice, that leave their squares, whose total over the ranks is that of all sums; `sums_all`: each rank
-/// has all of them.
+/// Sums of `buffer`, twice, that leave their squares, whose total over the ranks is that of all sums; `sums_all`: each
+/// rank has all of them.
 template <class Scalar>
 void expect_squares(Nccl& test, Transfer& sum, const Buffer<Scalar>& buffer, bool sums_all) {
   const std::size_t n = buffer.size();
