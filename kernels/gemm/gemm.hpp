@@ -54,13 +54,6 @@ void warm_up_gemm();
 
 void set_gemm_selection(GemmSelection selection);
 
-/// Bytes of device memory that a timed selection holds while it runs, for a result of `result_bytes`: the result, and a
-/// buffer to flush the caches.
-inline constexpr std::int64_t kGemmFlushBytes = std::int64_t{128} << 20;  // larger than any L2 cache so far
-constexpr std::int64_t gemm_timing_bytes(const Target& target, std::int64_t result_bytes) {
-  return target.is_host ? 0 : result_bytes + kGemmFlushBytes;
-}
-
 /// The algorithms in use, one line each, after a line that names library and GPU. Empty if none was chosen. To repeat a
 /// timed selection bit for bit, store these lines and pass them to set_gemm_algorithms.
 std::vector<std::string> gemm_algorithms();

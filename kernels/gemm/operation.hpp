@@ -16,6 +16,13 @@ enum class GemmSelection : bool {
   timed,      // the fastest of its proposals on the actual operands: fences and allocates once; c is unaffected
 };
 
+/// Bytes of device memory that a timed selection holds while it runs, for a result of `result_bytes`: the result, and a
+/// buffer to flush the caches.
+inline constexpr std::int64_t kGemmFlushBytes = std::int64_t{128} << 20;  // larger than any L2 cache so far
+constexpr std::int64_t gemm_timing_bytes(const Target& target, std::int64_t result_bytes) {
+  return target.is_host ? 0 : result_bytes + kGemmFlushBytes;
+}
+
 /// Floats of workspace that a product of these sizes needs.
 template <class In, class Out>
 constexpr std::int64_t gemm_workspace(const Target& target, std::int64_t m, std::int64_t n, std::int64_t k,
