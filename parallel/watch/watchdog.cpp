@@ -110,11 +110,13 @@ double Watchdog::allowed_s(double patience) const {
 }
 
 bool Watchdog::is_lost() const {
-  const double waited_s = what_.empty() ? 0 : events::now_s() - progress_s_;
+  const double now_s = events::now_s(), waited_s = what_.empty() ? 0 : now_s - progress_s_;
   if (waited_s > allowed_s(patience_)) return true;
   // Both times: the thread of a rank that works may be late with its sign of life.
   const double stopped_s = std::max(allowed_s(1), kStopped_s);
-  return waited_s > stopped_s && recorder_ && recorder_->longest_silence_s() > stopped_s;
+  if (waited_s <= stopped_s || !recorder_) return false;
+  // A rank that was suspended together with this one may wake after it.
+  return std::min(recorder_->longest_silence_s(), now_s - pause_end_s_) > stopped_s;
 }
 
 void Watchdog::guard() {
@@ -142,7 +144,8 @@ void Watchdog::guard() {
 /// The process stood still for `pause_s`, as a suspended job does: what it waits for had no time to happen.
 void Watchdog::allow_for_pause(double pause_s) {
   if (pause_s < kPause_s) return;
-  progress_s_ = std::min(events::now_s(), progress_s_ + pause_s);
+  pause_end_s_ = events::now_s();
+  progress_s_ = std::min(pause_end_s_, progress_s_ + pause_s);
   end_s_ += pause_s;
 }
 

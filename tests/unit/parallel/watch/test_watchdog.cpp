@@ -1,9 +1,11 @@
 #include "parallel/watch/watchdog.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -129,6 +131,50 @@ TEST_F(WatchdogDeath, has_patience_with_a_rank_that_gives_signs_of_life_or_has_e
         std::_Exit(0);
       },
       ExitedWithCode(0), "");
+}
+
+/// Suspends this process and resumes it after `seconds`.
+void suspend_s(unsigned seconds) {
+  const pid_t me = ::getpid();
+  if (::fork() == 0) {
+    ::sleep(seconds);
+    ::kill(me, SIGCONT);
+    ::_exit(0);
+  }
+  ::raise(SIGSTOP);
+}
+
+TEST_F(WatchdogDeath, takes_no_rank_for_stopped_that_was_suspended_and_resumed_with_it) {
+  EXPECT_EXIT(
+      {
+        TwoOfAHost host;
+        Watchdog watchdog(0, kLimit_s, kLost, {}, {}, host.recorders[0].get());
+        const Watchdog::Watch watch(&watchdog, "a checkpoint", kForever_s);
+        for (double waited_s = 0; waited_s < Watchdog::kStopped_s + 0.5; waited_s += 0.1) {
+          host.recorders[1]->beat();
+          sleep_s(0.1);
+        }
+        suspend_s(static_cast<unsigned>(Watchdog::kStopped_s) + 1);
+        sleep_s(0.5);  // the watchdog of rank 0 wakes first
+        host.recorders[1]->beat();
+        sleep_s(0.5);
+        std::_Exit(0);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST_F(WatchdogDeath, misses_a_rank_that_stays_stopped_when_it_is_resumed) {
+  EXPECT_EXIT(
+      {
+        TwoOfAHost host;
+        host.recorders[1]->beat();  // its last
+        Watchdog watchdog(0, kLimit_s, kLost, {}, {}, host.recorders[0].get());
+        const Watchdog::Watch watch(&watchdog, "a checkpoint", kForever_s);
+        suspend_s(static_cast<unsigned>(Watchdog::kStopped_s) + 1);
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7),
+      "no progress for [345]\\..*under way: a checkpoint\n.*rank 0: rank 1 has given no sign of life for");
 }
 
 TEST(Watchdog, gives_a_sign_of_life_at_once) {
