@@ -8,7 +8,8 @@
 
 namespace tessera::parallel {
 
-/// Writes `text` to standard error, past every lock and buffer that the hanging thread may hold.
+/// Writes `text` to standard error without the stream's lock and buffer, which the hanging thread may hold. Only the
+/// writing is free of locks: making `text` takes memory, and so the lock of the heap.
 inline void write_last_words(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
