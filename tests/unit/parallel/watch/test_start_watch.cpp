@@ -16,6 +16,8 @@ namespace {
 using ::testing::ExitedWithCode;
 
 constexpr double kLimit_s = 0.02;  // 0.2 s with patience
+constexpr double kShort_s = 0.1;   // 1 s: time enough to reach the end of the start
+constexpr double kLong_s = 60;     // where nothing is to end this process, however late its threads run
 constexpr int kLost = 7;           // exit code
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -59,11 +61,21 @@ TEST_F(StartWatchDeath, says_when_the_launch_has_no_id) {
 }
 
 TEST_F(StartWatchDeath, lets_a_launch_alone_that_has_started) {
-  StartWatch start(1, 2, kLimit_s, kLost);
+  StartWatch start(1, 2, kLong_s, kLost);
   EXPECT_TRUE(is_announced(1));
   start.end();
   EXPECT_TRUE(is_announced(1)) << "others may still be starting";
-  sleep_s(2 * StartWatch::kPatience * kLimit_s);
+}
+
+TEST_F(StartWatchDeath, goes_on_after_the_start_for_longer_than_the_limit) {
+  EXPECT_EXIT(
+      {
+        StartWatch start(1, 2, kShort_s, kLost);
+        start.end();
+        sleep_s(2 * StartWatch::kPatience * kShort_s);
+        std::_Exit(0);
+      },
+      ExitedWithCode(0), "");
 }
 
 TEST_F(StartWatchDeath, does_not_watch_a_single_rank_or_without_a_limit) {
@@ -74,7 +86,7 @@ TEST_F(StartWatchDeath, does_not_watch_a_single_rank_or_without_a_limit) {
 }
 
 TEST_F(StartWatchDeath, leaves_no_name_behind) {
-  { const StartWatch start(1, 2, kLimit_s, kLost); }
+  { const StartWatch start(1, 2, kLong_s, kLost); }
   EXPECT_FALSE(is_announced(1));
 }
 
