@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,16 +18,24 @@ namespace {
 /// ranks' pieces grow or shrink until it does so, within a factor of two.
 constexpr double kRound_s = 0.2;
 
-/// Where a rank stands after its piece. The greatest of all ranks decides what they do next.
-enum Standing : int { kDone, kGoingOn, kStopping, kFailed };
+/// Who checks the same file: ranks of one host, by its full path, since even those may have data of their own.
+struct Sharing {
+  Sharing(const parallel::World& world, const std::string& file)
+      : mine(world.host() + "\n" + file), all(world.all_gather(mine)) {
+    index = std::count(all.begin(), all.begin() + world.rank(), mine);
+    ranks = std::count(all.begin(), all.end(), mine);
+  }
+  std::string mine;
+  std::vector<std::string> all;    // [rank]
+  std::int64_t index = 0, ranks = 1;  // this rank's place among those with the same file, and their number
+};
 
-/// Every rank fails with the first failure of its host: what one of them has found, each would have found.
-void fail_by_hosts(parallel::World& world, const std::optional<Failure>& mine) {
-  const std::vector<std::string> hosts = world.all_gather(world.host());
+/// Every rank fails with the first failure in its file: what one of them has found, each would have found.
+void fail_by_files(parallel::World& world, const Sharing& sharing, const std::optional<Failure>& mine) {
   const std::vector<std::string> problems = world.all_gather(mine ? encoded(*mine) : "");
   together(world, [&] {
-    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-      if (hosts[rank] == world.host() && !problems[rank].empty()) throw decoded_failure(problems[rank]);
+    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+      if (sharing.all[rank] == sharing.mine && !problems[rank].empty()) throw decoded_failure(problems[rank]);
     }
   });
 }
@@ -36,9 +45,8 @@ void fail_by_hosts(parallel::World& world, const std::optional<Failure>& mine) {
   const auto reason =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) { return !text.empty(); });
   fail_together(world, Exit::stopped,
-                fmt::format("stopped by {} while the tokens of {} were checked; nothing was changed: resume with "
-                            "--resume auto",
-                            *reason, name));
+                fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason,
+                            name));
 }
 
 }  // namespace
@@ -46,33 +54,55 @@ void fail_by_hosts(parallel::World& world, const std::optional<Failure>& mine) {
 data::Corpus open_corpus(parallel::World& world, const config::Settings& settings,
                          const std::function<std::string()>& stop_reason, io::Console& console) {
   std::optional<data::Corpus> corpus;
+  std::string file;
+  std::int64_t size = 0;  // tokens to check; ranks may differ: that is told later
   together(world, [&] {
     corpus.emplace(data::Corpus::open_unchecked(settings.data.source, settings.data.path, settings.model.vocab_size,
                                                 settings.job.seed));
+    if (!corpus->needs_check()) return;
+    size = corpus->size();
+    file = fmt::format("{}\n{}", std::filesystem::absolute(settings.data.path).string(), size);
   });
-  const std::int64_t size = corpus->needs_check() ? corpus->size() : 0;  // hosts may differ: that is told later
+  const Sharing sharing(world, file);
   io::Progress progress(console, fmt::format("data       {} tokens checked", size));
-  int all = world.max(size > 0 ? kGoingOn : kDone);
-  std::int64_t checked = 0, piece = data::kReported;  // tokens: by all ranks of this host; by each of them in a round
-  while (all == kGoingOn) {
+  std::int64_t piece = data::kReported;  // tokens of each rank, one after the other in the file
+  std::int64_t next = 0;                 // where the pieces after these begin
+  std::int64_t at = 0, end = 0;          // the rest of this rank's piece
+  std::optional<Failure> failure;        // it ends the piece
+  std::string reason;
+  int rounds = 0;  // since the pieces began
+  for (bool is_over = !world.any(size > 0); !is_over;) {
+    if (rounds++ == 0) {
+      at = std::min(size, next + piece * sharing.index);
+      end = std::min(size, at + piece);
+      next = std::min(size, next + piece * sharing.ranks);
+    }
     const double start_s = events::now_s();
-    std::optional<Failure> failure;
-    const std::int64_t first = std::min(size, checked + piece * world.local_rank());
     try {
-      corpus->check(first, std::min(piece, size - first));
+      while (at < end && reason.empty() && events::now_s() < start_s + 2 * kRound_s) {
+        const std::int64_t block = std::min(data::kReported, end - at);
+        corpus->check(at, block);
+        at += block;
+        reason = stop_reason();
+      }
     } catch (const std::exception& caught) {
       failure = failure_of(world, caught);
+      at = end;
     }
-    checked = std::min(size, checked + piece * world.local_size());
-    const std::string reason = stop_reason();
-    const Standing mine = failure ? kFailed : checked == size ? kDone : !reason.empty() ? kStopping : kGoingOn;
-    const std::vector<double> agreed = world.max({static_cast<double>(mine), events::now_s() - start_s});
-    all = static_cast<int>(agreed[0]);
-    if (all == kFailed) fail_by_hosts(world, failure);
-    if (all == kStopping) stop_together(world, reason, corpus->name());
-    if (agreed[1] < kRound_s / 2) piece *= 2;
-    if (agreed[1] > kRound_s * 2) piece = std::max(piece / 2, data::kReported);
+    if (reason.empty()) reason = stop_reason();
+    const std::int64_t checked = std::max(next - sharing.ranks * (end - at), std::int64_t{0});  // about
     if (size > 0) progress.at(static_cast<double>(checked) / static_cast<double>(size));
+
+    const std::vector<double> agreed = world.max({at < end ? 1. : 0, next < size ? 1. : 0, failure ? 1. : 0,
+                                                  reason.empty() ? 0. : 1, events::now_s() - start_s});
+    const bool has_rest = agreed[0] > 0, has_more = agreed[1] > 0, has_failed = agreed[2] > 0;
+    if (agreed[3] > 0 && (has_rest || (has_more && !has_failed))) stop_together(world, reason, corpus->name());
+    if (has_rest) continue;  // a failure may not be the first: another rank may find one before it
+    if (has_failed) fail_by_files(world, sharing, failure);
+    if (rounds == 1 && agreed[4] < kRound_s / 2) piece *= 2;
+    for (; rounds > 1; rounds = (rounds + 1) / 2) piece = std::max(piece / 2, data::kReported);
+    rounds = 0;
+    is_over = !has_more;
   }
   return std::move(*corpus);
 }
