@@ -227,13 +227,36 @@ class FlightRecorder(RunTest):
     def test_the_rank_that_sleeps_while_a_checkpoint_is_written_is_named_as_soon(self):
         """Ranks wait ten times as long for files, but not for a rank of their host that is stopped."""
         job, ranks = self.start_three("none", "checkpoint.every=1", "checkpoint.keep=1")
-        half_written = lambda: any((self.folder / "none/checkpoints").glob(".tmp_step*"))
+        folder = self.folder / "none/checkpoints"
+        half_written = lambda: any(folder.glob(".tmp_step*"))
+
+        def written():
+            """What the others still change: the names and sizes of all files, and which checkpoint is the latest."""
+            sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.exists()}
+            return sizes, latest_step(self.folder / "none")
+
+        def comes_to_rest():
+            """Whether the others wait in a checkpoint that none of them completes."""
+            before, since_s = written(), time.monotonic()
+            while time.monotonic() - since_s < 1:
+                time.sleep(0.05)
+                try:
+                    now = written()
+                except FileNotFoundError:  # removed in between
+                    now = None
+                if now != before:
+                    before, since_s = now, time.monotonic()
+                if not half_written():
+                    return False
+            return True
 
         def stopped_in_a_checkpoint():
             os.kill(ranks[2], signal.SIGSTOP)
-            time.sleep(0.3)  # the others write their files
-            if half_written():
-                return True
+            try:
+                if comes_to_rest():
+                    return True
+            except FileNotFoundError:
+                pass
             os.kill(ranks[2], signal.SIGCONT)  # it came too late for this one
             return False
 
