@@ -26,7 +26,8 @@ import places  # noqa: E402
 PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
 TINY = SOURCE / "input/tiny.toml"
 EPS32 = 2.0**-24  # unit roundoff of float
-LIMIT_S = 120 * int(os.environ.get("TESSERA_TEST_PATIENCE", 1))  # a run that takes longer hangs; sanitizers slow it down
+PATIENCE = int(os.environ.get("TESSERA_TEST_PATIENCE", 1))
+LIMIT_S = 120 * PATIENCE  # a run that takes longer hangs; sanitizers slow it down
 
 # Bounds between two ways to compute the same training of the deck TINY. Sums of a gradient in another order differ by
 # about one unit roundoff of its largest entry (clipped: 1 at most) per step, over 30 steps. AdamW turns an error of a

@@ -12,7 +12,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, STOPPED, TINY, RunTest, column, end_all, latest_step, wait_for_end
+from harness import FILES, PATIENCE, STOPPED, TINY, RunTest, column, end_all, latest_step, wait_for_end
 
 TOKENS = 40_000
 
@@ -178,18 +178,21 @@ class Large(RunTest):
     def test_checking_it_is_progress_and_a_signal_to_one_rank_ends_it(self):
         path, directory = self.folder / "zeros.bin", self.folder / "run"
         path.touch()
-        os.truncate(path, 200 << 30)  # minutes
+        os.truncate(path, 2 << 40)  # many minutes
+        limit_s = 1.5 * PATIENCE
         for ranks in (None, 2):
             job = self.start(TINY, "data.source=tokens", f"data.path={path}", f"job.directory={directory}",
-                             "parallel.timeout_s=0.3", ranks=ranks)
+                             f"parallel.timeout_s={limit_s}", ranks=ranks)
             self.wait_until(lambda: "tokens checked:" in job.printed(), "a line of progress", job)
-            time.sleep(4)  # the watchdog's limit is ten times timeout_s during the set-up
+            if ranks:  # a single rank is not watched
+                time.sleep(10 * limit_s + 1)  # the watchdog's limit during the set-up, as well as that of the start
             self.assertIsNone(job.process.poll(), "it ended")
             end_all(job.ranks()[-1:], signal.SIGTERM)
-            result = job.wait(20)
+            result = job.wait(20 * PATIENCE)
             self.assertEqual(result.code, STOPPED, str(result))
             self.assertEqual(result.err.count("tessera: stopped by SIGTERM"), 1, str(result))
-            self.assertFalse(directory.exists(), "nothing was changed")
+            self.assertIn("start it again as before", result.err)
+            self.assertFalse(directory.exists(), "something was changed")
 
     def test_a_token_outside_the_vocabulary_is_told_once_whichever_rank_reads_it(self):
         path, tokens = self.folder / "a.bin", np.zeros(10 << 20, np.uint16)
