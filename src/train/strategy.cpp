@@ -111,8 +111,7 @@ kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel
 
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const Arena& arena,
-                                                  DeferredUpdate& update) {
+                                                  const Arena& arena, DeferredUpdate& update) {
   const Sharing& sharing = plan.sharing;
   if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),

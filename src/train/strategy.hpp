@@ -29,7 +29,6 @@ kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel
 /// collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const memory::Arena<kernels::Device>& arena,
-                                                  DeferredUpdate& update);
+                                                  const memory::Arena<kernels::Device>& arena, DeferredUpdate& update);
 
 }  // namespace tessera::train
