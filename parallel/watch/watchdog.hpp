@@ -117,10 +117,10 @@ class Watchdog final : public events::Listener {
   std::string what_;  // the operation watched; empty: none
   double patience_ = 1, progress_s_ = 0;
   double pause_end_s_ = -std::numeric_limits<double>::infinity();  // of the latest pause; silences count from here on
-  double longest_s_ = 0;                                    // longest silence of watches without extra patience
-  int watches_ = 0;                                         // successful ones
-  double end_s_ = std::numeric_limits<double>::infinity();  // deadline of a rank that leaves
-  std::optional<Departure> departure_;                      // its cause, once known: takes precedence over faults
+  double longest_s_ = 0;                                           // longest silence of watches without extra patience
+  int watches_ = 0;                                                // successful ones
+  double end_s_ = std::numeric_limits<double>::infinity();         // deadline of a rank that leaves
+  std::optional<Departure> departure_;  // its cause, once known: takes precedence over faults
   bool is_over_ = false;
   std::thread thread_;  // last: it uses all other members
 };

@@ -26,7 +26,7 @@ struct Sharing {
     ranks = std::count(all.begin(), all.end(), mine);
   }
   std::string mine;
-  std::vector<std::string> all;    // [rank]
+  std::vector<std::string> all;       // [rank]
   std::int64_t index = 0, ranks = 1;  // this rank's place among those with the same file, and their number
 };
 
@@ -44,9 +44,9 @@ void fail_by_files(parallel::World& world, const Sharing& sharing, const std::op
   const std::vector<std::string> reasons = world.all_gather(mine);
   const auto reason =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) { return !text.empty(); });
-  fail_together(world, Exit::stopped,
-                fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason,
-                            name));
+  fail_together(
+      world, Exit::stopped,
+      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name));
 }
 
 }  // namespace

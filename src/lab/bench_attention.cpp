@@ -235,8 +235,7 @@ bool sweeps_steps(const Bench& bench, int steps) {
 }
 
 /// Appends the tuned case of flash2 by the word of bench.engines; on the ladder only if it is not among the cases.
-void add_tuned(const Bench& bench, Case c, std::string_view word, bool deterministic,
-               std::vector<Case>& cases) {
+void add_tuned(const Bench& bench, Case c, std::string_view word, bool deterministic, std::vector<Case>& cases) {
   const AttentionChoice untuned = std::exchange(c.choice, kernels::fastest_attention(c.dtype, c.D, deterministic));
   if (word == "auto" && c.choice.steps != kernels::kNoLadder) {
     const auto is_same = [&](const Case& other) {

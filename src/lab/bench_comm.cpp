@@ -61,8 +61,7 @@ Operation operation_named(const std::string& word) {
 using Work = std::function<void(const Exec&)>;
 
 /// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
-Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued,
-                     const Work& work) {
+Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued, const Work& work) {
   const auto run = [&] {
     const auto watch = world.watch("a collective operation", kPatience);
     work(exec);

@@ -36,7 +36,6 @@ struct Lifetime {
   int last = std::numeric_limits<int>::max();
 
   static constexpr Lifetime whole_run() { return {}; }
-  bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
   bool is_whole_run() const { return last == std::numeric_limits<int>::max(); }
 };
 

@@ -57,9 +57,7 @@ std::int64_t norm_blocks(const Sharing& sharing) {
 /// Of the partial sums that transfers of gradients, sent as numbers of type `sent`, can leave.
 std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent) {
   const parallel::Ownership& o = sharing.ownership;
-  const auto blocks = [&](std::int64_t count) {
-    return parallel::Squares::count_of(count * bytes_of(sent));
-  };
+  const auto blocks = [&](std::int64_t count) { return parallel::Squares::count_of(count * bytes_of(sent)); };
   std::int64_t sum = 0;
   if (sharing.is_sharded()) {
     for (int unit = 0; unit < o.units(); ++unit) sum += blocks(o.part(unit));

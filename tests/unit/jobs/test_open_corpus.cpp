@@ -54,8 +54,7 @@ Failure failure_to_open(TestWorld& world, const config::Settings& settings,
 /// A file of uint16 zeros that takes no space, the same for all ranks; rank 0 removes it.
 class Zeros {
  public:
-  Zeros(TestWorld& world, std::int64_t tokens)
-      : world_(world), path_(world.broadcast((folder_ / "a.bin").string())) {
+  Zeros(TestWorld& world, std::int64_t tokens) : world_(world), path_(world.broadcast((folder_ / "a.bin").string())) {
     if (world.rank() == 0) {
       std::ofstream(path_).close();
       test::fs::resize_file(path_, static_cast<std::uintmax_t>(2 * tokens));

@@ -37,16 +37,6 @@ Layout random_layout(std::uint64_t seed) {
   return layout;
 }
 
-TEST(Lifetime, meets_counts_both_ends) {
-  const Lifetime middle{3, 5};
-  EXPECT_TRUE(middle.meets({5, 9}));
-  EXPECT_TRUE(middle.meets({0, 3}));
-  EXPECT_TRUE(middle.meets({4, 4}));
-  EXPECT_TRUE(middle.meets(Lifetime::whole_run()));
-  EXPECT_FALSE(middle.meets({6, 9}));
-  EXPECT_FALSE(middle.meets({0, 2}));
-}
-
 TEST(Layout, tensors_that_live_at_once_never_overlap) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const Layout layout = random_layout(seed);
