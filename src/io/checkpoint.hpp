@@ -9,8 +9,8 @@
 ///                                            tensor as <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
 ///   checkpoints/latest                       text: name of the newest complete folder. While a rewind moves later
-///   ones,
-///                                            the name of that to which it goes, and of the folder that receives them
+///                                            ones: the name of that to which it goes, and of the folder that receives
+///                                            them
 ///   checkpoints/abandoned_NN/                what a rewind set aside: later checkpoints, and a copy of run.h5
 ///
 /// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every

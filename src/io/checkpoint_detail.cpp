@@ -54,24 +54,23 @@ bool is_of_checkpoint(const std::string& name) {
          std::all_of(name.begin() + 5, name.end() - 3, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// What is in `folder`, in the order of the names.
-std::vector<fs::path> entries_of(const fs::path& folder) {
+}  // namespace
+
+std::vector<fs::path> entries_of(const fs::path& folder, std::string_view doing) {
   std::vector<fs::path> entries;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     entries.push_back(entry->path());
   }
-  if (error) throw file_failure(folder, "reading the folder", error.value());
+  if (error && error != std::errc::no_such_file_or_directory) throw file_failure(folder, doing, error.value());
   std::sort(entries.begin(), entries.end());
   return entries;
 }
 
-}  // namespace
-
 bool holds_files_of_checkpoint(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
-  const auto entries = entries_of(folder);
+  const auto entries = entries_of(folder, "reading the checkpoint");
   return std::any_of(entries.begin(), entries.end(), [](const fs::path& e) { return is_of_checkpoint(e.filename()); });
 }
 
@@ -84,7 +83,7 @@ std::vector<fs::path> dismantle(const fs::path& folder, const fs::path& home) {
     return foreign;
   }
   if (!fs::is_directory(folder, error)) return {folder};
-  std::vector<fs::path> entries = entries_of(folder);
+  std::vector<fs::path> entries = entries_of(folder, "deleting the checkpoint");
   std::reverse(entries.begin(), entries.end());  // the index, which names the owner, last
   for (const fs::path& entry : entries) {
     if (is_of_checkpoint(entry.filename()) && !fs::is_directory(fs::symlink_status(entry, error))) {

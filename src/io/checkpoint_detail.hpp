@@ -34,6 +34,11 @@ std::optional<std::int64_t> step_of(const std::string& name);
 /// step's folder holds no checkpoint, but what dismantle() left there.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
 
+/// What is in `folder`, in the order of the names; nothing if there is no such folder.
+///
+/// Throws  Failure(Exit::files) if it cannot be read; `doing` is what for.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::string_view doing);
+
 /// Deletes the files of a checkpoint in `folder`, and `folder` if it is empty then. Other files are the user's: they
 /// move to the folder `home`, which is made if need be and may be the same; one whose name is taken there stays.
 /// Returns where they are. If `folder` is a link, only that is deleted.

@@ -83,21 +83,12 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(path, error);
 }
 
-/// Calls `kind` with each path in `folder` and its name.
-template <class Kind>
-void look_into(const fs::path& folder, const Kind& kind) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    kind(entry->path(), entry->path().filename().string());
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw file_failure(folder, "deleting the checkpoints", error.value());
-  }
-}
+constexpr std::string_view kDeleting = "deleting the checkpoints";
 
 Written written_in(const fs::path& checkpoints) {
   Written written;
-  look_into(checkpoints, [&](const fs::path& path, const std::string& name) {
+  for (const fs::path& path : entries_of(checkpoints, kDeleting)) {
+    const std::string name = path.filename();
     if (step_of(name)) {
       written.steps.push_back(path);
     } else if (is_temporary(name)) {
@@ -107,12 +98,13 @@ Written written_in(const fs::path& checkpoints) {
     } else if (name == "latest" || name == "latest.tmp") {
       written.files.push_back(path);
     }
-  });
+  }
   for (const fs::path& abandoned : written.abandoned) {
-    look_into(abandoned, [&](const fs::path& path, const std::string& name) {
+    for (const fs::path& path : entries_of(abandoned, kDeleting)) {
+      const std::string name = path.filename();
       if (step_of(name)) written.steps.push_back(path);
       if (name == "run.h5" || name == "run.h5.tmp") written.files.push_back(path);
-    });
+    }
   }
   return written;
 }
@@ -172,18 +164,18 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
     const auto left = dismantle(folder, home);
     foreign.insert(foreign.end(), left.begin(), left.end());
   };
+  for (const fs::path& step : written.steps) remove_step(step, step);
   // Behind a link they may be those of another run that is writing them: they name no owner.
   if (!is_link(checkpoints)) {
     for (const fs::path& folder : written.temporaries) {
       remove_step(folder, checkpoints / home_of_temporary(folder.filename().string()));
     }
   }
-  for (const fs::path& step : written_in(checkpoints).steps) remove_step(step, step);
   for (const fs::path& file : written.files) remove(file);
   for (const fs::path& abandoned : written.abandoned) {
-    look_into(abandoned, [&](const fs::path& path, const std::string& name) {
-      if (!step_of(name)) foreign.push_back(path);
-    });
+    for (const fs::path& path : entries_of(abandoned, kDeleting)) {
+      if (!step_of(path.filename())) foreign.push_back(path);
+    }
     std::error_code not_empty;
     fs::remove(abandoned, not_empty);
   }
@@ -230,14 +222,12 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
   const auto steps = steps_in(checkpoints);
   if (latest.name.empty()) return steps.empty() ? std::nullopt : std::optional(checkpoints / step_name(steps.back()));
   if (!latest.abandoned.empty()) return checkpoints / latest.name;
-  const auto is_of_the_same_run = [&](std::int64_t step) {
-    const fs::path folder = checkpoints / step_name(step);
-    return !is_link(folder) && writer_of(folder).run_id == writer_of(checkpoints / latest.name).run_id;
-  };
+  const fs::path named = checkpoints / latest.name;
   for (auto step = steps.rbegin(); step != steps.rend() && *step > *step_of(latest.name); ++step) {
-    if (is_of_the_same_run(*step)) return checkpoints / step_name(*step);
+    const fs::path folder = checkpoints / step_name(*step);
+    if (!is_link(folder) && writer_of(folder).run_id == writer_of(named).run_id) return folder;
   }
-  return checkpoints / latest.name;
+  return named;
 }
 
 std::string named_by_latest(const fs::path& run_directory) { return read_latest(checkpoints_in(run_directory)).name; }
