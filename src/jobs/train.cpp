@@ -26,6 +26,7 @@
 #include "jobs/run_file.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/together.hpp"
+#include "jobs/training_sample.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -374,57 +375,17 @@ class TrainingRun {
     }
   }
 
-  /// Ranks agree on the maximum before each token of the sample and each pass through the model.
-  enum SampleState { goes_on, is_cut, is_whole, begins_pass };
-  SampleState agree(SampleState mine) {
-    return static_cast<SampleState>(world_.max(mine == goes_on && stop_.is_due() ? is_cut : mine));
-  }
-
-  /// Prints a sample: text continues generate.prompt; other tokens continue the corpus's first ones, printed as ids.
-  /// Rank 0 generates, and the others follow each of its passes, for their parts of the weights. A reason to stop on
-  /// any rank ends it early; the training is already saved.
+  /// Prints a sample of the trained model, and keeps it in run.h5. The training is already saved.
   void print_sample() {
-    trainer_->begin_generation();
-    if (world_.rank() != 0) {
-      for (SampleState state = goes_on; state == goes_on || state == begins_pass;) {
-        state = agree(goes_on);
-        if (state == begins_pass) trainer_->follow();
-      }
-      return trace_.meet();
-    }
-    const bool is_text = corpus_->tokenisation() == "bytes";
-    const std::string& prompt = settings_.generate.prompt;
-    std::vector<int> tokens(prompt.size());
-    if (is_text) {
-      std::transform(prompt.begin(), prompt.end(), tokens.begin(),
-                     [](char c) { return static_cast<unsigned char>(c); });
-    } else {
-      tokens.resize(std::min<std::int64_t>(8, settings_.model.context_length));
-      corpus_->copy(0, tokens);
-    }
-    std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(tokens, " "));
-    bool was_cut = false;
-    model::GenerateOptions options{settings_.train.sample_tokens,
-                                   settings_.generate.temperature,
-                                   settings_.generate.top_k,
-                                   settings_.job.seed,
-                                   is_text ? data::kEndOfText : -1,
-                                   [&] { return was_cut = agree(goes_on) != goes_on; },
-                                   {}};
-    if (plan_->sharing.is_sharded()) options.begins_pass = [&] { agree(begins_pass); };
-    const std::vector<int> sample = trainer_->generate(tokens, options);
-    if (!was_cut) agree(is_whole);
-    for (const int token : sample) {
-      if (!is_text)
-        text += fmt::format(" {}", token);
-      else if (token < data::kEndOfText)
-        text += static_cast<char>(token);
-    }
+    const std::optional<TrainingSample> sample =
+        training_sample(world_, settings_, *corpus_, plan_->sharing.is_sharded(), stop_, *trainer_);
+    if (!sample) return trace_.meet();
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
-                     counted(was_cut ? std::ssize(sample) : settings_.train.sample_tokens, "token"),
-                     was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "", text));
+                     counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
+                     sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
+                     sample->text));
     trace_.work([&](io::Trace& trace) {
-      trace.set_sample(tokens, sample);
+      trace.set_sample(sample->prompt, sample->tokens);
       trace.flush();
     });
   }
