@@ -38,4 +38,14 @@ struct Departure {
   std::string why;
 };
 
+/// A failure that all ranks throw together, after they have agreed on it (World::agree). The message is `why`.
+class AgreedError final : public Error {
+ public:
+  explicit AgreedError(const Departure& departure) : Error(departure.why), exit_code_(departure.exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
 }  // namespace tessera::parallel

@@ -5,6 +5,7 @@
 #include "parallel/collectives/mpi_check.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <numeric>
@@ -38,7 +39,7 @@ std::unique_ptr<FlightRecorder> make_recorder(MPI_Comm host, int rank, int ranks
 
 }  // namespace
 
-World::World(int& argc, char**& argv) {
+World::World(int& argc, char**& argv, Meaning meaning) : meaning_(std::move(meaning)) {
   int is_running = 0, provided = 0;
   MPI_CHECK(MPI_Initialized(&is_running));
   owns_mpi_ = !is_running;
@@ -110,7 +111,13 @@ World::Watch::~Watch() {
   if (world_.in_use_) world_.in_use_->abandon();
 }
 
-void World::leave(const std::optional<Departure>& departure) {
+void World::leave() {
+  if (watchdog_) watchdog_->leave();
+}
+
+void World::leave(const std::exception& caught) {
+  leave();  // first: finding the cause may itself wait for the GPU
+  const Departure departure = meaning_(*this, caught);
   if (watchdog_) watchdog_->leave(departure);
 }
 
@@ -123,6 +130,59 @@ void World::stay() {
 void World::leave_together() {
   is_leaving_ = true;  // before anyone can get past the barrier
   barrier();
+}
+
+/// A problem is "4 its message"; other text is bytes of another exchange, if ranks are out of step.
+std::string World::problem_of(const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const std::exception& caught) {
+    const Departure departure = meaning_(*this, caught);
+    return std::to_string(departure.exit_code) + " " + departure.why;
+  }
+  return "";
+}
+
+void World::fail(const std::string& problem, const std::string& where) {
+  int code = 0;
+  const char* const end = problem.data() + problem.size();
+  const auto [space, error] = std::from_chars(problem.data(), end, code);
+  const bool is_whole = error == std::errc() && space != end && *space == ' ';
+  const Departure departure =
+      is_whole ? Departure{code, std::string(space + 1, end)} : meaning_(*this, EnvironmentError(problem));
+  {
+    const Watch watch(*this, "the end of all ranks", kPatience);
+    leave_together();
+  }
+  throw AgreedError({departure.exit_code, where + departure.why});
+}
+
+void World::agree(const std::string& problem) {
+  const std::vector<std::string> problems = all_gather(problem);
+  std::string ranks, first;
+  int failed = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (problems[rank].empty()) continue;
+    if (failed++ == 0) first = problems[rank];
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (failed > 0) fail(first, failed == size_ ? "" : "rank " + ranks + ": ");
+}
+
+void World::agree_on_root(const std::function<void()>& work) {
+  const std::string problem = broadcast(rank_ == 0 ? problem_of(work) : "");
+  if (!problem.empty()) fail(problem, "");
+}
+
+std::vector<std::string> World::all_gather(const std::function<std::string()>& work) {
+  std::string result;
+  const std::string problem = problem_of([&] { result = work(); });
+  std::vector<std::string> all = all_gather(problem.empty() ? "+" + result : "-" + problem);
+  for (std::string& text : all) {
+    if (!text.starts_with('+')) fail(text.substr(std::min<std::size_t>(1, text.size())), "");
+    text.erase(0, 1);
+  }
+  return all;
 }
 
 /// Only the start is reported, since exchanges are short: a rank hangs in one that has no successor.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,9 +20,15 @@ namespace tessera::parallel {
 
 class Collectives;
 
+/// Factor on the watchdog's limit for waits on another rank's files.
+inline constexpr double kPatience = 10;
+
 class World {
  public:
-  World(int& argc, char**& argv);
+  /// What an exception that was caught on this rank means. Exit codes are the caller's.
+  using Meaning = std::function<Departure(const World&, const std::exception&)>;
+
+  World(int& argc, char**& argv, Meaning meaning = message_alone);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -69,9 +76,11 @@ class World {
   /// single rank is never watched.
   void start_watchdog(double limit_s, int exit_code);
 
-  /// This rank is leaving by an exception: a watchdog ends it if that takes too long. `departure`: the cause, if the
-  /// caller knows it, for the watchdog to report, since main may never get there.
-  void leave(const std::optional<Departure>& departure = {});
+  /// This rank is leaving by an exception: a watchdog ends it if that takes too long. `caught`: the cause, for the
+  /// watchdog to report, since main may never get there. Call it where a job catches a fatal exception, before its
+  /// objects are destroyed: their destructors may wait for a lost rank or GPU.
+  void leave();
+  void leave(const std::exception& caught);
 
   /// Undoes leave() and leave_together() on every rank, after an exception that all have caught. Collective.
   void stay();
@@ -79,6 +88,21 @@ class World {
   /// All ranks are about to throw the same exception: until the next watch begins, none takes the exit of another for a
   /// loss. Collective.
   void leave_together();
+
+  // How all ranks fail together. Collective: each waits for all, and no rank takes the exit of another for a loss.
+
+  /// Runs `work` on every rank. If any failed, all throw the same AgreedError: what the first failure means, behind the
+  /// numbers of the ranks that failed unless all did.
+  void agree(const std::function<void()>& work) { agree(problem_of(work)); }
+  /// The same with `work` on rank 0 only. The message names no rank.
+  void agree_on_root(const std::function<void()>& work);
+  /// Runs `work` on every rank, and returns the result of each, by rank. If any failed, all throw the same AgreedError
+  /// of the first. The message names no rank.
+  std::vector<std::string> all_gather(const std::function<std::string()>& work);
+  /// Local. Runs `work`; returns what its failure means, in one text for the other ranks, and "" if there is none.
+  std::string problem_of(const std::function<void()>& work) const;
+  /// The same as agree(work) with a `problem` from before, of this rank or another.
+  void agree(const std::string& problem);
 
   // Small values, collective, blocking.
   bool any(bool mine) const;
@@ -93,9 +117,12 @@ class World {
   [[noreturn]] void abort(int code) const;
 
  private:
+  static Departure message_alone(const World&, const std::exception& caught) { return {1, caught.what()}; }
+  [[noreturn]] void fail(const std::string& problem, const std::string& where);
   template <class Action>
   void exchange(std::string_view name, std::int64_t bytes, const Action& action) const;
 
+  Meaning meaning_;
   bool owns_mpi_ = false;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, device_count_ = 0, ranks_on_device_ = 1;
   std::string host_, hosts_, devices_;

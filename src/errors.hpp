@@ -1,8 +1,7 @@
-/// The exit codes of the program, the one exception type that carries them to main and from rank to rank, and what
-/// others' exceptions mean.
+/// The exit codes of the program, the one exception type that carries them to main, and what others' exceptions
+/// mean.
 #pragma once
 
-#include <charconv>
 #include <filesystem>
 #include <new>
 #include <stdexcept>
@@ -35,19 +34,6 @@ class Failure : public std::runtime_error {
  private:
   Exit code_;
 };
-
-/// Encodes a failure for the other ranks, as "4 its message", and decodes it. Text that does not encode a failure (the
-/// bytes of another exchange, if ranks are out of step) decodes to Exit::environment with that text.
-inline std::string encoded(const Failure& failure) {
-  return std::to_string(static_cast<int>(failure.code())) + " " + failure.what();
-}
-inline Failure decoded_failure(const std::string& text) {
-  int code = 0;
-  const char* const end = text.data() + text.size();
-  const auto [space, error] = std::from_chars(text.data(), end, code);
-  if (error != std::errc() || space == end || *space != ' ') return Failure(Exit::environment, text);
-  return Failure(static_cast<Exit>(code), std::string(space + 1, end));
-}
 
 /// The exit code that an exception means.
 inline Exit exit_of(const std::exception& exception) {

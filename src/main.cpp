@@ -26,10 +26,10 @@
 #include "config/job_traits.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
+#include "jobs/failure.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/limits.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/profiler.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -143,20 +143,22 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
   jobs::require_limits(launcher_rank(-1) >= 0);
   const config::Parallel& keys = deck.settings.parallel;
   parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));
-  std::optional<parallel::World> world(std::in_place, argc, argv);
+  std::optional<parallel::World> world(std::in_place, argc, argv, jobs::departure_of);
   const parallel::FaultExit fault_exit(world->rank(), static_cast<int>(Exit::hang));
   std::optional<parallel::DeviceChoice> device;
   try {
     parallel::check_launcher(world->size(), [](const char* name) { return std::getenv(name); });
     jobs::require_same_start(*world, deck, line.resume);
     if (keys.ranks != 0 && keys.ranks != world->size()) {
-      jobs::fail_together(
-          *world, Exit::usage,
-          fmt::format("parallel.ranks = {0}, but the number of ranks is {1}. Start {0} (scripts/run -n {0}), or "
-                      "leave parallel.ranks to --plan",
-                      keys.ranks, world->size()));
+      world->agree([&] {
+        throw Failure(
+            Exit::usage,
+            fmt::format("parallel.ranks = {0}, but the number of ranks is {1}. Start {0} (scripts/run -n {0}), or "
+                        "leave parallel.ranks to --plan",
+                        keys.ranks, world->size()));
+      });
     }
-    jobs::together(*world, [&] { device.emplace(*world, keys.allow_shared_device); });
+    world->agree([&] { device.emplace(*world, keys.allow_shared_device); });
     std::vector<std::string> arguments = device->kokkos_arguments();
     arguments.insert(arguments.end(), line.kokkos_arguments.begin(), line.kokkos_arguments.end());
     std::vector<char*> kokkos_argv{argv[0]};
@@ -165,14 +167,14 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     kokkos_argv.push_back(nullptr);
     const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
-    jobs::together(*world, [] { jobs::take_blas_buffer(); });
+    world->agree([] { jobs::take_blas_buffer(); });
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
     start.end();
     return static_cast<int>(jobs::run_job({deck, line.resume, command, *world}));
-  } catch (const jobs::CollectiveFailure& failure) {  // common to all ranks: rank 0 reports, all finalise
+  } catch (const parallel::AgreedError& failure) {  // common to all ranks: rank 0 reports, all finalise
     if (world->rank() == 0) fmt::print(stderr, "tessera: {}\n", failure.what());
-    return static_cast<int>(failure.code());
+    return failure.exit_code();
   } catch (const std::exception& exception) {
     const Failure failure = jobs::failure_of(*world, exception);
     const int code = static_cast<int>(failure.code());
@@ -211,8 +213,6 @@ int main(int argc, char** argv) {
     const int code = answer_or_run(argc, argv);
     if (code == static_cast<int>(Exit::finished)) io::require_answered();
     return code;
-  } catch (const Failure& failure) {
-    return report(failure);
   } catch (const std::exception& exception) {
     return report(jobs::failure_of(exception));
   }

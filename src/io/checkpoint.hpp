@@ -43,12 +43,16 @@
 
 namespace tessera::io {
 
-/// The ranks that read or write a checkpoint together. `all_gather` returns every rank's text, by rank; it is
-/// collective and serves as a barrier. io does not use MPI itself; a single rank leaves the defaults.
+/// The ranks that read or write a checkpoint together. `all_gather` runs a function on every rank and returns the
+/// result of each, by rank; if it failed on any, all throw the failure of the first. It is collective and serves as a
+/// barrier. io does not use MPI itself; a single rank leaves the defaults.
 struct Peers {
+  using Work = std::function<std::string()>;
   int rank = 0;
   int ranks = 1;
-  std::function<std::vector<std::string>(const std::string&)> all_gather = {};
+  std::function<std::vector<std::string>(const Work&)> all_gather = [](const Work& work) {
+    return std::vector<std::string>{work()};
+  };
 };
 
 /// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are always those

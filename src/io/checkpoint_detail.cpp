@@ -102,23 +102,16 @@ std::vector<fs::path> dismantle(const fs::path& folder, const fs::path& home) {
   return foreign;
 }
 
-std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work) {
-  std::string report;
-  try {
-    report = "+" + work();
-  } catch (const std::exception& fault) {
-    const bool has_code = dynamic_cast<const Failure*>(&fault) || exit_of(fault) == Exit::out_of_memory;
-    report = "-" + encoded(Failure(has_code ? exit_of(fault) : Exit::files, fault.what()));
-  }
-  auto reports = peers.all_gather ? peers.all_gather(report) : std::vector<std::string>{report};
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    if (reports[rank].starts_with('+')) continue;
-    const std::string who = reports.size() > 1 ? fmt::format("rank {}: ", rank) : "";
-    const Failure failure = decoded_failure(reports[rank].substr(1));
-    throw Failure(failure.code(), who + failure.what());
-  }
-  for (std::string& text : reports) text.erase(0, 1);
-  return reports;
+std::vector<std::string> all_gather(const Peers& peers, const Peers::Work& work) {
+  return peers.all_gather([&] {
+    try {
+      return work();
+    } catch (const std::exception& fault) {
+      const bool has_code = dynamic_cast<const Failure*>(&fault) || exit_of(fault) == Exit::out_of_memory;
+      const std::string who = peers.ranks > 1 ? fmt::format("rank {}: ", peers.rank) : "";
+      throw Failure(has_code ? exit_of(fault) : Exit::files, who + fault.what());
+    }
+  });
 }
 
 std::string checksum(const fs::path& path) {

@@ -48,12 +48,9 @@ std::vector<std::filesystem::path> dismantle(const std::filesystem::path& folder
 
 bool holds_files_of_checkpoint(const std::filesystem::path& folder);
 
-/// Runs `work` on every rank, and returns the result of each, by rank. Collective; no rank returns before all have
-/// arrived.
-///
-/// Throws  the same Failure on all ranks if it failed on any, naming the first rank that failed: with the code of a
-///         Failure, that of exhausted memory, or else Exit::files.
-std::vector<std::string> together(const Peers& peers, const std::function<std::string()>& work);
+/// Peers::all_gather of `work`. A failure names the rank, with the code of a Failure, that of exhausted memory, or else
+/// Exit::files.
+std::vector<std::string> all_gather(const Peers& peers, const Peers::Work& work);
 
 /// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
 std::string checksum(const std::filesystem::path& path);

@@ -134,11 +134,12 @@ void CheckpointReader::require_unchanged() const {
 }
 
 CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
-  // normalised ("x/step_00000010/", relative): messages name the folder and its neighbours
-  fs::path folder = fs::absolute(step_folder).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();
+  fs::path folder;
   std::unique_ptr<CheckpointReader::Opened> opened;
-  const std::vector<std::string> sums = together(peers, [&] {
+  const std::vector<std::string> sums = all_gather(peers, [&] {
+    // normalised ("x/step_00000010/", relative): messages name the folder and its neighbours
+    folder = fs::absolute(step_folder).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
     h5::File index = open_index(folder, option);
     const CheckpointState state = read_state(index);
     const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
@@ -151,11 +152,12 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
     return read_text(folder / "index.xxh3").substr(0, 16);  // that of the index, which holds those of all files
   });
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
-  if (other != sums.end()) {
+  peers.all_gather([&] {
+    if (other == sums.end()) return std::string();
     throw Failure(Exit::files, fmt::format("rank {}: {} is another checkpoint there than on rank 0's host: copy one of "
                                            "them to all hosts",
                                            other - sums.begin(), folder.string()));
-  }
+  });
   return CheckpointReader(std::move(opened));
 }
 

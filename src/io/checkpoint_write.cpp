@@ -164,17 +164,17 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
   const bool is_first = peers.rank == 0;
   try {
     std::vector<Part> parts;
-    const auto manifests = together(peers, [&] {
+    const auto manifests = all_gather(peers, [&] {
       parts = parts_of(mine);
       if (is_first) prepare(checkpoints, temporary);
       return manifest_of(parts);
     });
     std::vector<IndexedTensor> tensors;
-    const auto files = together(peers, [&] {
+    const auto files = all_gather(peers, [&] {
       tensors = tensors_of(manifests);  // on every rank, so that none writes what cannot be used
       return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, parts);
     });
-    together(peers, [&] {
+    all_gather(peers, [&] {
       if (!is_first) return std::string();
       CheckpointState complete = state;
       complete.ranks = peers.ranks;

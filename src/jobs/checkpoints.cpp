@@ -10,7 +10,7 @@
 #include "config/keys.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
-#include "jobs/together.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 
@@ -50,10 +50,14 @@ std::string change_of_data(const io::CheckpointState& state, const data::Corpus&
       corpus.size(), state.corpus_fingerprint, corpus.fingerprint());
 }
 
+io::Peers peers_of(parallel::World& world) {
+  return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); }};
+}
+
 /// Throws if ranks hold different weights, which would not show in the loss.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::uint64_t own = 0;
-  together(world, [&] { own = trainer.own_fingerprint(); });
+  world.agree([&] { own = trainer.own_fingerprint(); });
   require_same(world, std::to_string(trainer.joined_fingerprint(own)),
                "holds other weights than rank 0 after loading: the checkpoint is not the same file on every host");
 }
@@ -76,7 +80,7 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
 bool continues_itself(const Context& context) {
   if (!context.resume || *context.resume == "auto") return context.resume.has_value();
   bool is_own = false;
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     std::error_code error;
     const fs::path folder = fs::canonical(checkpoint_folder(*context.resume), error);
     is_own =
@@ -91,7 +95,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   parallel::World& world = context.world;
   Beginning beginning;
   std::string folder;
-  on_root(world, [&] {
+  world.agree_on_root([&] {
     if (*context.resume != "auto") {
       folder = checkpoint_folder(*context.resume).string();
       if (!is_own) require_outside(settings.job.directory, folder);
@@ -112,11 +116,11 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
     return beginning;
   }
 
-  together(world, [&] { beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume ")); });
+  beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume "));
   const io::CheckpointState& state = beginning.checkpoint->state();
   config::Settings before;
   GemmRecord record;
-  together(world, [&] {
+  world.agree([&] {
     before = config::parse_stored_deck(state.deck, kDeckInside).settings;
     record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
@@ -169,7 +173,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   const io::CheckpointReader& checkpoint = *beginning.checkpoint;
   const io::CheckpointState& state = checkpoint.state();
   parallel::World& world = context.world;
-  together(world, [&] {
+  world.agree([&] {
     trainer.load_state([&](const train::StateTensor& tensor) {
       if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
         throw Failure(Exit::files,
@@ -205,7 +209,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
   train::StateScalars scalars;
   std::vector<train::SavedTensor> saved;
   std::string gemm;
-  together(world, [&] {
+  world.agree([&] {
     scalars = trainer.scalars();
     saved = trainer.saved_state(true);
     gemm = text_of(gemm_in_use());
@@ -241,10 +245,8 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                        .first = tensor.first,
                        .count = tensor.count});
   }
-  together(world, [&] {
-    io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),
-                         static_cast<int>(settings.checkpoint.keep));
-  });
+  io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),
+                       static_cast<int>(settings.checkpoint.keep));
 }
 
 }  // namespace tessera::jobs

@@ -1,6 +1,6 @@
 /// The checkpoints of a training run: finding the one named by --resume, restoring it, and writing new ones.
 ///
-/// All functions are collective; a failure on one rank is thrown on all, as CollectiveFailure.
+/// All functions are collective; a failure on one rank is thrown on all, as parallel::AgreedError.
 #pragma once
 
 #include <cstdint>

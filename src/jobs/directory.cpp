@@ -18,7 +18,6 @@
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"
 #include "io/trace.hpp"  // kRunFormat
-#include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -153,7 +152,7 @@ void require_new_directory(const config::Job& job) {
 RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
     : path_(context.settings().job.directory),
       is_experiment_(config::traits_of(context.settings().job.kind).has_rows()) {
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     if (!may_exist) require_new_directory(context.settings().job);
     std::error_code error;
     fs::create_directories(path_, error);

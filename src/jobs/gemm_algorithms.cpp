@@ -9,7 +9,6 @@
 
 #include "errors.hpp"
 #include "jobs/jobs.hpp"
-#include "jobs/together.hpp"
 #include "kernels/gemm/gemm.hpp"
 
 namespace tessera::jobs {
@@ -47,7 +46,7 @@ std::string environment_for(const std::string& library_before, const std::string
 
 std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, parallel::World& world) {
   std::string fault;
-  together(world, [&] {
+  world.agree([&] {
     try {
       kernels::set_gemm_algorithms(algorithms);
     } catch (const std::invalid_argument& damage) {
@@ -91,7 +90,7 @@ void agree_on_gemm_algorithms(parallel::World& world) {
   for (const std::string& text : world.all_gather(fmt::format("{}", fmt::join(kernels::gemm_algorithms(), "\n")))) {
     of_ranks.push_back(lines_of(text));
   }
-  together(world, [&] { kernels::set_gemm_algorithms(merged(of_ranks)); });
+  world.agree([&] { kernels::set_gemm_algorithms(merged(of_ranks)); });
 }
 
 }  // namespace tessera::jobs

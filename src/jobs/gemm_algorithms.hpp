@@ -28,7 +28,7 @@ std::string environment_for(const std::string& library_before, const std::string
 
 /// Restores a checkpoint's algorithms on every rank or on none. Returns "" on success, else the reason: the first
 /// rank's library or GPU for which they were not chosen. Collective; `algorithms` must be the same on every rank.
-/// Throws CollectiveFailure(Exit::files) if they cannot be parsed.
+/// Throws parallel::AgreedError(Exit::files) if they cannot be parsed.
 std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, parallel::World& world);
 
 /// Merges the algorithms of all ranks, one list per rank (empty: none chosen). Where several ranks chose for the same
@@ -36,7 +36,7 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
 /// Throws Failure(Exit::environment) if their libraries or GPUs differ.
 std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks);
 
-/// Sets the merged algorithms of all ranks on every rank. Collective; throws CollectiveFailure.
+/// Sets the merged algorithms of all ranks on every rank. Collective; throws parallel::AgreedError.
 void agree_on_gemm_algorithms(parallel::World& world);
 
 }  // namespace tessera::jobs

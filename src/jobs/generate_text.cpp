@@ -8,11 +8,11 @@
 #include "config/keys.hpp"
 #include "data/corpus.hpp"
 #include "io/answer.hpp"
+#include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "model/generate.hpp"
 #include "train/plan.hpp"
@@ -79,7 +79,7 @@ std::vector<int> tokens_of(const std::string& prompt) {
 
 Exit generate(const Context& context) {
   const config::Settings& settings = context.settings();
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     const io::CheckpointReader checkpoint =
         io::open_checkpoint(checkpoint_folder(settings.job.input), {}, "job.input=");
     if (checkpoint.state().tokenisation != "bytes") {

@@ -7,7 +7,6 @@
 
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
-#include "jobs/together.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/choices.hpp"
 
@@ -53,7 +52,7 @@ void add_jobs(std::span<const JobRow> rows) { table().insert(table().end(), rows
 
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume) {
   const std::string first = world.broadcast(deck.resolved), first_resume = world.broadcast(resume.value_or(""));
-  together(world, [&] {
+  world.agree([&] {
     std::vector<std::string> other;
     if (deck.resolved != first) {  // comments apart
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
@@ -75,20 +74,25 @@ Exit run_job(const Context& context) {
   const config::JobTraits& traits = config::traits_of(context.settings().job.kind);
   parallel::World& world = context.world;
   if (context.resume && !traits.resumes) {
-    fail_together(world, Exit::usage,
-                  "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
-                  "a checkpoint as job.input)");
+    world.agree([] {
+      throw Failure(
+          Exit::usage,
+          "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
+          "a checkpoint as job.input)");
+    });
   }
   if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
-    fail_together(
-        world, Exit::environment,
-        fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
-                    "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
-                    traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs));
+    world.agree([&] {
+      throw Failure(
+          Exit::environment,
+          fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
+                      "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
+                      traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs));
+    });
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
     const auto watch = world.watch("the choice of transfers");
-    together(world, [&] { train::require_same_method(context.deck, world.size()); });
+    world.agree([&] { train::require_same_method(context.deck, world.size()); });
   }
   for (const JobRow& row : table()) {
     if (row.kind == traits.kind) return row.run(context);

@@ -1,7 +1,7 @@
 /// The jobs: one function per job.kind, one file each, one table (jobs.cpp), to which a room above adds its own.
 ///
 /// A job runs on every rank of the world and returns the program's exit code. A failure common to all ranks is thrown
-/// as CollectiveFailure (rank 0 reports it, all finalise); any other exception aborts the launch.
+/// as parallel::AgreedError (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct Context {
 /// What job.progress asks of this rank's console: only rank 0 has one.
 io::Console::Style console_style(const Context& context);
 
-/// Throws CollectiveFailure (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0:
+/// Throws parallel::AgreedError (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0:
 /// each would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is
 /// compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
@@ -41,7 +41,7 @@ struct JobRow {
 void add_jobs(std::span<const JobRow> rows);
 
 /// Runs the job of job.kind.
-/// Throws CollectiveFailure (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
+/// Throws parallel::AgreedError (exit 2) if --resume was given and the job cannot resume, (exit 3) if steps are to be
 /// graphs and the collectives cannot be captured.
 Exit run_job(const Context& context);
 

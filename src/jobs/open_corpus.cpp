@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "jobs/together.hpp"
+#include "errors.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -31,22 +31,24 @@ struct Sharing {
 };
 
 /// Every rank fails with the first failure in its file: what one of them has found, each would have found.
-void fail_by_files(parallel::World& world, const Sharing& sharing, const std::optional<Failure>& mine) {
-  const std::vector<std::string> problems = world.all_gather(mine ? encoded(*mine) : "");
-  together(world, [&] {
-    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-      if (sharing.all[rank] == sharing.mine && !problems[rank].empty()) throw decoded_failure(problems[rank]);
-    }
-  });
+void fail_by_files(parallel::World& world, const Sharing& sharing, const std::string& mine) {
+  const std::vector<std::string> problems = world.all_gather(mine);
+  std::string first;
+  for (std::size_t rank = 0; rank < problems.size() && first.empty(); ++rank) {
+    if (sharing.all[rank] == sharing.mine) first = problems[rank];
+  }
+  world.agree(first);
 }
 
-[[noreturn]] void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
+void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
   const std::vector<std::string> reasons = world.all_gather(mine);
   const auto reason =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) { return !text.empty(); });
-  fail_together(
-      world, Exit::stopped,
-      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name));
+  world.agree([&] {
+    throw Failure(
+        Exit::stopped,
+        fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name));
+  });
 }
 
 }  // namespace
@@ -56,7 +58,7 @@ data::Corpus open_corpus(parallel::World& world, const config::Settings& setting
   std::optional<data::Corpus> corpus;
   std::string file;
   std::int64_t size = 0;  // tokens to check; ranks may differ: that is told later
-  together(world, [&] {
+  world.agree([&] {
     corpus.emplace(data::Corpus::open_unchecked(settings.data.source, settings.data.path, settings.model.vocab_size,
                                                 settings.job.seed));
     if (!corpus->needs_check()) return;
@@ -68,7 +70,7 @@ data::Corpus open_corpus(parallel::World& world, const config::Settings& setting
   std::int64_t piece = data::kReported;  // tokens of each rank, one after the other in the file
   std::int64_t next = 0;                 // where the pieces after these begin
   std::int64_t at = 0, end = 0;          // the rest of this rank's piece
-  std::optional<Failure> failure;        // it ends the piece
+  std::string problem;                   // a failure: it ends the piece
   std::string reason;
   int rounds = 0;  // since the pieces began
   for (bool is_over = !world.any(size > 0); !is_over;) {
@@ -78,27 +80,27 @@ data::Corpus open_corpus(parallel::World& world, const config::Settings& setting
       next = std::min(size, next + piece * sharing.ranks);
     }
     const double start_s = events::now_s();
-    try {
-      while (at < end && reason.empty() && events::now_s() < start_s + 2 * kRound_s) {
-        const std::int64_t block = std::min(data::kReported, end - at);
-        corpus->check(at, block);
-        at += block;
-        reason = stop_reason();
-      }
-    } catch (const std::exception& caught) {
-      failure = failure_of(world, caught);
-      at = end;
+    if (problem.empty()) {
+      problem = world.problem_of([&] {
+        while (at < end && reason.empty() && events::now_s() < start_s + 2 * kRound_s) {
+          const std::int64_t block = std::min(data::kReported, end - at);
+          corpus->check(at, block);
+          at += block;
+          reason = stop_reason();
+        }
+      });
+      if (!problem.empty()) at = end;
     }
     if (reason.empty()) reason = stop_reason();
     const std::int64_t checked = std::max(next - sharing.ranks * (end - at), std::int64_t{0});  // about
     if (size > 0) progress.at(static_cast<double>(checked) / static_cast<double>(size));
 
-    const std::vector<double> agreed = world.max({at < end ? 1. : 0, next < size ? 1. : 0, failure ? 1. : 0,
+    const std::vector<double> agreed = world.max({at < end ? 1. : 0, next < size ? 1. : 0, problem.empty() ? 0. : 1,
                                                   reason.empty() ? 0. : 1, events::now_s() - start_s});
     const bool has_rest = agreed[0] > 0, has_more = agreed[1] > 0, has_failed = agreed[2] > 0;
     if (agreed[3] > 0 && (has_rest || (has_more && !has_failed))) stop_together(world, reason, corpus->name());
     if (has_rest) continue;  // a failure may not be the first: another rank may find one before it
-    if (has_failed) fail_by_files(world, sharing, failure);
+    if (has_failed) fail_by_files(world, sharing, problem);
     if (rounds == 1 && agreed[4] < kRound_s / 2) piece *= 2;
     for (; rounds > 1; rounds = (rounds + 1) / 2) piece = std::max(piece / 2, data::kReported);
     rounds = 0;

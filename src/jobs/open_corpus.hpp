@@ -13,7 +13,7 @@ namespace tessera::jobs {
 
 /// Opens data.path on every rank and checks every token once per host: those of its ranks that have the same path take
 /// turns, a piece each, in file order. `console` shows how far that is.
-/// Throws  CollectiveFailure: what Corpus::open refuses, of a file's tokens the first in file order;
+/// Throws  parallel::AgreedError: what Corpus::open refuses, of a file's tokens the first in file order;
 ///         Exit::stopped as soon as `stop_reason` of any rank is not "" while tokens are left to be checked. Every rank
 ///         asks it after each data::kReported tokens.
 data::Corpus open_corpus(parallel::World& world, const config::Settings& settings,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "jobs/together.hpp"
-
 namespace tessera::jobs {
 
 void RunFile::open(std::unique_ptr<io::Trace> trace) {
@@ -41,8 +39,8 @@ void RunFile::add(const kernels::KernelTimer& timer) {
 }
 
 void RunFile::work(const std::function<void(io::Trace&)>& work) {
-  const auto watch = world_.watch("run.h5", kPatience);
-  on_root(world_, [&] {
+  const auto watch = world_.watch("run.h5", parallel::kPatience);
+  world_.agree_on_root([&] {
     if (fault_) throw Failure(*fault_);
     timed(seconds_, [&] { work(*trace_); });
   });

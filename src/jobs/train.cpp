@@ -25,7 +25,7 @@
 #include "jobs/placement.hpp"
 #include "jobs/run_file.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/together.hpp"
+#include "jobs/failure.hpp"
 #include "jobs/training_sample.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
@@ -79,16 +79,16 @@ class TrainingRun {
 
   /// False if the run is already at its last step; then nothing was changed.
   bool set_up() {
-    const auto watch = world_.watch("the set-up", kPatience);
+    const auto watch = world_.watch("the set-up", parallel::kPatience);
     const bool continues = continues_itself(context_);
-    if (!continues) on_root(world_, [&] { require_new_directory(settings_.job); });
+    if (!continues) world_.agree_on_root([&] { require_new_directory(settings_.job); });
     make_plan();
     open_data();
     directory_.emplace(context_, continues, take_note_);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note_);
     if (is_at_end(beginning)) return false;
     make_trainer(beginning);
-    together(world_, [&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
+    world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
     if (beginning.checkpoint && !continues)
       save();  // so that a kill before the next checkpoint does not lose the start
@@ -96,7 +96,7 @@ class TrainingRun {
   }
 
   void make_plan() {
-    together(world_, [&] {
+    world_.agree([&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size(),
                                          train::machine_of(world_)));
     });
@@ -105,7 +105,7 @@ class TrainingRun {
                      transport_.empty() ? "" : "\ntransport  " + transport_, train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     note(note_on_groups(world_, settings_.parallel));
-    together(world_, [&] {
+    world_.agree([&] {
       const MemoryShare share = share_of_plan(world_, settings_);
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));
       require_pinned_memory(plan_->layout, world_);
@@ -115,7 +115,7 @@ class TrainingRun {
   void open_data() {
     corpus_.emplace(open_corpus(
         world_, settings_, [this] { return stop_.reason(); }, console_));
-    together(world_, [&] {
+    world_.agree([&] {
       corpus_->fingerprint();  // reads files: from here on it is known
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
                        settings_.job.seed);
@@ -133,16 +133,16 @@ class TrainingRun {
 
   bool is_at_end(const Beginning& beginning) {
     if (!beginning.checkpoint || beginning.checkpoint->state().step < settings_.train.steps) return false;
-    together(world_, [&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
+    world_.agree([&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
     note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
                      beginning.checkpoint->state().step, settings_.train.steps));
     return true;
   }
 
   void make_trainer(const Beginning& beginning) {
-    together(world_, [&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
-    together(world_, [&] { trainer_->connect(); });
-    if (!beginning.checkpoint) return together(world_, [&] { trainer_->initialize(settings_.job.seed); });
+    world_.agree([&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
+    world_.agree([&] { trainer_->connect(); });
+    if (!beginning.checkpoint) return world_.agree([&] { trainer_->initialize(settings_.job.seed); });
     restore_checkpoint(beginning, context_, *trainer_, take_note_);
     step_ = beginning.checkpoint->state().step;
     sample_ = beginning.checkpoint->state().sample_index;
@@ -150,7 +150,7 @@ class TrainingRun {
   }
 
   void open_trace(const Beginning& beginning, bool continues) {
-    on_root(world_, [&] {
+    world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
@@ -332,18 +332,21 @@ class TrainingRun {
       trace.add(record);
       trace.flush();
     });
-    fail_together(world_, Exit::numbers,
-                  fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
-                              "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                              step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                              last_checkpoint_ < 0         ? ""
-                              : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
-                                                           : "; go on from one before it diverged (--resume PATH)"));
+    world_.agree([&] {
+      throw Failure(
+          Exit::numbers,
+          fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
+                      "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+                      step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
+                      last_checkpoint_ < 0         ? ""
+                      : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
+                                                   : "; go on from one before it diverged (--resume PATH)"));
+    });
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
   void disconnect() {
-    const auto watch = world_.watch("the end of the run", kPatience);
+    const auto watch = world_.watch("the end of the run", parallel::kPatience);
     if (trainer_) trainer_->disconnect();
     world_.barrier();
   }
@@ -351,7 +354,7 @@ class TrainingRun {
   // --- files and text ------------------------------------------------------------------------------------------------
 
   void save() {
-    const auto watch = world_.watch("a checkpoint", kPatience);
+    const auto watch = world_.watch("a checkpoint", parallel::kPatience);
     // A resume continues from here, so the rows up to here must be on disk.
     trace_.flush();
     timed(checkpoint_s_,
@@ -435,12 +438,12 @@ Exit train(const Context& context) {
   TrainingRun run(context);
   try {
     return run.run();
-  } catch (const CollectiveFailure& failure) {
+  } catch (const parallel::AgreedError& failure) {
     run.close(failure_of(context.world, failure).code());
-    leave_with(context.world, failure);
+    context.world.leave(failure);
     throw;
   } catch (const std::exception& caught) {
-    leave_with(context.world, caught);
+    context.world.leave(caught);
     run.leave();
     throw;
   }

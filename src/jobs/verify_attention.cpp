@@ -15,7 +15,6 @@
 #include "jobs/jobs.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "memory/arena.hpp"
@@ -172,7 +171,7 @@ void verify(const Context& context) {
 }  // namespace
 
 Exit verify_attention(const Context& context) {
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     with_scalar(train::dtype_of(context.settings().precision.compute),
                 [&]<class Scalar>() { verify<Scalar>(context); });
   });

@@ -11,12 +11,12 @@
 
 #include <filesystem>
 
+#include "io/checkpoint.hpp"
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "memory/arena.hpp"
 #include "model/transformer.hpp"
@@ -160,7 +160,7 @@ void verify(const Context& context) {
 }  // namespace
 
 Exit verify_model(const Context& context) {
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     with_scalar(train::dtype_of(context.settings().precision.compute),
                 [&]<class Scalar>() { verify<Scalar>(context); });
   });

@@ -15,7 +15,6 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
@@ -210,7 +209,9 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
 
 void require_several_ranks(parallel::World& world, const std::string& why) {
   if (world.size() > 1) return;
-  fail_together(world, Exit::usage, why + ", and this is one rank alone: start 2 or more (scripts/run -n 2 DECK.toml)");
+  world.agree([&] {
+    throw Failure(Exit::usage, why + ", and this is one rank alone: start 2 or more (scripts/run -n 2 DECK.toml)");
+  });
 }
 
 void require_fast_blas() {

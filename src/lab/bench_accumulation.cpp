@@ -12,7 +12,6 @@
 #include <cmath>
 
 #include "lab/bench_result.hpp"
-#include "jobs/together.hpp"
 
 namespace tessera::lab {
 namespace {
@@ -60,7 +59,7 @@ void add_narrow(const Bench& bench, std::int64_t terms, const Add& add) {
 
 Exit bench_accumulation(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     BenchResult result(context);
     for (const std::int64_t terms : bench.terms) {
       result.begin_row();

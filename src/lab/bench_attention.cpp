@@ -22,7 +22,6 @@
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/round_up.hpp"
@@ -319,7 +318,7 @@ Exit bench_attention(const Context& context) {
   const std::int64_t limit_bytes =
       bench.memory_limit_gib > 0 ? std::min(available, static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30)))
                                  : available;
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     BenchResult result(context);
     for (const std::string& dtype : bench.dtypes) {
       for (const bool causal : bench.causal) {

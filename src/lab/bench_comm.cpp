@@ -22,7 +22,6 @@
 #include "lab/bench_result.hpp"
 #include "lab/bus_bandwidth.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "memory/arena.hpp"
@@ -63,11 +62,11 @@ using Work = std::function<void(const Exec&)>;
 /// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
 Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued, const Work& work) {
   const auto run = [&] {
-    const auto watch = world.watch("a collective operation", kPatience);
+    const auto watch = world.watch("a collective operation", parallel::kPatience);
     work(exec);
   };
   const auto fence = [&] {
-    const auto watch = world.watch("the end of collective operations", kPatience);
+    const auto watch = world.watch("the end of collective operations", parallel::kPatience);
     exec.fence();
   };
 
@@ -151,8 +150,8 @@ void measure(const Case& c, const Bench& bench, parallel::World& world, const me
   const Exec exec;
   parallel::Span whole;
   {
-    const auto watch = world.watch("the set-up of a row", kPatience);
-    together(world, [&] {
+    const auto watch = world.watch("the set-up of a row", parallel::kPatience);
+    world.agree([&] {
       row.arena.emplace(layout);
       whole = {fmt::format("{} of {} bytes", word_of(c.operation), c.bytes()), row.arena->raw(message), c.elements,
                c.dtype};
@@ -162,7 +161,7 @@ void measure(const Case& c, const Bench& bench, parallel::World& world, const me
       exec.fence();
       row.transfer = make_transfer(c.operation, collectives, whole);
     });
-    together(world, [&] { row.transfer->connect(); });
+    world.agree([&] { row.transfer->connect(); });
   }
   // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
   const Work work = [&](const Exec& instance) {
@@ -191,9 +190,9 @@ Measured measure_case(const Case& c, const Bench& bench, parallel::World& world)
     try {
       measure(c, bench, world, layout, message, row, m.timing);
     } catch (const std::exception& caught) {
-      const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
-      if (all == nullptr || all->code() != Exit::out_of_memory) {
-        leave_with(world, caught);
+      const auto* all = dynamic_cast<const parallel::AgreedError*>(&caught);
+      if (all == nullptr || all->exit_code() != static_cast<int>(Exit::out_of_memory)) {
+        world.leave(caught);
         if (row.arena) row.arena->keep_until_exit();
         throw;
       }

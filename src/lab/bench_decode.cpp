@@ -11,7 +11,6 @@
 
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/together.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/cuda/target.hpp"
 #include "memory/arena.hpp"
@@ -124,7 +123,7 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 
 Exit bench_decode(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     const std::int64_t limit_bytes = row_limit_bytes(bench);
     BenchResult result(context);
     for (const std::string& dtype : bench.dtypes) {

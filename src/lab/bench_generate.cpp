@@ -23,7 +23,6 @@
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/random.hpp"
 #include "model/generate.hpp"
@@ -154,7 +153,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 Exit bench_generate(const Context& context) {
   const config::Settings& settings = context.settings();
   const Bench& bench = settings.section<Bench>();
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     const double copy = copy_gbyte_per_s(bench);
     BenchResult result(context);
     for (const std::string& size : bench.sizes) {

@@ -13,7 +13,6 @@
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
@@ -363,7 +362,7 @@ void measure_all(const Context& context, BenchResult& result) {
 }  // namespace
 
 Exit bench_kernels(const Context& context) {
-  on_root(context.world, [&] {
+  context.world.agree_on_root([&] {
     BenchResult result(context);
     for (const std::string& dtype : context.settings().section<Bench>().dtypes) {
       with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, result); });

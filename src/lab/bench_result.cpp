@@ -9,7 +9,6 @@
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/together.hpp"
 
 namespace tessera::lab {
 namespace {
@@ -66,8 +65,8 @@ void SharedBenchResult::publish() {
 }
 
 void SharedBenchResult::on_root(const std::function<void()>& work) {
-  const auto watch = world_.watch("the result of the benchmark", kPatience);
-  jobs::on_root(world_, work);
+  const auto watch = world_.watch("the result of the benchmark", parallel::kPatience);
+  world_.agree_on_root(work);
 }
 
 }  // namespace tessera::lab

@@ -29,7 +29,6 @@
 #include "jobs/mfu.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "train/choices.hpp"
 

@@ -31,7 +31,6 @@
 #include "lab/step_events.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
-#include "jobs/together.hpp"
 #include "train/choices.hpp"
 #include "train/plan.hpp"
 
@@ -200,7 +199,7 @@ Exit bench_strategies(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.strategies compares how ranks share a step");
-  together(world, [&] { require_a_row(context.settings(), world); });
+  world.agree([&] { require_a_row(context.settings(), world); });
   Timeline timeline;
   SharedBenchResult result(context, [&](io::h5::File& file) { write(timeline, file); });
   StepRows rows(context);
@@ -227,7 +226,7 @@ Exit bench_strategies(const Context& context) {
     has_result = has_result || !is_refused;
     result.add(cells_of(row, settings, world.size()));
   }
-  if (!has_result && refusal) fail_together(world, refusal->code(), refusal->what());  // an earlier result stays
+  if (!has_result && refusal) world.agree([&] { throw Failure(*refusal); });  // an earlier result stays
   result.publish();
   return Exit::finished;
 }

@@ -24,10 +24,11 @@
 
 #include "config/availability.hpp"
 #include "io/answer.hpp"
+#include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/failure.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 #include "lab/experiment_file.hpp"
@@ -44,7 +45,7 @@ namespace {
 
 /// The same on every rank: the first of their reasons to stop that is not "".
 std::string agreed(parallel::World& world, const std::string& mine) {
-  const auto watch = world.watch("the exchange between rows", kPatience);
+  const auto watch = world.watch("the exchange between rows", parallel::kPatience);
   for (const std::string& reason : world.all_gather(mine)) {
     if (!reason.empty()) return reason;
   }
@@ -61,7 +62,7 @@ Outcome outcome_of(const Context& experiment, const config::DeckRow& row, const 
     deck.settings.job.overwrite = true;  // of results nothing is left, and other files stay
     {
       const auto watch = world.watch("the start of a row");
-      together(world, [&] { config::check_build(row.settings, train::this_build()); });
+      world.agree([&] { config::check_build(row.settings, train::this_build()); });
     }
     outcome.code = run_job({deck, resume, experiment.command, world});
     if (outcome.code == Exit::stopped) {
@@ -70,16 +71,16 @@ Outcome outcome_of(const Context& experiment, const config::DeckRow& row, const 
     }
   } catch (const std::exception& caught) {
     const Failure failure = failure_of(world, caught);
-    const bool is_common = world.size() == 1 || dynamic_cast<const CollectiveFailure*>(&caught) != nullptr;
+    const bool is_common = world.size() == 1 || dynamic_cast<const parallel::AgreedError*>(&caught) != nullptr;
     if (!is_common || failure.code() == Exit::hang) {
-      leave_with(world, caught);
+      world.leave(caught);
       throw;
     }
     outcome.code = failure.code();
     outcome.reason = failure.what();
   }
   {
-    const auto watch = world.watch("the end of a row", kPatience);
+    const auto watch = world.watch("the end of a row", parallel::kPatience);
     world.stay();
   }
   Kokkos::fence();
@@ -112,7 +113,8 @@ class ExperimentRun {
 
   Exit run() {
     if (context_.resume && *context_.resume != "auto") {
-      fail_together(world_, Exit::usage, "an experiment goes on in its own job.directory: type --resume auto");
+      world_.agree(
+          [] { throw Failure(Exit::usage, "an experiment goes on in its own job.directory: type --resume auto"); });
     }
     const std::vector<Action> actions = set_up();
     for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -135,7 +137,7 @@ class ExperimentRun {
     note(summary(rows_, outcomes_, file_.path()));
     save();  // with --resume also what experiment.record has gained
     if (const std::string missing = world_.broadcast(missing_); !missing.empty()) {
-      fail_together(world_, Exit::files, missing);
+      world_.agree([&] { throw Failure(Exit::files, missing); });
     }
     return Exit::finished;
   }
@@ -143,16 +145,16 @@ class ExperimentRun {
  private:
   /// Takes the folder; what is to be done with each row, as rank 0 decides it.
   std::vector<Action> set_up() {
-    const auto watch = world_.watch("the experiment's folder", kPatience);
+    const auto watch = world_.watch("the experiment's folder", parallel::kPatience);
     directory_.emplace(context_, context_.resume.has_value(), note_);
-    on_root(world_, [&] {
+    world_.agree_on_root([&] {
       if (context_.resume)
         outcomes_ = earlier_outcomes(context_, file_);
       else
         directory_->clear(note_);
     });
     std::string letters;
-    on_root(world_, [&] {
+    world_.agree_on_root([&] {
       for (const Action action : actions_of(context_, outcomes_, note_)) letters += static_cast<char>(action);
     });
     letters = world_.broadcast(letters);
@@ -164,8 +166,8 @@ class ExperimentRun {
   void run_row(std::size_t i, Action action) {
     const double earlier_s = action == Action::go_on && outcomes_[i] ? outcomes_[i]->seconds : 0;
     if (action == Action::run) {
-      const auto watch = world_.watch("the folder of a row", kPatience);
-      on_root(world_, [&] { clear_row(rows_[i].settings.job.directory, note_); });
+      const auto watch = world_.watch("the folder of a row", parallel::kPatience);
+      world_.agree_on_root([&] { clear_row(rows_[i].settings.job.directory, note_); });
     }
     outcomes_[i] =
         outcome_of(context_, rows_[i], action == Action::go_on ? std::optional<std::string>("auto") : std::nullopt);
@@ -177,8 +179,8 @@ class ExperimentRun {
   }
 
   void save() {
-    const auto watch = world_.watch("the file of the experiment", kPatience);
-    on_root(world_, [&] { missing_ = file_.write(outcomes_); });
+    const auto watch = world_.watch("the file of the experiment", parallel::kPatience);
+    world_.agree_on_root([&] { missing_ = file_.write(outcomes_); });
   }
 
   Exit stopped(const std::string& how) {

@@ -7,9 +7,9 @@
 
 #include "lab/bench.hpp"
 #include "jobs/open_corpus.hpp"
+#include "jobs/failure.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/together.hpp"
 #include "kernels/core/device_info.hpp"
 #include "parallel/collectives/collective.hpp"
 
@@ -23,15 +23,15 @@ using Exec = kernels::Device;
 StepRows::StepRows(const Context& context)
     : world_(context.world), console_(console_style(context), 1, stderr), free_at_start_(0) {
   const auto watch = world_.watch("the start of the benchmark");
-  if constexpr (kernels::kIsHost<Exec>) together(world_, require_fast_blas);
+  if constexpr (kernels::kIsHost<Exec>) world_.agree(require_fast_blas);
   free_at_start_ = free_now(world_);
   free_at_start(world_);  // noted, before a row takes memory
 }
 
 void StepRows::prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned,
                        StepRow& row) {
-  const auto watch = world_.watch("the set-up of a row", kPatience);
-  together(world_, [&] {
+  const auto watch = world_.watch("the set-up of a row", parallel::kPatience);
+  world_.agree([&] {
     row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world_.size(),
                                           train::machine_of(world_)));
     planned(*row.plan);
@@ -39,15 +39,15 @@ void StepRows::prepare(const config::Settings& settings, const std::function<voi
     require_pinned_memory(row.plan->layout, world_);
   });
   open_data(settings, row);
-  together(world_, [&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
-  together(world_, [&] { row.trainer->connect(); });
-  together(world_, [&] { row.trainer->initialize(settings.job.seed); });
+  world_.agree([&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world_); });
+  world_.agree([&] { row.trainer->connect(); });
+  world_.agree([&] { row.trainer->initialize(settings.job.seed); });
 }
 
 void StepRows::prepare_forward(const config::Settings& settings,
                                const std::function<void(const train::ForwardPlan&)>& planned, StepRow& row) {
-  const auto watch = world_.watch("the set-up of a row", kPatience);
-  together(world_, [&] {
+  const auto watch = world_.watch("the set-up of a row", parallel::kPatience);
+  world_.agree([&] {
     row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world_.size(),
                                                  train::machine_of(world_)));
     planned(*row.forward_plan);
@@ -56,7 +56,7 @@ void StepRows::prepare_forward(const config::Settings& settings,
     require_memory(row.forward_plan->layout, share_of_memory(world_), "\nsmaller batches or models need less");
   });
   open_data(settings, row);
-  together(world_, [&] {
+  world_.agree([&] {
     if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
       throw Failure(
           Exit::usage,
@@ -70,7 +70,7 @@ void StepRows::prepare_forward(const config::Settings& settings,
 
 void StepRows::open_data(const config::Settings& settings, StepRow& row) {
   row.corpus.emplace(open_corpus(world_, settings, arrived_signal, console_));
-  together(world_, [&] {
+  world_.agree([&] {
     row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,
                         settings.job.seed);
   });
@@ -84,13 +84,13 @@ std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measur
     try {
       measure(row);
     } catch (const std::exception& caught) {
-      const auto* all = dynamic_cast<const CollectiveFailure*>(&caught);
-      if (all == nullptr || !is_outcome(all->code())) {
-        leave_with(world_, caught);
+      const auto* all = dynamic_cast<const parallel::AgreedError*>(&caught);
+      if (all == nullptr || !is_outcome(static_cast<Exit>(all->exit_code()))) {
+        world_.leave(caught);
         if (row.trainer) row.trainer->keep_memory();
         throw;
       }
-      outcome = *all;
+      outcome = failure_of(*all);
     }
     const auto watch = world_.watch("the end of a row");
     if (row.trainer) row.trainer->disconnect();

@@ -33,15 +33,15 @@ class StepRows {
   explicit StepRows(const Context& context);
 
   /// Plans a row, tells `planned` of it, takes its memory, connects the ranks and makes the first weights. `settings`
-  /// must outlive the row. Collective; throws CollectiveFailure.
+  /// must outlive the row. Collective; throws parallel::AgreedError.
   void prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned, StepRow& row);
 
   /// The same for forward passes alone. The ranks need no connection.
   void prepare_forward(const config::Settings& settings, const std::function<void(const train::ForwardPlan&)>& planned,
                        StepRow& row);
 
-  /// Runs `measure` with a row of its own, which every rank has freed when this returns. A CollectiveFailure whose code
-  /// `is_outcome` accepts is returned; any other exception passes. Collective.
+  /// Runs `measure` with a row of its own, which every rank has freed when this returns. A parallel::AgreedError whose
+  /// code `is_outcome` accepts is returned; any other exception passes. Collective.
   std::optional<Failure> run(const std::function<void(StepRow&)>& measure, const std::function<bool(Exit)>& is_outcome);
 
   /// Bytes of the GPU's memory that this process has taken since the job began, libraries included; NaN on CPUs.

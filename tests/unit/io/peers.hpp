@@ -20,20 +20,30 @@ inline std::vector<std::string> run_ranks(int ranks, const std::function<void(co
   std::mutex baton;
   std::condition_variable gathered;
   std::vector<std::string> arriving(static_cast<std::size_t>(ranks)), complete, thrown(static_cast<std::size_t>(ranks));
+  std::vector<std::exception_ptr> failing(static_cast<std::size_t>(ranks)), failed;
   int arrived = 0, round = 0;
 
   const auto run = [&](int rank) {
     std::unique_lock<std::mutex> turn(baton);
-    const auto all_gather = [&, rank](const std::string& text) {
-      arriving[static_cast<std::size_t>(rank)] = text;
+    const auto all_gather = [&, rank](const io::Peers::Work& result) {
+      failing[static_cast<std::size_t>(rank)] = nullptr;
+      try {
+        arriving[static_cast<std::size_t>(rank)] = result();
+      } catch (...) {
+        failing[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
       const int mine = round;
       if (++arrived == ranks) {
         complete = arriving;
+        failed = failing;
         arrived = 0;
         ++round;
         gathered.notify_all();
       } else {
         gathered.wait(turn, [&] { return round != mine; });
+      }
+      for (const std::exception_ptr& failure : failed) {
+        if (failure) std::rethrow_exception(failure);
       }
       return complete;
     };

@@ -1,7 +1,7 @@
-/// How one rank's failure becomes every rank's, and what memory a rank may have.
+/// What exceptions mean to the ranks, and what memory a rank may have.
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/together.hpp"
+#include "jobs/failure.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,18 +16,6 @@ namespace {
 
 using test::TestWorld;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
-TEST(Failure, is_encoded_and_decoded) {
-  const Failure failure = decoded_failure(encoded(Failure(Exit::hang, "2 lines\n75 more")));
-  EXPECT_EQ(failure.code(), Exit::hang);
-  EXPECT_STREQ(failure.what(), "2 lines\n75 more");
-  EXPECT_STREQ(decoded_failure(encoded(Failure(Exit::files, ""))).what(), "");
-  for (const char* text : {"", "7", "no number", "4\x01 an address", "99999999999 too many"}) {
-    EXPECT_EQ(decoded_failure(text).code(), Exit::environment) << text;
-    EXPECT_EQ(decoded_failure(text).what(), printable(text));
-  }
-}
 
 TEST(Failure, quotes_no_control_characters) {
   const Failure failure(Exit::files, "a\033[31mb\x7f\r.txt: gone.\n\tGive é \xc2\x9b another\r\n");
@@ -44,40 +32,35 @@ TEST(FailureOf, keeps_the_code_of_ours_and_finds_that_of_others) {
   EXPECT_THAT(full.what(), HasSubstr("need less"));
 }
 
-/// What `work` throws on this rank.
-template <class Work>
-Failure collective_failure(const Work& work) {
+TEST(FailureOf, all_ranks_is_the_first_ones) {
+  TestWorld world(departure_of);
   try {
-    work();
-  } catch (const CollectiveFailure& failure) {
-    return failure;
+    world.agree([] { throw std::bad_alloc(); });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const parallel::AgreedError& caught) {
+    EXPECT_EQ(failure_of(world, caught).code(), Exit::out_of_memory);
+    EXPECT_EQ(failure_of(world, caught).what(), std::string(failure_of(std::bad_alloc()).what()));
   }
-  ADD_FAILURE() << "nothing was thrown";
-  return {Exit::finished, ""};
+  try {
+    world.agree("4\x01 an address");  // bytes of another exchange
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const parallel::AgreedError& caught) {
+    EXPECT_EQ(failure_of(world, caught).code(), Exit::environment);
+    EXPECT_STREQ(caught.what(), "4\\x01 an address");
+  }
 }
 
-TEST(Together, a_failure_of_one_rank_has_its_code_on_every_rank) {
-  TestWorld world;
-  for (const Exit code : {Exit::out_of_memory, Exit::files, Exit::hang}) {
-    const Failure failure = collective_failure([&] {
-      together(world, [&] {
-        if (world.rank() == world.size() - 1) throw Failure(code, "the last rank's trouble");
-      });
-    });
-    EXPECT_EQ(failure.code(), code);
-    EXPECT_THAT(failure.what(), HasSubstr("the last rank's trouble"));
-    if (world.size() > 1) {
-      EXPECT_THAT(failure.what(), StartsWith("rank " + std::to_string(world.size() - 1) + ": "));
-    }
+TEST(RequireSame, names_the_first_rank_that_differs_from_rank_0) {
+  TestWorld world(departure_of);
+  EXPECT_NO_THROW(require_same(world, "same", "differs"));
+  if (world.size() == 1) return;
+  try {
+    require_same(world, world.rank() == world.size() - 1 ? "other" : "same", "reads other data");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const parallel::AgreedError& caught) {
+    EXPECT_EQ(failure_of(world, caught).code(), Exit::files);
+    EXPECT_EQ(caught.what(), "rank " + std::to_string(world.size() - 1) + " on " + world.host() + " reads other data");
   }
-  EXPECT_NO_THROW(together(world, [] {}));
-}
-
-TEST(OnRoot, a_failure_there_is_everyones) {
-  TestWorld world;
-  const Failure failure = collective_failure([&] { on_root(world, [] { throw Failure(Exit::files, "gone"); }); });
-  EXPECT_EQ(failure.code(), Exit::files);
-  EXPECT_STREQ(failure.what(), "gone");
 }
 
 TEST(MemoryShare, is_what_nobody_has_taken_and_what_the_rank_holds) {

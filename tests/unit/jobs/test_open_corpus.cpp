@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "jobs/together.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
 #include "unit/io/scratch.hpp"
 #include "unit/parallel/world.hpp"
@@ -43,9 +43,9 @@ Failure failure_to_open(TestWorld& world, const config::Settings& settings,
                         const std::function<std::string()>& stop_reason) {
   try {
     open(world, settings, stop_reason);
-  } catch (const CollectiveFailure& failure) {
+  } catch (const parallel::AgreedError& failure) {
     world.stay();
-    return failure;
+    return failure_of(failure);
   }
   ADD_FAILURE() << "nothing was thrown";
   return {Exit::finished, ""};
@@ -88,7 +88,7 @@ class Zeros {
 std::string no_reason() { return ""; }
 
 TEST(OpenCorpus, gives_what_one_rank_alone_would_open) {
-  TestWorld world;
+  TestWorld world(departure_of);
   Zeros zeros(world, 10 * kPerRank * world.size() + 7);
   const data::Corpus corpus = zeros.open(no_reason);
   EXPECT_EQ(corpus.size(), 10 * kPerRank * world.size() + 7);
@@ -97,7 +97,7 @@ TEST(OpenCorpus, gives_what_one_rank_alone_would_open) {
 }
 
 TEST(OpenCorpus, the_first_fault_in_the_file_is_told_by_all) {
-  TestWorld world;
+  TestWorld world(departure_of);
   Zeros zeros(world, 5 * kPerRank * world.size());
   for (const std::int64_t at :
        {5 * kPerRank * world.size() - 1, kPerRank * world.size() + 3, kPerRank - 1, kPerRank - 5}) {
@@ -110,7 +110,7 @@ TEST(OpenCorpus, the_first_fault_in_the_file_is_told_by_all) {
 }
 
 TEST(OpenCorpus, a_signal_to_one_rank_stops_all) {
-  TestWorld world;
+  TestWorld world(departure_of);
   Zeros zeros(world, std::int64_t{1} << 36);  // 128 GiB: minutes, if nothing stops it
   int asked = 0;
   const Failure failure =
@@ -143,7 +143,7 @@ class Slow final : public events::Listener {
 
 /// The first part in the page cache, say, and the rest on a slow disk: pieces have grown when it begins.
 TEST(OpenCorpus, a_signal_is_seen_within_a_piece_and_ends_those_of_all) {
-  TestWorld world;
+  TestWorld world(departure_of);
   Zeros zeros(world, std::int64_t{1} << 36);
   constexpr int kFast = 40;  // blocks: a piece of 32 begins before
   const bool is_last = world.rank() == world.size() - 1;
@@ -154,7 +154,7 @@ TEST(OpenCorpus, a_signal_is_seen_within_a_piece_and_ends_those_of_all) {
 }
 
 TEST(OpenCorpus, each_file_is_checked_whole_where_the_ranks_of_a_host_read_their_own) {
-  TestWorld world;
+  TestWorld world(departure_of);
   const test::ScratchFolder folder;  // of each rank
   const auto before = test::fs::current_path();
   test::fs::current_path(folder.path());
@@ -176,7 +176,7 @@ TEST(OpenCorpus, each_file_is_checked_whole_where_the_ranks_of_a_host_read_their
 }
 
 TEST(OpenCorpus, a_signal_after_the_last_token_leaves_the_end_to_the_steps) {
-  TestWorld world;
+  TestWorld world(departure_of);
   Zeros zeros(world, 1000);
   EXPECT_EQ(zeros.open([] { return std::string("SIGTERM"); }).size(), 1000);
 }

@@ -3,9 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <functional>
 #include <map>
+#include <new>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "parallel/choice.hpp"
 #include "parallel/collectives/collective.hpp"
@@ -19,6 +25,7 @@ namespace tessera::parallel {
 namespace {
 
 using test::TestWorld;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 template <class Work>
@@ -158,6 +165,118 @@ TEST(World, abandons_the_collectives_when_an_exception_passes_a_watch) {
   } catch (const std::runtime_error&) {
   }
   EXPECT_EQ(times, 1);
+  world.use(nullptr);
+}
+
+/// What a rank throws, and what its exit code means here: 10 and the length of the message.
+Departure by_length(const World&, const std::exception& caught) {
+  return {10 + static_cast<int>(std::string(caught.what()).size()), caught.what()};
+}
+
+/// What `work` throws on this rank. All ranks must have thrown it.
+Departure agreed(TestWorld& world, const std::function<void()>& work) {
+  Departure mine{0, "nothing was thrown"};
+  try {
+    work();
+  } catch (const AgreedError& error) {
+    mine = {error.exit_code(), error.what()};
+  }
+  world.stay();
+  EXPECT_THAT(world.all_gather(std::to_string(mine.exit_code) + mine.why),
+              Each(std::to_string(mine.exit_code) + mine.why));
+  return mine;
+}
+
+/// What all ranks throw if `ranks` fail, each with a message of its own.
+Departure agreed_if_fail(TestWorld& world, const std::vector<int>& ranks) {
+  return agreed(world, [&] {
+    world.agree([&] {
+      if (std::count(ranks.begin(), ranks.end(), world.rank()) == 0) return;
+      throw std::runtime_error("gone" + std::string(static_cast<std::size_t>(world.rank()), '!'));
+    });
+  });
+}
+
+TEST(Agree, one_ranks_failure_is_every_ranks_and_names_it) {
+  TestWorld world(by_length);
+  EXPECT_NO_THROW(world.agree([] {}));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Departure departure = agreed_if_fail(world, {rank});
+    const std::string who = world.size() > 1 ? "rank " + std::to_string(rank) + ": " : "";
+    EXPECT_EQ(departure.why, who + "gone" + std::string(static_cast<std::size_t>(rank), '!'));
+    EXPECT_EQ(departure.exit_code, 14 + rank) << "of what was caught";
+  }
+}
+
+TEST(Agree, of_several_failures_the_first_is_told_and_all_ranks_are_named_unless_all_failed) {
+  TestWorld world(by_length);
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(agreed_if_fail(world, ranks).why, "gone");
+  if (world.size() < 3) return;
+  ranks.erase(ranks.begin());
+  const Departure departure = agreed_if_fail(world, ranks);
+  EXPECT_EQ(departure.why, world.size() == 3 ? "rank 1, 2: gone!" : "rank 1, 2, 3: gone!");
+  EXPECT_EQ(departure.exit_code, 15);
+}
+
+TEST(Agree, on_root_runs_there_alone_and_names_no_rank) {
+  TestWorld world(by_length);
+  int runs = 0;
+  world.agree_on_root([&] { ++runs; });
+  EXPECT_EQ(runs, world.rank() == 0 ? 1 : 0);
+  const Departure departure = agreed(world, [&] { world.agree_on_root([] { throw std::bad_alloc(); }); });
+  EXPECT_EQ(departure.why, std::bad_alloc().what());
+}
+
+TEST(Agree, gathers_what_the_work_returns) {
+  TestWorld world(by_length);
+  const auto result = [&] { return std::string(static_cast<std::size_t>(world.rank()), '-'); };
+  const std::vector<std::string> all = world.all_gather(result);
+  ASSERT_EQ(static_cast<int>(all.size()), world.size());
+  for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[rank].size(), static_cast<std::size_t>(rank));
+  const Departure departure = agreed(world, [&] {
+    world.all_gather([&] {
+      if (world.rank() == world.size() - 1) throw std::runtime_error("gone");
+      return std::string("well");
+    });
+  });
+  EXPECT_EQ(departure.why, "gone") << "and no rank";
+  EXPECT_EQ(departure.exit_code, 14);
+}
+
+TEST(Agree, passes_a_problem_on) {
+  TestWorld world(by_length);
+  EXPECT_EQ(world.problem_of([] {}), "");
+  EXPECT_NO_THROW(world.agree(""));
+  const std::string problem = world.problem_of([] { throw std::runtime_error("2 lines\n75 more"); });
+  const Departure departure = agreed(world, [&] { world.agree(problem); });
+  EXPECT_EQ(departure.why, "2 lines\n75 more");
+  EXPECT_EQ(departure.exit_code, 25);
+  for (const std::string text : {"7", "no number", "4\x01 an address", "99999999999 too many"}) {
+    EXPECT_EQ(agreed(world, [&] { world.agree(text); }).why, text) << "of another exchange";
+  }
+}
+
+TEST(Agree, leaves_alone_what_is_no_exception_of_the_standard_library) {
+  TestWorld world(by_length);
+  EXPECT_THROW(world.problem_of([] { throw 7; }), int);
+}
+
+TEST(Agree, no_watch_takes_the_end_for_a_loss) {
+  TestWorld world(by_length);
+  world.start_watchdog(0.2, 7);
+  int times = 0;
+  world.use(std::make_unique<Abandoned>(times));
+  try {
+    const auto watch = world.watch("a step");
+    world.agree([] { throw std::runtime_error("gone"); });
+  } catch (const AgreedError&) {
+    EXPECT_EQ(times, 0) << "nothing is abandoned";
+    const std::chrono::duration<double> longer(Watchdog::kLeaving_s + 0.5);
+    if (world.size() > 1) std::this_thread::sleep_for(longer);  // a rank that leaves alone would be ended
+  }
+  world.stay();
   world.use(nullptr);
 }
 

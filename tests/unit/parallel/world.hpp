@@ -10,7 +10,8 @@
 namespace tessera::test {
 
 struct TestWorld : parallel::World {
-  TestWorld() : World(argc(), argv()) {}
+  template <class... Meaning>
+  explicit TestWorld(Meaning... meaning) : World(argc(), argv(), meaning...) {}
 
  private:
   static int& argc() {

@@ -65,8 +65,9 @@ void write_parts(const fs::path& run, const std::vector<std::vector<Part>>& part
 }
 
 TEST(Checkpoints, of_every_stage_and_rank_count_are_read_in_every_stage) {
-  const parallel::World& world = kRanks->world();
-  const io::Peers peers{world.rank(), world.size(), [&](const std::string& mine) { return world.all_gather(mine); }};
+  parallel::World& world = kRanks->world();
+  const io::Peers peers{world.rank(), world.size(),
+                        [&](const io::Peers::Work& work) { return world.all_gather(work); }};
   std::vector<std::unique_ptr<Training>> readers;
   for (const Way& way : kStages) readers.push_back(std::make_unique<Training>(settings_of(way)));
   for (int step = 0; step < 2; ++step) readers[0]->step();
