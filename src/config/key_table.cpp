@@ -16,6 +16,7 @@ constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("
                            word("xl"),     word("2.7b"),  word("8b")};
 constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", DataSource::tokens),
                              word("synthetic", DataSource::synthetic)};
+constexpr Word kOptimizers[] = {word("adamw", OptimizerKind::adamw), word("lion", OptimizerKind::lion)};
 constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32),
                              word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
 constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
@@ -133,7 +134,8 @@ std::vector<Key> make_table() {
        "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
        "Whether element-wise kernels are fused. true: the addition to the residual stream is part of the norm, q and k "
-       "are rotated in one launch, and AdamW updates all tensors in one. false: the plain step, for comparison in a "
+       "are rotated in one launch, and the optimizer updates all tensors in one. false: the plain step, for comparison "
+       "in a "
        "CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
        "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
@@ -150,18 +152,23 @@ std::vector<Key> make_table() {
        "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
        "time limit cuts it short. 0: none."},
 
+      {"optimizer.kind", at<&S::optimizer, &Optimizer::kind>(), words(kOptimizers), "-",
+       "Rule by which weights are updated. adamw keeps two moments per weight, lion one, and moves each weight by the "
+       "learning rate times a sign. Defaults are AdamW's; Lion's paper takes beta2 = 0.99, a learning rate 3 to 10 "
+       "times smaller and a weight_decay as many times larger."},
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
-       "Peak learning rate of AdamW, reached after the warm-up."},
+       "Peak learning rate, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
        "Learning rate at the last step, where the cosine decay ends."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
        "Steps over which the learning rate rises linearly from 0 to its peak. A run may end earlier."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
-       "Decay of AdamW's running mean of gradients."},
+       "Decay of the running mean of gradients; for lion, in the sum of it and the gradient whose sign is taken."},
       {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",
-       "Decay of AdamW's running mean of squared gradients."},
+       "Decay of AdamW's running mean of squared gradients, and of Lion's of gradients."},
       {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
-       "Added to the root of the second moment. Comparisons between strategies use 1e-3, since AdamW's first step is "
+       "Added to the root of AdamW's second moment. Comparisons between strategies use 1e-3, since AdamW's first step "
+       "is "
        "otherwise the sign of the gradient."},
       {"optimizer.weight_decay", at<&S::optimizer, &Optimizer::weight_decay>(), between(0, 100), "-",
        "Decoupled weight decay, multiplied by the learning rate. Norm gains are not decayed."},
@@ -172,10 +179,11 @@ std::vector<Key> make_table() {
        "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
        "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that AdamW updates. none, for precision.compute = bf16 only: no copy besides the "
+       "Number format of the weights that the optimizer updates. none, for precision.compute = bf16 only: no copy "
+       "besides the "
        "compute weights, which are rounded stochastically."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
-       "Number format of AdamW's two moments. bf16: rounded stochastically."},
+       "Number format of the optimizer's moments. bf16: rounded stochastically."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
        "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
        "step."},
@@ -240,7 +248,7 @@ std::vector<Key> make_table() {
        "replicate it. Must divide the number of ranks, which should be numbered host by host (srun "
        "--distribution=block). 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What is kept in host memory instead of device memory; the results are the same bits. optimizer: AdamW's "
+       "What is kept in host memory instead of device memory; the results are the same bits. optimizer: its "
        "moments and what the compute weights lack of the master (fp32: nothing, bf16: its lower halves, fp16: all of "
        "it), which stream through the GPU under the next forward pass; half of them already under the backward pass "
        "where one rank neither clips nor scales its loss (optimizer.clip_norm = 0, not fp16). parameters: the weights, "

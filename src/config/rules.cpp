@@ -49,6 +49,9 @@ void check_training(const Settings& settings, Rules& rules) {
       {"optimizer.min_learning_rate", "optimizer.learning_rate"},
       fmt::format("{} is above optimizer.learning_rate = {}", optimizer.min_learning_rate, optimizer.learning_rate),
       "at most optimizer.learning_rate");
+  rules.require(optimizer.kind == OptimizerKind::adamw || optimizer.eps == Optimizer{}.eps,
+                {"optimizer.eps", "optimizer.kind"}, "would be ignored: optimizer.kind is not \"adamw\"",
+                "no optimizer.eps, or optimizer.kind = \"adamw\"");
   rules.require(train.validate_every == 0 || settings.data.validation_fraction > 0,
                 {"train.validate_every", "data.validation_fraction"},
                 fmt::format("{} asks for validation, but data.validation_fraction = 0 keeps no data for it",

@@ -16,8 +16,9 @@ namespace tessera::config {
 enum class JobKind : int { train, generate, verify_attention, verify_model };
 enum class DataSource { text, tokens, synthetic };
 enum class Precision { fp32, tf32, bf16, fp16 };  // dtype of activations and of the working copy of the weights
-enum class MasterPrecision { fp32, none };        // dtype of the weights that AdamW updates
-enum class MomentPrecision { fp32, bf16 };        // dtype of AdamW's m and v
+enum class OptimizerKind { adamw, lion };
+enum class MasterPrecision { fp32, none };        // dtype of the weights that the optimizer updates
+enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's moments
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
@@ -84,6 +85,7 @@ struct Train {
 };
 
 struct Optimizer {
+  OptimizerKind kind = OptimizerKind::adamw;
   double learning_rate = 1e-3;
   double min_learning_rate = 1e-4;
   std::int64_t warmup_steps = 0;

@@ -75,7 +75,7 @@ struct CheckpointState {
   std::uint64_t seed = 0;         // with step and sample_index, all the state of random numbers
   double loss_scale = 1.0;
   std::int64_t good_steps = 0;       // since the loss scale last changed
-  std::int64_t optimizer_steps = 0;  // AdamW updates that were not skipped
+  std::int64_t optimizer_steps = 0;  // updates that were not skipped
   std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
   std::string shard = {};            // what they sharded: "none", "optimizer", ...; "" if not recorded
   std::string deck;                  // resolved, TOML

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <stdexcept>
+#include <string_view>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
@@ -13,6 +14,7 @@
 #include "jobs/failure.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "optim/optimizer.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -35,6 +37,17 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
                                            "use data of the same kind",
                                            state.tokenisation, corpus.tokenisation()));
   }
+}
+
+/// Moments of one optimizer say nothing to another.
+void require_same_optimizer(const config::Settings& before, const config::Settings& settings) {
+  const std::string_view then = optim::traits_of(before.optimizer.kind).name,
+                         now = optim::traits_of(settings.optimizer.kind).name;
+  if (then == now) return;
+  throw Failure(Exit::usage, fmt::format("the checkpoint was trained with optimizer.kind = \"{}\", the deck asks for "
+                                         "\"{}\". To continue with the checkpoint's, add optimizer.kind={}; to train "
+                                         "with the deck's, name another job.directory",
+                                         then, now, then));
 }
 
 /// A line of warning if the data have changed, which is legal; "" if not.
@@ -124,6 +137,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
     before = config::parse_stored_deck(state.deck, kDeckInside).settings;
     record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
+    require_same_optimizer(before, settings);
   });
   if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
   if (record.library != kernels::gemm_library()) {

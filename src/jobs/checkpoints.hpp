@@ -29,8 +29,8 @@ bool continues_itself(const Context& context);
 
 /// Opens the checkpoint that --resume names: "auto", the newest in the run's own directory, if any; or a folder. Notes
 /// every key that has changed since. `is_own`: continues_itself().
-/// Throws Failure(Exit::files) if the checkpoint is incomplete or damaged, Failure(Exit::usage) if its model or
-/// tokenisation differs from the deck's.
+/// Throws Failure(Exit::files) if the checkpoint is incomplete or damaged, Failure(Exit::usage) if its model,
+/// tokenisation or optimizer differs from the deck's.
 Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
 /// For a run that has no step left. Throws Failure(Exit::usage), with their names, if keys of the training differ from

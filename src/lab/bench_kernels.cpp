@@ -21,6 +21,7 @@
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
+#include "kernels/weight_update.hpp"
 #include "kernels/weighted_sum.hpp"
 #include "kernels/core/random.hpp"
 
@@ -331,30 +332,26 @@ void measure_all(const Context& context, BenchResult& result) {
   measure("norm2", sizeof(Grad) * elements, [&] {
     kernels::SquareNorm<Exec, Grad>{grad.in(), norm_partial, norm}.launch(exec);
   });
-  const std::vector<kernels::AdamwBlock> blocks_h = kernels::make_adamw_blocks({{0, 0, 0, N * C, true}});
-  const Kokkos::View<kernels::AdamwBlock*, Exec::memory_space> blocks("bench", blocks_h.size());
-  Kokkos::deep_copy(blocks, Kokkos::View<const kernels::AdamwBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
+  const std::vector<kernels::UpdateBlock> blocks_h = kernels::make_update_blocks({{0, 0, 0, N * C, true}});
+  const Kokkos::View<kernels::UpdateBlock*, Exec::memory_space> blocks("bench", blocks_h.size());
+  Kokkos::deep_copy(blocks, Kokkos::View<const kernels::UpdateBlock*, Kokkos::HostSpace, kernels::Unmanaged>(
                                 blocks_h.data(), blocks_h.size()));
-  const Kokkos::View<kernels::AdamwScalars, Exec::memory_space> scalars("bench");
-  const kernels::AdamwScalars scalars_h{
+  const Kokkos::View<kernels::UpdateScalars, Exec::memory_space> scalars("bench");
+  const kernels::UpdateScalars scalars_h{
       .learning_rate = 1e-6, .bias1 = 0.1, .bias2 = 0.05, .grad_scale = 1.0, .skip = 0};
   Kokkos::deep_copy(scalars,
-                    Kokkos::View<const kernels::AdamwScalars, Kokkos::HostSpace, kernels::Unmanaged>(&scalars_h));
+                    Kokkos::View<const kernels::UpdateScalars, Kokkos::HostSpace, kernels::Unmanaged>(&scalars_h));
   constexpr bool has_copy = !std::is_same_v<Real, Scalar>, reads_copy = std::is_same_v<Scalar, bfloat16>;
   const double adamw_bytes = elements * (2 * sizeof(Master) + sizeof(Grad) + 4 * sizeof(Real) +
                                          (has_copy ? (reads_copy ? 2 : 1) * sizeof(Scalar) : 0));
   measure("adamw", adamw_bytes, [&] {
-    kernels::AdamwUpdate<Exec, Scalar, Grad>{.blocks = blocks,
-                                             .master = master.vector(),
-                                             .param = has_copy ? a.vector() : Vector<Scalar, Exec>{},
-                                             .grad = grad.in(),
-                                             .m = m.vector(),
-                                             .v = v.vector(),
-                                             .scalars = scalars,
-                                             .beta1 = 0.9,
-                                             .beta2 = 0.95,
-                                             .eps = Real(1e-8),
-                                             .weight_decay = Real(0.1)}
+    kernels::WeightUpdate<kernels::Adamw, Exec, Scalar, Grad>{.blocks = blocks,
+                                                              .master = master.vector(),
+                                                              .param = has_copy ? a.vector() : Vector<Scalar, Exec>{},
+                                                              .grad = grad.in(),
+                                                              .moments = {m.vector(), v.vector()},
+                                                              .scalars = scalars,
+                                                              .keys = {0.9, 0.95, Real(1e-8), Real(0.1)}}
         .launch(exec);
   });
 }

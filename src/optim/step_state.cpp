@@ -28,7 +28,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   s.grad_norm = kernels::sqrt(s.norm_squared) / scale;
   const bool is_finite = precedes_norm || s.norm_squared - s.norm_squared == 0;
 
-  s.adamw.skip = is_finite ? 0 : 1;
+  s.update.skip = is_finite ? 0 : 1;
   if (is_finite) {
     ++s.optimizer_steps;
     if (scales_dynamically && ++s.good_steps == kGrowthInterval) {
@@ -41,12 +41,12 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   }
 
   const double clip = clip_norm / (s.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_ adds the same 1e-6
-  s.adamw.grad_scale = (clip_norm > 0 && clip < 1 ? clip : 1.0) / scale;
-  s.adamw.learning_rate = schedule.learning_rate_at(s.step);
+  s.update.grad_scale = (clip_norm > 0 && clip < 1 ? clip : 1.0) / scale;
+  s.update.learning_rate = schedule.learning_rate_at(s.step);
   const double t = static_cast<double>(s.optimizer_steps);
-  s.adamw.bias1 = 1 - kernels::exp(t * kernels::log(beta1));
-  s.adamw.bias2 = 1 - kernels::exp(t * kernels::log(beta2));
-  s.adamw.noise = mix(seed, static_cast<std::uint64_t>(s.step));
+  s.update.bias1 = 1 - kernels::exp(t * kernels::log(beta1));
+  s.update.bias2 = 1 - kernels::exp(t * kernels::log(beta2));
+  s.update.noise = mix(seed, static_cast<std::uint64_t>(s.step));
   ++s.step;
 }
 
@@ -60,7 +60,7 @@ KOKKOS_FUNCTION void FinishUpdate<Exec>::operator()(int) const {
   StepState& s = state();
   s.grad_norm = kernels::sqrt(s.norm_squared) / s.loss_scale;
   if (s.norm_squared - s.norm_squared == 0) return;
-  s.adamw.skip = 1;
+  s.update.skip = 1;
   --s.optimizer_steps;
 }
 

@@ -1,4 +1,4 @@
-/// The scalars of a training step, in device memory: loss, norm, learning rate, loss scale, AdamW's factors.
+/// The scalars of a training step, in device memory: loss, norm, learning rate, loss scale, the update's factors.
 ///
 /// One struct, updated by one-thread kernels, so that a step needs no round trip to the host:
 ///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
@@ -11,8 +11,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "kernels/adamw.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/update_blocks.hpp"
 #include "optim/schedule.hpp"
 
 namespace tessera::optim {
@@ -25,7 +25,7 @@ struct StepState {
   std::int64_t good_steps;       // since the loss scale last changed
   std::int64_t optimizer_steps;  // updates that were not skipped
   std::int64_t step;             // completed steps, the schedule's index
-  kernels::AdamwScalars adamw;
+  kernels::UpdateScalars update;
 };
 
 template <class Exec>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "optim/step_state.hpp"
@@ -66,11 +67,13 @@ ArrayTensors declare_arrays(const model::ParamTable& table, const Sharing& shari
   } else if (storage.has_wire) {
     t.wire = layout.add("grads.wire", {o.whole_count()}, Dtype::bf16, Category::gradients, whole);
   }
-  t.m = array("optimizer.m", o.owned_count(), storage.moments, Category::optimizer);
-  t.v = array("optimizer.v", o.owned_count(), storage.moments, Category::optimizer);
-  if (offloads_optimizer) {
-    t.staged = declare_staged({t.m, t.v, t.master, t.params}, storage.offload_slots, o.owned_count(), layout);
+  std::vector<memory::TensorId> updated;
+  for (const std::string_view name : storage.optimizer.moments) {
+    updated.push_back(array(fmt::format("optimizer.{}", name), o.owned_count(), storage.moments, Category::optimizer));
+    t.moments.push_back({fmt::format("moments/{}", name), updated.back()});
   }
+  updated.insert(updated.end(), {t.master, t.params});
+  if (offloads_optimizer) t.staged = declare_staged(updated, storage.offload_slots, o.owned_count(), layout);
   return t;
 }
 

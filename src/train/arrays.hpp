@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "memory/layout.hpp"
 #include "model/activations.hpp"
 #include "model/params.hpp"
+#include "optim/optimizer.hpp"
 #include "train/batch_plan.hpp"
 #include "train/offload.hpp"
 #include "train/sharing.hpp"
@@ -23,6 +25,7 @@ namespace tessera::train {
 
 /// How the arrays are stored.
 struct Storage {
+  optim::Traits optimizer;
   Dtype weights, gradients, moments;
   bool has_master;  // bf16 weights have one; fp16 weights always do, and fp32 weights are their own
   bool has_wire;    // gradients cross the network in bf16
@@ -30,19 +33,25 @@ struct Storage {
   std::int64_t offload_slots;
 };
 
+/// An array of the optimizer's besides the master weights.
+struct MomentTensor {
+  std::string group;  // of a checkpoint: "moments/m"
+  memory::TensorId tensor;
+};
+
 /// Weights, gradients and optimizer state. W counts the elements of all units, each padded to equal parts for the ranks
 /// that share them, and O those of this rank's parts (parallel/strategies/ownership.hpp); if nothing is sharded, both
 /// are table.flat_count().
 struct ArrayTensors {
-  memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
-  memory::TensorId master;  // [O]  what params lack of the weights that AdamW updates (master_weights.hpp)
-  memory::TensorId grads;   // [W], or [O] if gradients are sharded: precision.gradients
-  memory::TensorId m, v;    // [O]  precision.moments
-  memory::TensorId wire;    // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
+  memory::TensorId params;            // [W], or [O] if parameters are sharded: dtype of the activations
+  memory::TensorId master;            // [O]  what params lack of the weights that are updated (master_weights.hpp)
+  memory::TensorId grads;             // [W], or [O] if gradients are sharded: precision.gradients
+  memory::TensorId wire;              // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
+  std::vector<MomentTensor> moments;  // [O] each: precision.moments
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
-  StagedTensors staged;                      // of params, master, m and v those that are kept on the host
+  StagedTensors staged;                      // of params, master and moments those that are kept on the host
 };
 ArrayTensors declare_arrays(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
                             const Storage& storage, memory::Layout& layout);
@@ -63,6 +72,7 @@ struct Basis {
   model::Shape shape;
   model::ParamTable table;
   BatchPlan batch;
+  optim::Traits optimizer;
   model::ActivationOptions options;
   Sharing sharing;
   model::ActivationTensors activations = {};

@@ -50,7 +50,7 @@ void DeferredUpdate::settle(const Exec& exec) {
   if (!is_due_) return;
   offload_->start(exec, Part::forward, Copies::joined, update_chunk_);
   offload_->join(exec);
-  Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->adamw.skip), 1);  // a graph's begin() does nothing
+  Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->update.skip), 1);  // a graph's begin() does nothing
   exec.fence();
   is_due_ = false;
 }

@@ -16,7 +16,7 @@
 /// updated all the same, and the step counts as skipped.
 ///
 /// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
-/// memory whether there is one (AdamwScalars::skip).
+/// memory whether there is one (UpdateScalars::skip).
 #pragma once
 
 #include <functional>

@@ -41,7 +41,7 @@ auto with_types(const Basis& basis, const memory::Layout& layout, const Work& wo
   };
   const auto with_moments = [&]<class Scalar, class Grad>() {
     if constexpr (!std::is_same_v<Scalar, double>) {
-      if (layout[basis.arrays.m].dtype == Dtype::bf16) {
+      if (layout[basis.arrays.moments.front().tensor].dtype == Dtype::bf16) {
         return with_master.template operator()<Scalar, Grad, bfloat16>();
       }
     }

@@ -91,6 +91,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   Plan plan{{.shape = shape,
              .table = table,
              .batch = batch,
+             .optimizer = optim::traits_of(settings.optimizer.kind),
              .options = {.sequences = batch.micro_sequences,
                          .dtype = dtype,
                          .for_training = true,
@@ -102,10 +103,12 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
                          .target = machine.target,
                          .recomputes_attention = settings.train.recompute == config::Recompute::all},
              .sharing = share_units(settings.parallel, table, ranks)}};
+  require_whole_matrices(plan.optimizer, plan.sharing, settings.parallel.offload);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
   const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
-  const Storage storage{.weights = dtype,
+  const Storage storage{.optimizer = plan.optimizer,
+                        .weights = dtype,
                         .gradients = gradients,
                         .moments = has_narrow_moments ? Dtype::bf16 : real,
                         .has_master = settings.precision.master == config::MasterPrecision::fp32,
@@ -308,7 +311,9 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
     if (weights > 0)
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
-  if (is_run) text += fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(P * 12), unreached(settings));
+  if (is_run)
+    text += fmt::format("checkpoint {} on disk\n{}",
+                        memory::readable_bytes(P * 4 * (1 + std::ssize(plan.arrays.moments))), unreached(settings));
   return text;
 }
 

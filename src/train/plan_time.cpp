@@ -104,8 +104,8 @@ StepWork step_work(const Plan& plan) {
   work.forward_bytes = tokens * width * (L * block_elements + 2 * C);
   work.backward_bytes = tokens * width * (L * (12 * C + 6 * F + recomputed * block_elements) + 10 * C + 2 * V);
   const ArrayTensors& t = plan.arrays;
-  const double updated =
-      width_of(plan, t.params) + width_of(plan, t.master) + width_of(plan, t.m) + width_of(plan, t.v);
+  double updated = width_of(plan, t.params) + width_of(plan, t.master);
+  for (const MomentTensor& moment : t.moments) updated += width_of(plan, moment.tensor);
   const double reads = leaves_squares(plan) ? 1 : 2;  // of each gradient
   work.optimizer_bytes = real(plan.sharing.ownership.owned_count()) * (2 * updated + reads * width_of(plan, t.grads));
   return work;

@@ -17,7 +17,8 @@ struct StepWork {
   double forward_gemm_flop = 0, backward_gemm_flop = 0;            // recomputation belongs to backward
   double forward_attention_flop = 0, backward_attention_flop = 0;  // 2 C T and 5 C T per token and block
   double forward_bytes = 0, backward_bytes = 0;                    // read and written by the memory-bound kernels
-  double optimizer_bytes = 0;  // read and written by AdamW and, unless transfers leave squares, the gradients' norm
+  double optimizer_bytes =
+      0;  // read and written by the optimizer and, unless transfers leave squares, the gradients' norm
 };
 StepWork step_work(const Plan& plan);
 

@@ -77,6 +77,16 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
   return sharing;
 }
 
+void require_whole_matrices(const optim::Traits& optimizer, const Sharing& sharing, config::Offload offload) {
+  if (!optimizer.needs_whole_matrices) return;
+  const auto refuse = [&](std::string_view what, std::string_view fix) {
+    throw Failure(Exit::usage, fmt::format("optimizer.kind = \"{}\" updates whole matrices, and {} cuts them: use {}",
+                                           optimizer.name, what, fix));
+  };
+  if (sharing.ownership.shards() > 1) refuse("parallel.shard", "parallel.shard = \"none\"");
+  if (offload != config::Offload::none) refuse("parallel.offload", "parallel.offload = \"none\"");
+}
+
 std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing& sharing, int shard) {
   std::vector<OwnedSpan> spans;
   const parallel::Ownership& ownership = sharing.ownership;

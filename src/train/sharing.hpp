@@ -9,6 +9,7 @@
 #include "config/settings.hpp"
 #include "model/params.hpp"
 #include "model/walk.hpp"
+#include "optim/optimizer.hpp"
 #include "parallel/strategies/ownership.hpp"
 #include "parallel/strategies/replicated.hpp"
 
@@ -59,6 +60,9 @@ int shards_of(const config::Parallel& parallel, int ranks);
 
 /// Throws  Failure(Exit::usage) if parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
+
+/// Throws  Failure(Exit::usage) if the optimizer needs whole matrices, and ranks or chunks of offloaded state cut them.
+void require_whole_matrices(const optim::Traits& optimizer, const Sharing& sharing, config::Offload offload);
 
 /// Elements of a tensor that a rank owns, and where they lie in its arrays.
 struct OwnedSpan {

@@ -32,16 +32,16 @@ template <class Scalar, class Moment>
 State<Scalar, Moment>::State(const Basis& basis, int shard, const memory::Arena<Exec>& arena)
     : spans_(owned_spans(basis.table, basis.sharing, shard)),
       working_(array_of<Scalar>(arena, basis.arrays.params)),
-      master_(master_of<Scalar>(basis.arrays, arena)),
-      m_(array_of<Moment>(arena, basis.arrays.m)),
-      v_(array_of<Moment>(arena, basis.arrays.v)) {}
+      master_(master_of<Scalar>(basis.arrays, arena)) {
+  for (const auto& [group, tensor] : basis.arrays.moments)
+    moments_.emplace_back(group, array_of<Moment>(arena, tensor));
+}
 
 template <class Scalar, class Moment>
 void State<Scalar, Moment>::clear(const Exec& exec) {
   clear_bytes(exec, working_);
   clear_bytes(exec, master_);
-  clear_bytes(exec, m_);
-  clear_bytes(exec, v_);
+  for (const auto& [group, array] : moments_) clear_bytes(exec, array);
   exec.fence();
 }
 
@@ -69,7 +69,7 @@ template <class Scalar, class Moment>
 std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(std::size_t)>& is_wanted) {
   std::vector<SavedTensor> state;
   std::size_t number = 0;
-  const auto add = [&](const char* group, const auto& fetch) {
+  const auto add = [&](const std::string& group, const auto& fetch) {
     for (const OwnedSpan& span : spans_) {
       if (is_wanted(number++)) {
         state.push_back({group, span.param, span.from, span.count, [&span, fetch] { return fetch(span); }});
@@ -77,7 +77,7 @@ std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(s
     }
   };
   add("params", [this](const OwnedSpan& span) { return weights_on_host(span); });
-  for (const auto& [group, array] : moments()) {
+  for (const auto& [group, array] : moments_) {
     add(group, [this, moments = array](const OwnedSpan& span) { return moments_on_host(span, moments); });
   }
   return state;
@@ -87,7 +87,7 @@ template <class Scalar, class Moment>
 void State<Scalar, Moment>::load(const Exec& exec, const std::function<void(const StateTensor&)>& visit) {
   clear(exec);
   std::vector<float> buffer;
-  const auto each = [&](const char* group, const auto& take) {
+  const auto each = [&](const std::string& group, const auto& take) {
     for (const OwnedSpan& span : spans_) {
       buffer.resize(span.count);
       visit({group, span.param, span.from, buffer});
@@ -95,7 +95,7 @@ void State<Scalar, Moment>::load(const Exec& exec, const std::function<void(cons
     }
   };
   each("params", [&](const OwnedSpan& span) { load_weights(span, buffer); });
-  for (const auto& [group, array] : moments()) {
+  for (const auto& [group, array] : moments_) {
     each(group, [&, all = array](const OwnedSpan& span) {
       std::vector<Moment> values(buffer.size());
       std::transform(buffer.begin(), buffer.end(), values.begin(), [](float x) { return static_cast<Moment>(x); });

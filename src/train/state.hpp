@@ -1,11 +1,10 @@
-/// What a rank keeps from step to step: weights and the optimizer's two moments, or its parts of them. They are
+/// What a rank keeps from step to step: weights and the optimizer's moments, or its parts of them. They are
 /// initialised, cleared, saved to a checkpoint, loaded from one, and compared between ranks.
 ///
 /// Arrays: the working copy of the weights, what their master has besides it (kernels/master_weights.hpp), and the
 /// moments. owned_spans() says which elements of which tensors are this rank's.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -24,7 +23,7 @@ namespace tessera::train {
 /// What a rank keeps of a tensor of the training state, as loaded from a checkpoint, on the host: its elements
 /// first .. first + data.size() - 1, unpadded.
 struct StateTensor {
-  std::string group;  // "params" (the master weights), "moments/m", "moments/v"
+  std::string group;  // "params" (the master weights), "moments/m", ...
   const model::Param* param;
   std::int64_t first;
   std::span<float> data;
@@ -73,7 +72,6 @@ class State {
   struct HostCopy;
 
   void clear(const Exec& exec);
-  std::array<std::pair<const char*, Moments>, 2> moments() const { return {{{"moments/m", m_}, {"moments/v", v_}}}; }
   bool has_master() const { return master_.data() != nullptr; }
   Weights weights_of(const OwnedSpan& span) const;
   void load_weights(const OwnedSpan& span, const std::vector<float>& values) const;
@@ -84,8 +82,8 @@ class State {
   const std::vector<OwnedSpan> spans_;
   const kernels::Vector<Scalar, Exec> working_;
   const kernels::Vector<kernels::MasterWord<Scalar>, Exec> master_;
-  const Moments m_, v_;
-  std::vector<float> saved_;  // the host's copy of the tensor that is being saved
+  std::vector<std::pair<std::string, Moments>> moments_;  // by group
+  std::vector<float> saved_;                              // the host's copy of the tensor that is being saved
 };
 
 }  // namespace tessera::train

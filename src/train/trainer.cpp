@@ -68,9 +68,9 @@ StepNumbers Trainer::collect() {
   StepNumbers n{ended.phases};
   n.loss_sum = s.loss_sum;
   n.grad_norm = s.grad_norm;
-  n.learning_rate = s.adamw.learning_rate;
+  n.learning_rate = s.update.learning_rate;
   n.loss_scale = s.loss_scale;
-  n.was_skipped = s.adamw.skip != 0;
+  n.was_skipped = s.update.skip != 0;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
   return n;
@@ -137,7 +137,7 @@ StateScalars Trainer::scalars() const {
 void Trainer::set_scalars(const StateScalars& scalars) {
   settle();
   optim::StepState s{};
-  s.adamw.skip = 1;  // no update is due
+  s.update.skip = 1;  // no update is due
   s.step = scalars.step;
   s.optimizer_steps = scalars.optimizer_steps;
   s.good_steps = scalars.good_steps;

@@ -1,11 +1,14 @@
 #include "train/update.hpp"  // the contract is there; here is how
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"
+#include "kernels/weight_update.hpp"
 #include "parallel/collectives/squares.hpp"
 #include "train/dtypes.hpp"
 #include "train/offload.hpp"
@@ -33,17 +36,17 @@ std::size_t norm_blocks_of(const Range& range) {
 
 /// The part of a tensor's span that lies in a chunk, as blocks of one tensor. `stages_weights`: the weights lie in the
 /// chunk, too.
-std::vector<kernels::AdamwBlock> blocks_of(const OwnedSpan& span, const Chunk& chunk, bool stages_weights) {
+std::vector<kernels::UpdateBlock> blocks_of(const OwnedSpan& span, const Chunk& chunk, bool stages_weights) {
   const std::int64_t first = std::max(span.state, chunk.first);
   const std::int64_t last = std::min(span.state + span.count, chunk.first + chunk.count);
   if (first >= last) return {};
   const std::int64_t skipped = first - span.state;
-  return kernels::make_adamw_blocks({{.param = stages_weights ? first - chunk.first : span.weights + skipped,
-                                      .grad = span.grad + skipped,
-                                      .state = first - chunk.first,
-                                      .count = last - first,
-                                      .decay = span.param->has_decay,
-                                      .index = span.param->first + span.from + skipped}});
+  return kernels::make_update_blocks({{.param = stages_weights ? first - chunk.first : span.weights + skipped,
+                                       .grad = span.grad + skipped,
+                                       .state = first - chunk.first,
+                                       .count = last - first,
+                                       .decay = span.param->has_decay,
+                                       .index = span.param->first + span.from + skipped}});
 }
 
 // Upper bounds, equal on every rank.
@@ -70,11 +73,11 @@ std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing,
   return sum;
 }
 
-std::int64_t max_adamw_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded) {
+std::int64_t max_update_blocks(const model::ParamTable& table, const Sharing& sharing, bool is_offloaded) {
   std::int64_t blocks = 0;
   for (const model::Param& param : table.params()) {  // a rank owns at most one piece of a tensor
     const std::int64_t most = std::min(param.count, sharing.ownership.part(param.unit));
-    blocks += kernels::adamw_blocks(most);
+    blocks += kernels::update_blocks(most);
   }
   if (is_offloaded) blocks += chunk_count(sharing.ownership.owned_count());  // each may cut a block in two
   return blocks;
@@ -87,14 +90,14 @@ UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layou
   const ArrayTensors& arrays = basis.arrays;
   const memory::Lifetime whole = memory::Lifetime::whole_run();
   const int end = model::Timeline{static_cast<int>(basis.table.units().size())}.update();
-  const std::int64_t most = max_adamw_blocks(basis.table, sharing, !arrays.staged.is_empty());
+  const std::int64_t most = max_update_blocks(basis.table, sharing, !arrays.staged.is_empty());
   const bool has_wire = arrays.wire != memory::kAbsent || !arrays.unit_wires.empty();
   const Dtype sent = has_wire ? Dtype::bf16 : layout[arrays.grads].dtype;
   const std::int64_t squares = has_squares ? max_squares(basis.table, sharing, basis.batch.ranks, sent) : 0;
   UpdateTensors t;
   t.has_squares = has_squares;
-  t.blocks = layout.add("adamw.blocks", {most, sizeof(kernels::AdamwBlock) / 4}, Dtype::int32,
-                        memory::Category::workspace, whole);
+  t.blocks = layout.add(fmt::format("{}.blocks", basis.optimizer.name), {most, sizeof(kernels::UpdateBlock) / 4},
+                        Dtype::int32, memory::Category::workspace, whole);
   t.norm_partial =
       layout.add("norm2.partial", {std::max(norm_blocks(sharing), squares)}, Dtype::fp64, memory::Category::workspace,
                  has_squares ? transit_of(basis.batch, basis.table) : memory::Lifetime{end, end});
@@ -118,12 +121,12 @@ Update<Scalar, Grad, Moment, kHasMaster>::Update(const Basis& basis, const Updat
   const std::vector<Chunk> chunks = staged.is_empty() ? std::vector<Chunk>{{0, owned}} : chunks_of(owned);
   const bool stages_weights = staged.holds(basis.arrays.params);
   const bool is_one_launch = settings.train.fused || !staged.is_empty();
-  std::vector<kernels::AdamwBlock> blocks;
+  std::vector<kernels::UpdateBlock> blocks;
   for (const Chunk& chunk : chunks) {
     const std::size_t first = blocks.size();
     std::vector<BlockRange>& launches = launches_.emplace_back();
     for (const OwnedSpan& span : owned_spans(basis.table, basis.sharing, shard)) {
-      const std::vector<kernels::AdamwBlock> more = blocks_of(span, chunk, stages_weights);
+      const std::vector<kernels::UpdateBlock> more = blocks_of(span, chunk, stages_weights);
       if (more.empty()) continue;
       launches.emplace_back(blocks.size(), blocks.size() + more.size());
       blocks.insert(blocks.end(), more.begin(), more.end());
@@ -154,22 +157,26 @@ void Update<Scalar, Grad, Moment, kHasMaster>::norm(const Exec& exec, std::optio
 
 template <class Scalar, class Grad, class Moment, bool kHasMaster>
 void Update<Scalar, Grad, Moment, kHasMaster>::launch(const Exec& exec, std::size_t chunk, int slot) const {
+  optim::with_rule(settings_.optimizer.kind, [&]<class Rule>() { launch_by<Rule>(exec, chunk, slots_[slot]); });
+}
+
+template <class Scalar, class Grad, class Moment, bool kHasMaster>
+template <class Rule>
+void Update<Scalar, Grad, Moment, kHasMaster>::launch_by(const Exec& exec, std::size_t chunk,
+                                                         const Arrays& arrays) const {
   const config::Optimizer& o = settings_.optimizer;
-  const Arrays& arrays = slots_[slot];
+  kernels::WeightUpdate<Rule, Exec, Scalar, Grad, Moment, kHasMaster> update{
+      .blocks = {},
+      .master = arrays.master,
+      .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : arrays.working,
+      .grad = grads_,
+      .moments = {},
+      .scalars = kernels::Value<const kernels::UpdateScalars, Exec>(&state_.data()->update),
+      .keys = {o.beta1, o.beta2, static_cast<Real>(o.eps), static_cast<Real>(o.weight_decay)}};
+  std::copy(arrays.moments.begin(), arrays.moments.end(), update.moments);
   for (const BlockRange& range : launches_[chunk]) {
-    kernels::AdamwUpdate<Exec, Scalar, Grad, Moment, kHasMaster>{
-        .blocks = Kokkos::subview(blocks_, range),
-        .master = arrays.master,
-        .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : arrays.working,
-        .grad = grads_,
-        .m = arrays.m,
-        .v = arrays.v,
-        .scalars = kernels::Value<const kernels::AdamwScalars, Exec>(&state_.data()->adamw),
-        .beta1 = o.beta1,
-        .beta2 = o.beta2,
-        .eps = static_cast<Real>(o.eps),
-        .weight_decay = static_cast<Real>(o.weight_decay)}
-        .launch(exec);
+    update.blocks = Kokkos::subview(blocks_, range);
+    update.launch(exec);
   }
 }
 
@@ -184,9 +191,13 @@ auto Update<Scalar, Grad, Moment, kHasMaster>::arrays_in(const ArrayTensors& t, 
     return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
   };
   const memory::TensorId master = Weights::kIsOneArray ? t.params : t.master;
-  return {place_of.template operator()<Moment>(t.m), place_of.template operator()<Moment>(t.v),
-          place_of.template operator()<kernels::MasterWord<Scalar>>(master),
-          place_of.template operator()<Scalar>(t.params)};
+  Arrays arrays{.moments = {},
+                .master = place_of.template operator()<kernels::MasterWord<Scalar>>(master),
+                .working = place_of.template operator()<Scalar>(t.params)};
+  for (const MomentTensor& moment : t.moments) {
+    arrays.moments.push_back(place_of.template operator()<Moment>(moment.tensor));
+  }
+  return arrays;
 }
 
 #define TESSERA_INSTANTIATE(Scalar, Grad, Moment, kHasMaster) template class Update<Scalar, Grad, Moment, kHasMaster>;

@@ -1,5 +1,5 @@
-/// The optimizer's arithmetic: the norm of all gradients, and AdamW over the elements that this rank owns, on arrays of
-/// certain types. When it runs is deferred_update.hpp's concern.
+/// The optimizer's arithmetic: the norm of all gradients, and the update of the elements that this rank owns, on arrays
+/// of certain types. When it runs is deferred_update.hpp's concern.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "config/settings.hpp"
-#include "kernels/adamw.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
+#include "kernels/update_blocks.hpp"
 #include "memory/arena.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/strategies/ownership.hpp"
@@ -21,13 +21,13 @@ namespace tessera::train {
 
 /// What it declares to the layout: room enough for every rank.
 struct UpdateTensors {
-  memory::TensorId blocks;        // AdamwBlock, as int32
+  memory::TensorId blocks;        // UpdateBlock, as int32
   memory::TensorId norm_partial;  // [blocks] fp64: sums of squares
   bool has_squares;               // norm_partial has room for those that transfers leave
 };
 UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout);
 
-/// Types as in kernels/adamw.hpp.
+/// Types as in kernels/weight_update.hpp.
 template <class Scalar, class Grad, class Moment, bool kHasMaster>
 class Update {
  public:
@@ -44,8 +44,8 @@ class Update {
   /// them (Strategy::squares).
   void norm(const Exec& exec, std::optional<std::int64_t> squares) const;
 
-  /// Enqueues AdamW over a chunk of the owned elements (offload.hpp), which lies in a slot. If nothing is offloaded,
-  /// chunk 0 is all of them, and slot 0 the arrays themselves.
+  /// Enqueues the optimizer over a chunk of the owned elements (offload.hpp), which lies in a slot. If nothing is
+  /// offloaded, chunk 0 is all of them, and slot 0 the arrays themselves.
   void launch(const Exec& exec, std::size_t chunk, int slot) const;
 
  private:
@@ -53,11 +53,13 @@ class Update {
   using Weights = kernels::MasterWeights<Exec, Scalar>;
   using BlockRange = std::pair<std::size_t, std::size_t>;
   struct Arrays {
-    kernels::Vector<Moment, Exec> m, v;
+    std::vector<kernels::Vector<Moment, Exec>> moments;
     kernels::Vector<kernels::MasterWord<Scalar>, Exec> master;
     kernels::Vector<Scalar, Exec> working;
   };
 
+  template <class Rule>
+  void launch_by(const Exec& exec, std::size_t chunk, const Arrays& arrays) const;
   static Arrays arrays_in(const ArrayTensors& t, const memory::Arena<Exec>& arena, int slot);
 
   const config::Settings& settings_;
@@ -67,7 +69,7 @@ class Update {
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;
   std::vector<Arrays> slots_;
-  kernels::Vector<const kernels::AdamwBlock, Exec> blocks_;
+  kernels::Vector<const kernels::UpdateBlock, Exec> blocks_;
   std::vector<std::vector<BlockRange>> launches_;  // [chunks] in blocks_: one, or one per tensor without train.fused
 };
 

@@ -82,7 +82,7 @@ TEST(FinishUpdate, with_an_update_prepared_before_the_norm_is_the_update_prepare
     prepare.launch(test::instance());
     Kokkos::fence();
     StepState s = state.get();
-    EXPECT_EQ(s.adamw.skip, 0);
+    EXPECT_EQ(s.update.skip, 0);
     s.norm_squared = norm_squared;
     state.set(s);
     FinishUpdate<Device>{state.view()}.launch(test::instance());
@@ -95,46 +95,46 @@ TEST(FinishUpdate, with_an_update_prepared_before_the_norm_is_the_update_prepare
     at_once = after(at_once, 0);
     const StepState s = in_two(norm_squared);
     EXPECT_EQ(s.grad_norm, at_once.grad_norm);
-    EXPECT_EQ(s.adamw.skip, at_once.adamw.skip);
+    EXPECT_EQ(s.update.skip, at_once.update.skip);
     EXPECT_EQ(s.optimizer_steps, at_once.optimizer_steps);
     EXPECT_EQ(s.step, at_once.step);
-    EXPECT_EQ(s.adamw.learning_rate, at_once.adamw.learning_rate);
-    EXPECT_EQ(s.adamw.grad_scale, at_once.adamw.grad_scale);
-    EXPECT_EQ(s.adamw.noise, at_once.adamw.noise);
-    if (s.adamw.skip != 0) continue;  // its factors are not used
-    EXPECT_EQ(s.adamw.bias1, at_once.adamw.bias1);
-    EXPECT_EQ(s.adamw.bias2, at_once.adamw.bias2);
+    EXPECT_EQ(s.update.learning_rate, at_once.update.learning_rate);
+    EXPECT_EQ(s.update.grad_scale, at_once.update.grad_scale);
+    EXPECT_EQ(s.update.noise, at_once.update.noise);
+    if (s.update.skip != 0) continue;  // its factors are not used
+    EXPECT_EQ(s.update.bias1, at_once.update.bias1);
+    EXPECT_EQ(s.update.bias2, at_once.update.bias2);
   }
 }
 
 TEST(PrepareUpdate, a_small_norm_is_not_clipped) {
   const StepState s = after(state_of(0.5));
   EXPECT_DOUBLE_EQ(s.grad_norm, 0.5);
-  EXPECT_EQ(s.adamw.grad_scale, 1.0);
-  EXPECT_EQ(s.adamw.skip, 0);
+  EXPECT_EQ(s.update.grad_scale, 1.0);
+  EXPECT_EQ(s.update.skip, 0);
 }
 
 TEST(PrepareUpdate, a_large_norm_is_clipped_to_the_limit) {
   for (const double clip : {1.0, 0.1, 2.5}) {
     const StepState s = after(state_of(8), clip);
     EXPECT_DOUBLE_EQ(s.grad_norm, 8);  // before clipping
-    EXPECT_DOUBLE_EQ(s.adamw.grad_scale, clip / (8 + 1e-6));
+    EXPECT_DOUBLE_EQ(s.update.grad_scale, clip / (8 + 1e-6));
   }
 }
 
-TEST(PrepareUpdate, clip_norm_0_is_off) { EXPECT_EQ(after(state_of(1e6), 0).adamw.grad_scale, 1.0); }
+TEST(PrepareUpdate, clip_norm_0_is_off) { EXPECT_EQ(after(state_of(1e6), 0).update.grad_scale, 1.0); }
 
 TEST(PrepareUpdate, a_norm_of_zero_divides_nothing) {
   const StepState s = after(state_of(0));
   EXPECT_EQ(s.grad_norm, 0);
-  EXPECT_EQ(s.adamw.grad_scale, 1.0);
-  EXPECT_EQ(s.adamw.skip, 0);
+  EXPECT_EQ(s.update.grad_scale, 1.0);
+  EXPECT_EQ(s.update.skip, 0);
 }
 
 TEST(PrepareUpdate, the_loss_scale_is_taken_out_of_norm_and_gradients) {
   const StepState s = after(state_of(8, 4096), 2, true);
   EXPECT_DOUBLE_EQ(s.grad_norm, 8);
-  EXPECT_DOUBLE_EQ(s.adamw.grad_scale, 2 / (8 + 1e-6) / 4096);
+  EXPECT_DOUBLE_EQ(s.update.grad_scale, 2 / (8 + 1e-6) / 4096);
   EXPECT_EQ(s.loss_scale, 4096);
 }
 
@@ -144,7 +144,7 @@ TEST(PrepareUpdate, learning_rate_is_that_of_the_steps_begun) {
   for (int step = 0; step < 110; ++step) {
     s = after(s);
     EXPECT_EQ(s.step, step + 1);
-    EXPECT_DOUBLE_EQ(s.adamw.learning_rate, schedule.learning_rate_at(step));
+    EXPECT_DOUBLE_EQ(s.update.learning_rate, schedule.learning_rate_at(step));
   }
 }
 
@@ -153,8 +153,8 @@ TEST(PrepareUpdate, bias_corrections_are_those_of_the_updates_done) {
   for (int update = 1; update <= 2000; ++update) {
     s = after(s);
     ASSERT_EQ(s.optimizer_steps, update);
-    ASSERT_NEAR(s.adamw.bias1, 1 - std::pow(0.9, update), 1e-14);
-    ASSERT_NEAR(s.adamw.bias2, 1 - std::pow(0.95, update), 1e-14);
+    ASSERT_NEAR(s.update.bias1, 1 - std::pow(0.9, update), 1e-14);
+    ASSERT_NEAR(s.update.bias2, 1 - std::pow(0.95, update), 1e-14);
   }
 }
 
@@ -164,7 +164,7 @@ TEST(PrepareUpdate, an_overflow_skips_the_update_and_halves_the_scale) {
     before.norm_squared = norm_squared;
     before.step = 7, before.optimizer_steps = 5, before.good_steps = 3;
     const StepState s = after(before, 1, true);
-    EXPECT_NE(s.adamw.skip, 0);
+    EXPECT_NE(s.update.skip, 0);
     EXPECT_EQ(s.loss_scale, 512);
     EXPECT_EQ(s.good_steps, 0);
     EXPECT_EQ(s.optimizer_steps, 5);  // AdamW's counter does not advance
@@ -176,7 +176,7 @@ TEST(PrepareUpdate, without_dynamic_scaling_an_overflow_skips_and_changes_no_sca
   StepState before = state_of(1);
   before.norm_squared = std::nan("");
   const StepState s = after(before, 1, false);
-  EXPECT_NE(s.adamw.skip, 0);
+  EXPECT_NE(s.update.skip, 0);
   EXPECT_EQ(s.loss_scale, 1);
   EXPECT_EQ(s.optimizer_steps, 0);
 }
@@ -187,9 +187,9 @@ TEST(PrepareUpdate, a_good_step_after_a_skip_updates_again) {
   s = after(s, 1, true);
   s.norm_squared = 512.0 * 512.0;
   s = after(s, 0, true);
-  EXPECT_EQ(s.adamw.skip, 0);
+  EXPECT_EQ(s.update.skip, 0);
   EXPECT_DOUBLE_EQ(s.grad_norm, 1);
-  EXPECT_EQ(s.adamw.grad_scale, 1.0 / 512);
+  EXPECT_EQ(s.update.grad_scale, 1.0 / 512);
   EXPECT_EQ(s.optimizer_steps, 1);
 }
 
@@ -202,7 +202,7 @@ TEST(PrepareUpdate, the_scale_doubles_after_2000_good_steps_and_not_before) {
   const StepState grown = after(last, 1, true);
   EXPECT_EQ(grown.loss_scale, 2048);
   EXPECT_EQ(grown.good_steps, 0);
-  EXPECT_DOUBLE_EQ(grown.adamw.grad_scale, 1 / (1 + 1e-6) / 1024);  // this step's gradients carry the old scale
+  EXPECT_DOUBLE_EQ(grown.update.grad_scale, 1 / (1 + 1e-6) / 1024);  // this step's gradients carry the old scale
   EXPECT_EQ(after(last, 1, false).loss_scale, 1024);
 }
 

@@ -240,7 +240,8 @@ struct Ring {
     offload.start(exec, part, copies, [this, value](const kernels::Device& instance, std::size_t chunk, int slot) {
       order.emplace_back(chunk, slot);
       const std::int64_t each = offload.chunks()[0].count, count = offload.chunks()[chunk].count;
-      float* const place = static_cast<float*>(arena.raw(plan.arrays.staged.slots_of(plan.arrays.m))) + slot * each;
+      float* const place =
+          static_cast<float*>(arena.raw(plan.arrays.staged.slots_of(plan.arrays.moments[0].tensor))) + slot * each;
       Kokkos::deep_copy(instance, kernels::Vector<float, kernels::Device>(place, count), value);
     });
     offload.join(exec);
@@ -248,12 +249,12 @@ struct Ring {
   /// Elements of m on the host that have a value.
   std::int64_t count(float value) const {
     exec.fence();
-    const float* const m = static_cast<const float*>(arena.raw(plan.arrays.m));
-    return std::count(m, m + plan.layout[plan.arrays.m].count, value);
+    const float* const m = static_cast<const float*>(arena.raw(plan.arrays.moments[0].tensor));
+    return std::count(m, m + plan.layout[plan.arrays.moments[0].tensor].count, value);
   }
   void clear() {
-    float* const m = static_cast<float*>(arena.raw(plan.arrays.m));
-    std::fill(m, m + plan.layout[plan.arrays.m].count, 0.0f);
+    float* const m = static_cast<float*>(arena.raw(plan.arrays.moments[0].tensor));
+    std::fill(m, m + plan.layout[plan.arrays.moments[0].tensor].count, 0.0f);
   }
 
   const kernels::Device exec{};
@@ -293,7 +294,7 @@ TEST(Offload, the_host_has_all_of_the_state_after_copies_that_are_joined) {
   for (const std::int64_t slots : {3, 10}) {
     Ring ring(slots, false);
     ring.clear();
-    const std::int64_t all = ring.plan.layout[ring.plan.arrays.m].count;
+    const std::int64_t all = ring.plan.layout[ring.plan.arrays.moments[0].tensor].count;
     ring.stream(forward, run_on, 1);
     if (kernels::kIsHost<kernels::Device>) {  // where a copy ends before another is enqueued
       EXPECT_GT(ring.count(0), 0) << "copies out do not run on";

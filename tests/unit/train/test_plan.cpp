@@ -9,7 +9,7 @@
 #include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
-#include "kernels/adamw.hpp"
+#include "kernels/update_blocks.hpp"
 #include "kernels/clear_spans.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
@@ -322,7 +322,7 @@ TEST(Plan, of_a_large_vocabulary_builds_none_of_the_lists_that_it_counts) {
   const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
   const std::int64_t table = std::int64_t{1} << (30 + 18);
   EXPECT_GE(plan.layout[plan.cleared].shape[0], table / kernels::kClearedPerTeam);
-  EXPECT_GE(plan.layout[plan.update.blocks].shape[0], 2 * table / kernels::kAdamwBlock);
+  EXPECT_GE(plan.layout[plan.update.blocks].shape[0], 2 * table / kernels::kUpdateBlock);
   EXPECT_GE(chunk_count(plan.sharing.ownership.owned_count()), 2 * table >> 22);
 }
 
@@ -341,11 +341,11 @@ TEST(Plan, counts_what_a_run_builds) {
         EXPECT_EQ(plan.layout[plan.cleared].shape[0], std::ssize(clear_lists(plan.table, sharing).spans));
         const bool is_offloaded = offload != config::Offload::none;
         for (int rank = 0; rank < ranks; ++rank) {
-          std::vector<kernels::AdamwSpan> spans;
+          std::vector<kernels::UpdateSpan> spans;
           for (const OwnedSpan& span : owned_spans(plan.table, sharing, sharing.shard_of(rank))) {
             spans.push_back({span.state, span.grad, span.state, span.count, false});
           }
-          const std::int64_t built = std::ssize(kernels::make_adamw_blocks(spans));
+          const std::int64_t built = std::ssize(kernels::make_update_blocks(spans));
           const std::int64_t chunks = is_offloaded ? std::ssize(chunks_of(sharing.ownership.owned_count())) : 0;
           EXPECT_GE(plan.layout[plan.update.blocks].shape[0], built + chunks);
           if (sharing.ownership.shards() == 1) {
