@@ -9,8 +9,8 @@
 #include "config/keys.hpp"
 #include "config/rules.hpp"
 #include "errors.hpp"
-#include "kernels/update_blocks.hpp"
 #include "kernels/clear_spans.hpp"
+#include "kernels/update_blocks.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
 #include "parallel/collectives/squares.hpp"
@@ -60,6 +60,57 @@ TEST(Plan, fp32_holds_four_numbers_per_parameter) {
   EXPECT_EQ(sum_of(plan, Category::gradients), 4 * P);
   EXPECT_EQ(sum_of(plan, Category::optimizer), 8 * P);
   EXPECT_EQ(plan.arrays.master, memory::kAbsent);
+}
+
+TEST(Plan, lion_holds_one_moment_less) {
+  config::Settings deck = test::small_deck();
+  deck.optimizer.kind = config::OptimizerKind::lion;
+  const Plan plan = plan_training(deck, Dtype::fp32, 1), narrow = plan_training(deck, Dtype::bf16, 1);
+  const std::int64_t P = plan.table.flat_count();
+  EXPECT_EQ(sum_of(plan, Category::optimizer), 4 * P);
+  EXPECT_EQ(sum_of(narrow, Category::optimizer), (2 + 4) * P);
+  deck.parallel.offload = config::Offload::optimizer;
+  const Plan offloaded = plan_training(deck, Dtype::fp32, 1);
+  EXPECT_EQ(offloaded_bytes(offloaded), 4 * P);
+  deck.job.kind = config::JobKind::train;
+  for (const auto& [kind, bytes] : {std::pair{config::OptimizerKind::adamw, 12}, {config::OptimizerKind::lion, 8}}) {
+    deck.optimizer.kind = kind;
+    EXPECT_THAT(describe(plan_training(deck, Dtype::fp32, 1), deck),
+                HasSubstr("checkpoint " + memory::readable_bytes(bytes * plan.table.parameter_count()) + " on disk\n"));
+  }
+}
+
+TEST(Plan, an_optimizer_that_needs_whole_matrices_is_refused_what_cuts_them) {
+  const optim::Traits whole{.name = "whole", .moments = {}, .needs_whole_matrices = true};
+  const auto refusal = [&](config::Shard shard, config::Offload offload, int ranks) -> std::string {
+    config::Settings deck = test::small_deck();
+    deck.parallel.shard = shard;
+    const Plan plan = plan_training(deck, Dtype::fp32, ranks);
+    try {
+      require_whole_matrices(whole, plan.sharing, offload);
+    } catch (const Failure& caught) {
+      EXPECT_EQ(caught.code(), Exit::usage);
+      return caught.what();
+    }
+    return "";
+  };
+  using config::Offload;
+  using config::Shard;
+  EXPECT_EQ(refusal(Shard::none, Offload::none, 3), "");
+  EXPECT_EQ(refusal(Shard::optimizer, Offload::none, 1), "");
+  EXPECT_THAT(refusal(Shard::optimizer, Offload::none, 3), HasSubstr("use parallel.shard = \"none\""));
+  EXPECT_THAT(refusal(Shard::none, Offload::optimizer, 1), HasSubstr("use parallel.offload = \"none\""));
+}
+
+TEST(Optimizers, have_the_names_that_decks_have_for_them) {
+  for (const config::Key& key : config::all_keys()) {
+    if (key.name != "optimizer.kind") continue;
+    for (const config::Word& word : key.legal.words) {
+      EXPECT_EQ(optim::traits_of(static_cast<config::OptimizerKind>(word.value)).name, word.text);
+    }
+    return;
+  }
+  FAIL() << "no key optimizer.kind";
 }
 
 TEST(Plan, bf16_holds_the_lower_halves_of_its_weights_beside_them) {

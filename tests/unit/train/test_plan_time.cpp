@@ -72,6 +72,10 @@ TEST(StepWork, of_the_update_is_weights_and_moments_twice_and_the_gradient_for_n
   const Plan shared = plan_of(s, 3);
   EXPECT_DOUBLE_EQ(step_work(shared).optimizer_bytes, static_cast<double>(shared.sharing.ownership.owned_count()) * 32);
   EXPECT_LT(shared.sharing.ownership.owned_count(), one.table.flat_count() / 2);
+  s = settings();
+  s.optimizer.kind = config::OptimizerKind::lion;
+  EXPECT_DOUBLE_EQ(step_work(plan_of(s, 1)).optimizer_bytes,
+                   static_cast<double>(one.table.flat_count()) * (2 * 8 + 2 * 4));
 }
 
 TEST(StepWork, recomputation_adds_one_forward_pass_of_the_blocks_to_backward) {

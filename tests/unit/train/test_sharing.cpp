@@ -86,8 +86,8 @@ config::Settings deck_of(const Way& way, const Case& c) {
 
 /// The results of one rank in double on batches of `batch` sequences, from weights rounded to float.
 struct Expected {
-  explicit Expected(std::int64_t batch) {
-    config::Settings deck = settings_of({});
+  Expected(std::int64_t batch, config::OptimizerKind optimizer) {
+    config::Settings deck = settings_of({.optimizer = optimizer});
     deck.train.batch_size = batch;
     const Training data(deck);
     ReferenceTraining training(deck, Dtype::fp32);
@@ -105,13 +105,13 @@ struct Expected {
     weights = all("params");
   }
   std::vector<double> losses, norms;
-  std::vector<std::vector<double>> first_moments;  // by parameter: (1 - beta1) times the clipped gradient of step 1
+  std::vector<std::vector<double>> first_moments;  // by parameter: a fraction of the clipped gradient of step 1
   std::vector<std::vector<double>> weights;        // after all steps
 };
 
-const Expected& expected(std::int64_t batch) {
-  static std::map<std::int64_t, Expected> all;
-  return all.try_emplace(batch, batch).first->second;
+const Expected& expected(std::int64_t batch, config::OptimizerKind optimizer) {
+  static std::map<std::pair<std::int64_t, config::OptimizerKind>, Expected> all;
+  return all.try_emplace({batch, optimizer}, batch, optimizer).first->second;
 }
 
 double relative_difference(const std::vector<float>& found, const std::vector<double>& reference) {
@@ -134,7 +134,7 @@ void expect_same_training(const Way& way, const Case& c) {
   const config::Settings deck = deck_of(way, c);
   // On a GPU the observer's fences would keep transfers from running beside the passes.
   std::conditional_t<kernels::kIsHost<Device>, ClosedTraining, Training> training(deck, c.dtype);
-  const Expected& reference = expected(c.batch);
+  const Expected& reference = expected(c.batch, way.optimizer);
   const double epsilon = c.dtype == Dtype::bf16 ? kEpsilon<bfloat16> : c.dtype == Dtype::fp16 ? kEpsilon<float16> : 0;
   const double in_float = 2 * std::sqrt(24.0 * 3) * tolerance<float>(32);
   const double of_gradient = epsilon > 0 ? 8 * epsilon : in_float;
@@ -181,6 +181,21 @@ TEST(Sharing, variants_train_as_one_rank_does) {
       expect_same_training(way, {12, 12 / ranks, checkpoint, Dtype::fp32});
       expect_same_training(way, {36, 12 / ranks, checkpoint, Dtype::bf16});
     }
+  }
+}
+
+/// A sign turns a difference in rounding into two learning rates: against the reference the passes are in double, or
+/// so coarse that this adds little.
+TEST(Sharing, lion_trains_as_one_rank_does_in_every_order_stage_and_variant) {
+  const int ranks = kRanks->world().size();
+  std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
+  std::copy_if(std::begin(kVariants), std::end(kVariants), std::back_inserter(ways), fits);
+  for (const Way& each : ways) {
+    const Way way = by(config::OptimizerKind::lion, each);
+    expect_same_training(way, {12, 12 / ranks, 0, Dtype::fp64});
+    expect_same_training(way, {7, 1, 1, Dtype::fp64});
+    expect_same_training(way, {36, 12 / ranks, 0, Dtype::bf16});
+    expect_same_training(way, {12, 0, 0, Dtype::bf16, Narrow::everything});
   }
 }
 
@@ -243,17 +258,20 @@ TEST(Sharing, no_pass_of_a_run_reads_a_weight_while_its_unit_is_closed) {
 }
 
 TEST(Sharing, fp16_scales_its_loss_in_every_stage) {
-  for (const Way& way : kOrdersAndStages) {
-    if (way.shard == Shard::none) continue;
-    expect_same_training(way, {12, 0, 0, Dtype::fp16});
-    config::Settings deck = settings_of(way);
-    deck.precision.initial_loss_scale = 0x1p24;
-    Training training(deck, Dtype::fp16);
-    const std::uint64_t untouched = training.trainer->weights_fingerprint();
-    const Training::Step n = training.step();  // too large: every rank skips, though one alone may have overflowed
-    EXPECT_TRUE(n.was_skipped);
-    EXPECT_EQ(n.loss_scale, 0x1p23);
-    EXPECT_EQ(training.trainer->weights_fingerprint(), untouched);
+  for (const Way& each : kOrdersAndStages) {
+    for (const config::OptimizerKind optimizer : kOptimizers) {
+      const Way way = by(optimizer, each);
+      if (way.shard == Shard::none) continue;
+      expect_same_training(way, {12, 0, 0, Dtype::fp16});
+      config::Settings deck = settings_of(way);
+      deck.precision.initial_loss_scale = 0x1p24;
+      Training training(deck, Dtype::fp16);
+      const State untouched = joined_state(*training.trainer, training.world);
+      const Training::Step n = training.step();  // too large: every rank skips, though one alone may have overflowed
+      EXPECT_TRUE(n.was_skipped);
+      EXPECT_EQ(n.loss_scale, 0x1p23);
+      EXPECT_TRUE(joined_state(*training.trainer, training.world) == untouched) << way.name;
+    }
   }
 }
 
@@ -311,14 +329,15 @@ Outcome outcome_of(const Way& way, bool graph = false, Dtype dtype = Dtype::fp32
 
 TEST(Sharing, on_two_ranks_every_order_and_stage_gives_the_same_bits) {
   if (kRanks->world().size() > 2) GTEST_SKIP() << "sums of more than two terms depend on their order";
-  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-    const Outcome first = outcome_of(kOrdersAndStages[0], false, dtype);
-    for (const Way& way : kOrdersAndStages) {
-      EXPECT_TRUE(outcome_of(way, false, dtype) == first) << way.name << ", " << name_of(dtype);
-    }
-    for (const Way& way : kVariants) {
-      if (!fits(way)) continue;
-      EXPECT_TRUE(outcome_of(way, false, dtype) == first) << way.name << ", " << name_of(dtype);
+  std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
+  std::copy_if(std::begin(kVariants), std::end(kVariants), std::back_inserter(ways), fits);
+  for (const config::OptimizerKind optimizer : kOptimizers) {
+    for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+      const Outcome first = outcome_of(by(optimizer, ways[0]), false, dtype);
+      for (const Way& each : ways) {
+        const Way way = by(optimizer, each);
+        EXPECT_TRUE(outcome_of(way, false, dtype) == first) << way.name << ", " << name_of(dtype);
+      }
     }
   }
 }
@@ -327,27 +346,33 @@ TEST(Sharing, everything_in_16_bits_learns_as_the_reference_does) {
   for (const Way& way : kOrdersAndStages) {
     const Case c{12, 0, 0, Dtype::bf16, Narrow::everything};
     expect_same_training(way, c);
-    const Training training(deck_of(way, c), c.dtype);
-    std::int64_t bytes = 0;
-    for (const memory::Tensor& tensor : training.plan.layout.tensors()) {
-      if (tensor.category == memory::Category::optimizer) bytes += tensor.bytes;
+    for (const config::OptimizerKind optimizer : kOptimizers) {
+      const train::Plan plan = train::plan_training(deck_of(by(optimizer, way), c), c.dtype, kRanks->world().size());
+      std::int64_t bytes = 0;
+      for (const memory::Tensor& tensor : plan.layout.tensors()) {
+        if (tensor.category == memory::Category::optimizer) bytes += tensor.bytes;
+      }
+      const std::int64_t moments = optimizer == config::OptimizerKind::adamw ? 2 : 1;
+      EXPECT_EQ(bytes, 2 * moments * plan.sharing.ownership.owned_count()) << way.name;
     }
-    EXPECT_EQ(bytes, 4 * training.plan.sharing.ownership.owned_count()) << way.name;  // two moments
   }
 }
 
 TEST(Sharing, everything_in_16_bits_goes_on_bit_for_bit_in_every_stage) {
-  for (const Way& way : kOrdersAndStages) {
-    config::Settings deck = settings_of(way);
-    deck.precision = all_in_16_bits();
-    Training original(deck, Dtype::bf16), resumed(deck, Dtype::bf16);
-    for (int step = 0; step < 3; ++step) original.step();
-    const State state = joined_state(*original.trainer, original.world);
-    resumed.load(state);
-    resumed.trainer->set_scalars(original.trainer->scalars());
-    resumed.next_sample = original.next_sample;
-    for (int step = 0; step < 3; ++step) EXPECT_EQ(resumed.step().loss_sum, original.step().loss_sum) << way.name;
-    EXPECT_TRUE(joined_state(*original.trainer, original.world) == joined_state(*resumed.trainer, resumed.world));
+  for (const Way& each : kOrdersAndStages) {
+    for (const config::OptimizerKind optimizer : kOptimizers) {
+      const Way way = by(optimizer, each);
+      config::Settings deck = settings_of(way);
+      deck.precision = all_in_16_bits();
+      Training original(deck, Dtype::bf16), resumed(deck, Dtype::bf16);
+      for (int step = 0; step < 3; ++step) original.step();
+      const State state = joined_state(*original.trainer, original.world);
+      resumed.load(state);
+      resumed.trainer->set_scalars(original.trainer->scalars());
+      resumed.next_sample = original.next_sample;
+      for (int step = 0; step < 3; ++step) EXPECT_EQ(resumed.step().loss_sum, original.step().loss_sum) << way.name;
+      EXPECT_TRUE(joined_state(*original.trainer, original.world) == joined_state(*resumed.trainer, resumed.world));
+    }
   }
 }
 

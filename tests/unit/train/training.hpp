@@ -1,5 +1,5 @@
 /// What tests of the training step share: a small deck, a trainer with its data, and the same training in double on
-/// one rank, all sequences at once, with AdamW written out.
+/// one rank, all sequences at once, with the optimizer written out.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,6 +22,7 @@
 #include "parallel/device.hpp"
 #include "parallel/choice.hpp"
 #include "reference/adamw.hpp"
+#include "reference/lion.hpp"
 #include "support/shared_gpu.hpp"
 #include "train/trainer.hpp"
 #include "unit/model/pass.hpp"
@@ -183,8 +184,8 @@ class Training {
     for (int unit = 0; unit < ownership.units(); ++unit) {
       owned += ownership.owned(unit, sharing.shard_of(world.rank())).count;
     }
-    constexpr int arrays = 3;          // weights and two moments
-    EXPECT_LE(asked, arrays * owned);  // what lies between tensors is owned, too
+    const std::int64_t arrays = 1 + std::ssize(plan.arrays.moments);  // weights and moments
+    EXPECT_LE(asked, arrays * owned);                                 // what lies between tensors is owned, too
     const int copies = world.size() / ownership.shards();
     EXPECT_EQ(world.sum({static_cast<double>(asked)})[0],
               static_cast<double>(arrays * copies * plan.table.parameter_count()));
@@ -243,7 +244,14 @@ class ReferenceTraining {
       const reference::AdamwConfig config{learning_rate, o.beta1, o.beta2, o.eps,
                                           param.has_decay ? o.weight_decay : 0.0};
       for (std::int64_t i = param.first; i < param.first + param.count; ++i) {
-        state[i] = reference::adamw(state[i], clip * pass.grads[i], steps, config);
+        const double grad = clip * pass.grads[i];
+        if (o.kind == config::OptimizerKind::lion) {
+          const reference::LionConfig lion{config.learning_rate, config.beta1, config.beta2, config.weight_decay};
+          const auto [p, m] = reference::lion({state[i].p, state[i].m}, grad, lion);
+          state[i] = {p, m, 0};
+        } else {
+          state[i] = reference::adamw(state[i], grad, steps, config);
+        }
       }
     }
   }
@@ -271,7 +279,7 @@ class ReferenceTraining {
 
   config::Settings settings;
   Pass<double> pass;
-  std::vector<reference::AdamwState> state;  // flat
+  std::vector<reference::AdamwState> state;  // flat; Lion has no v
   int steps = 0;
   double grad_norm = 0, learning_rate = 0;
 };

@@ -15,7 +15,16 @@ struct Way {
   bool reshards = true;
   std::int64_t shard_ranks = 0;
   config::Offload offload = config::Offload::none;
+  config::OptimizerKind optimizer = config::OptimizerKind::adamw;
 };
+
+inline constexpr config::OptimizerKind kOptimizers[] = {config::OptimizerKind::adamw, config::OptimizerKind::lion};
+
+inline Way by(config::OptimizerKind optimizer, Way way) {
+  way.optimizer = optimizer;
+  way.name += ", " + std::string(optim::traits_of(optimizer).name);
+  return way;
+}
 
 inline const Way kStages[] = {
     {.name = "none"},
@@ -39,6 +48,12 @@ inline config::Settings settings_of(const Way& way) {
   deck.parallel.shard_ranks = way.shard_ranks;
   deck.parallel.offload = way.offload;
   deck.precision.initial_loss_scale = 1024;
+  deck.optimizer.kind = way.optimizer;
+  if (way.optimizer == config::OptimizerKind::lion) {
+    deck.optimizer.learning_rate /= 10;
+    deck.optimizer.min_learning_rate /= 10;
+    deck.optimizer.beta2 = 0.99;
+  }
   return deck;
 }
 
