@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <stdexcept>
 
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
@@ -132,15 +133,24 @@ void World::leave_together() {
   barrier();
 }
 
-/// A problem is "4 its message"; other text is bytes of another exchange, if ranks are out of step.
+/// "4 its message"; other text is bytes of another exchange, if ranks are out of step.
+std::string World::problem_by(const std::exception& caught) const {
+  const Departure departure = meaning_(*this, caught);
+  return std::to_string(departure.exit_code) + " " + departure.why;
+}
+
 std::string World::problem_of(const std::function<void()>& work) const {
   try {
     work();
   } catch (const std::exception& caught) {
-    const Departure departure = meaning_(*this, caught);
-    return std::to_string(departure.exit_code) + " " + departure.why;
+    return problem_by(caught);
   }
   return "";
+}
+
+void World::fail(const std::exception& common) {
+  agree(problem_by(common));
+  throw std::logic_error("World::fail: no rank has failed");
 }
 
 void World::fail(const std::string& problem, const std::string& where) {

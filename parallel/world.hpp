@@ -99,6 +99,8 @@ class World {
   /// Runs `work` on every rank, and returns the result of each, by rank. If any failed, all throw the same AgreedError
   /// of the first. The message names no rank.
   std::vector<std::string> all_gather(const std::function<std::string()>& work);
+  /// All ranks throw the same AgreedError: what `common` means, which each of them brings.
+  [[noreturn]] void fail(const std::exception& common);
   /// Local. Runs `work`; returns what its failure means, in one text for the other ranks, and "" if there is none.
   std::string problem_of(const std::function<void()>& work) const;
   /// The same as agree(work) with a `problem` from before, of this rank or another.
@@ -118,6 +120,7 @@ class World {
 
  private:
   static Departure message_alone(const World&, const std::exception& caught) { return {1, caught.what()}; }
+  std::string problem_by(const std::exception& caught) const;
   [[noreturn]] void fail(const std::string& problem, const std::string& where);
   template <class Action>
   void exchange(std::string_view name, std::int64_t bytes, const Action& action) const;

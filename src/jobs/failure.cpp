@@ -41,7 +41,7 @@ void require_same(parallel::World& world, const std::string& mine, const std::st
   if (other == all.end()) return;
   const auto rank = static_cast<std::size_t>(other - all.begin());
   const std::string host = world.all_gather(world.host())[rank];
-  world.agree([&] { throw Failure(Exit::files, fmt::format("rank {} on {} {}", rank, host, what)); });
+  world.fail(Failure(Exit::files, fmt::format("rank {} on {} {}", rank, host, what)));
 }
 
 }  // namespace tessera::jobs

@@ -74,21 +74,17 @@ Exit run_job(const Context& context) {
   const config::JobTraits& traits = config::traits_of(context.settings().job.kind);
   parallel::World& world = context.world;
   if (context.resume && !traits.resumes) {
-    world.agree([] {
-      throw Failure(
-          Exit::usage,
-          "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
-          "a checkpoint as job.input)");
-    });
+    world.fail(
+        Failure(Exit::usage,
+                "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
+                "a checkpoint as job.input)"));
   }
   if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
-    world.agree([&] {
-      throw Failure(
-          Exit::environment,
-          fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
-                      "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
-                      traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs));
-    });
+    world.fail(
+        Failure(Exit::environment,
+                fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
+                            "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
+                            traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs)));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
     const auto watch = world.watch("the choice of transfers");

@@ -40,15 +40,13 @@ void fail_by_files(parallel::World& world, const Sharing& sharing, const std::st
   world.agree(first);
 }
 
-void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
+[[noreturn]] void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
   const std::vector<std::string> reasons = world.all_gather(mine);
   const auto reason =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) { return !text.empty(); });
-  world.agree([&] {
-    throw Failure(
-        Exit::stopped,
-        fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name));
-  });
+  world.fail(Failure(
+      Exit::stopped,
+      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name)));
 }
 
 }  // namespace

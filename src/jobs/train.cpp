@@ -332,16 +332,14 @@ class TrainingRun {
       trace.add(record);
       trace.flush();
     });
-    world_.agree([&] {
-      throw Failure(
-          Exit::numbers,
-          fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
-                      "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                      step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                      last_checkpoint_ < 0         ? ""
-                      : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
-                                                   : "; go on from one before it diverged (--resume PATH)"));
-    });
+    world_.fail(
+        Failure(Exit::numbers,
+                fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
+                            "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
+                            step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
+                            last_checkpoint_ < 0         ? ""
+                            : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
+                                                         : "; go on from one before it diverged (--resume PATH)")));
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.

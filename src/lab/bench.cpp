@@ -209,9 +209,7 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
 
 void require_several_ranks(parallel::World& world, const std::string& why) {
   if (world.size() > 1) return;
-  world.agree([&] {
-    throw Failure(Exit::usage, why + ", and this is one rank alone: start 2 or more (scripts/run -n 2 DECK.toml)");
-  });
+  world.fail(Failure(Exit::usage, why + ", and this is one rank alone: start 2 or more (scripts/run -n 2 DECK.toml)"));
 }
 
 void require_fast_blas() {

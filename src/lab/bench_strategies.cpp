@@ -226,7 +226,7 @@ Exit bench_strategies(const Context& context) {
     has_result = has_result || !is_refused;
     result.add(cells_of(row, settings, world.size()));
   }
-  if (!has_result && refusal) world.agree([&] { throw Failure(*refusal); });  // an earlier result stays
+  if (!has_result && refusal) world.fail(Failure(*refusal));  // an earlier result stays
   result.publish();
   return Exit::finished;
 }

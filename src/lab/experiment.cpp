@@ -137,7 +137,7 @@ class ExperimentRun {
     note(summary(rows_, outcomes_, file_.path()));
     save();  // with --resume also what experiment.record has gained
     if (const std::string missing = world_.broadcast(missing_); !missing.empty()) {
-      world_.agree([&] { throw Failure(Exit::files, missing); });
+      world_.fail(Failure(Exit::files, missing));
     }
     return Exit::finished;
   }
