@@ -51,7 +51,7 @@ void check_training(const Settings& settings, Rules& rules) {
       "at most optimizer.learning_rate");
   rules.require(optimizer.kind == OptimizerKind::adamw || optimizer.eps == Optimizer{}.eps,
                 {"optimizer.eps", "optimizer.kind"}, "would be ignored: optimizer.kind is not \"adamw\"",
-                "no optimizer.eps, or optimizer.kind = \"adamw\"");
+                fmt::format("optimizer.eps = {}, its default, or optimizer.kind = \"adamw\"", Optimizer{}.eps));
   rules.require(train.validate_every == 0 || settings.data.validation_fraction > 0,
                 {"train.validate_every", "data.validation_fraction"},
                 fmt::format("{} asks for validation, but data.validation_fraction = 0 keeps no data for it",

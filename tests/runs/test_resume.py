@@ -46,10 +46,28 @@ class Resume(RunTest):
         self.assert_same_bits(directory, whole)
 
     def test_after_a_kill_the_bits_are_those_of_no_interruption(self):
-        for precision in ("fp32", "fp16"):
+        lion = ("optimizer.kind=lion", "optimizer.learning_rate=1e-3", "precision.moments=bf16", "precision.master=none")
+        for precision, more in (("fp32", ()), ("fp16", ()), ("bf16", lion)):
             for ranks in (None, 2):
                 with self.subTest(precision=precision, ranks=ranks):
-                    self.check_after_a_kill(f"{precision} on {ranks}", f"precision.compute={precision}", ranks=ranks)
+                    self.check_after_a_kill(f"{precision} on {ranks}", f"precision.compute={precision}", *more, ranks=ranks)
+
+    def test_lion_goes_on_with_the_same_bits_wherever_its_state_lies(self):
+        lion = ("optimizer.kind=lion", "optimizer.learning_rate=1e-3", "train.steps=20", "checkpoint.every=8", "checkpoint.keep=9")
+        for precision in ("fp32", "bf16"):
+            whole = self.train(f"{precision} whole", *lion, f"precision.compute={precision}", ranks=2)
+            expected = tensors(whole)
+            self.assertEqual({path.split("/")[1] for path in expected if path.startswith("moments/")}, {"m"})
+            for shard, offload in (("none", "optimizer"), ("optimizer", "none"), ("gradients", "optimizer"), ("parameters", "none"),
+                                   ("parameters", "parameters")):
+                with self.subTest(precision=precision, shard=shard, offload=offload):
+                    directory = self.train(f"{precision} {shard} {offload}", *lion, f"precision.compute={precision}",
+                                           f"parallel.shard={shard}", f"parallel.offload={offload}",
+                                           "--resume", whole / "checkpoints/step_00000008", ranks=2)
+                    made = tensors(directory)
+                    self.assertEqual(sorted(made), sorted(expected))
+                    for label in expected:
+                        np.testing.assert_array_equal(made[label], expected[label], label)
 
     def test_after_a_kill_a_graph_goes_on_with_the_same_bits(self):
         if gpus() is None:
@@ -161,6 +179,14 @@ class Resume(RunTest):
         typed = re.findall(r"model\.\w+=\S+", result.err.replace(";", " "))
         self.assertEqual(typed, ["model.num_heads=1", "model.d_ff=40"], str(result))
         self.run_deck(*arguments, *typed)
+        self.assertEqual(latest_step(directory), 6)
+
+    def test_another_optimizer_is_told_what_to_type(self):
+        directory = self.train("run", "train.steps=5", "optimizer.kind=lion")
+        arguments = (TINY, f"job.directory={directory}", "train.steps=6", "--resume", "auto")
+        for ranks in (None, 2):
+            self.run_deck(*arguments, ranks=ranks, code=USAGE, says=['"lion"', '"adamw"', "add optimizer.kind=lion", "job.directory"])
+        self.run_deck(*arguments, "optimizer.kind=lion")
         self.assertEqual(latest_step(directory), 6)
 
     def test_a_damaged_run_h5_is_moved_away_as_the_message_says(self):
@@ -395,6 +421,11 @@ class EarlierVersions(RunTest):
                     self.assertEqual(sorted(made), sorted(expected))
                     for label in expected:
                         np.testing.assert_array_equal(made[label], expected[label], label)
+
+    def test_are_adamws(self):
+        for writers in self.EXPECTED:
+            self.run_deck(*self.arguments(writers, self.folder / "run", "optimizer.kind=lion", "optimizer.eps=1e-8"), code=USAGE,
+                          says=['trained with optimizer.kind = "adamw"', "add optimizer.kind=adamw"])
 
     def test_go_on_with_the_losses_of_then(self):
         for writers, expected in self.EXPECTED.items():

@@ -200,10 +200,14 @@ class VerifyModel(RunTest):
         self.compare(self.STORED * UNIT_ROUNDOFF["fp16"], "fp16", "precision.compute=fp16")
 
     def test_a_checkpoint_gives_the_same_as_its_tensors(self):
-        directory = self.train("trained", "train.steps=10")
+        for optimizer in ("adamw", "lion"):
+            with self.subTest(optimizer=optimizer):
+                self.check_checkpoint(self.train(optimizer, "train.steps=10", f"optimizer.kind={optimizer}"))
+
+    def check_checkpoint(self, directory):
         deck = self.deck(TINY.read_text().replace('"train"', '"verify.model"'))
         tokens = np.random.default_rng(1).integers(0, 64, (2, 33)).astype(np.int32)
-        by_path, by_value = self.folder / "path.h5", self.folder / "value.h5"
+        by_path, by_value = directory / "path.h5", directory / "value.h5"
         with h5py.File(by_path, "w") as file:
             file["tokens"] = tokens
             file.attrs["checkpoint"] = str(directory / f"checkpoints/step_{latest_step(directory):08d}")
@@ -212,7 +216,7 @@ class VerifyModel(RunTest):
             for label, value in tensors(directory).items():
                 if label.startswith("params/"):
                     file[label] = value
-        with self.verify(deck, by_path, "path") as a, self.verify(deck, by_value, "value") as b:
+        with self.verify(deck, by_path, f"{directory.name} path") as a, self.verify(deck, by_value, f"{directory.name} value") as b:
             np.testing.assert_array_equal(a["logits"][()], b["logits"][()])
             self.assertEqual(a["loss"][()], b["loss"][()])
 
