@@ -4,7 +4,6 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <cmath>
 #include <fstream>
 #include <string_view>
 
@@ -22,13 +21,6 @@ std::string proc_value(const char* file, std::string_view key) {
   return "";
 }
 
-struct Peak {
-  std::string_view device;  // part of its name
-  double tf32, bf16, fp16;  // [TFLOP/s] dense
-};
-constexpr Peak kPeaks[] = {
-    {"H100 PCIe", 378, 756, 756}, {"H100", 494.5, 989, 989}, {"H200", 494.5, 989, 989}, {"A100", 156, 312, 312}};
-
 }  // namespace
 
 template <>
@@ -37,16 +29,6 @@ DeviceInfo device_info<Kokkos::DefaultHostExecutionSpace>() {
   const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
   return {model.empty() ? "unknown processor" : model, page * sysconf(_SC_PHYS_PAGES),
           page * sysconf(_SC_AVPHYS_PAGES)};
-}
-
-double dense_peak_tflops(const std::string& device_name, const std::string& format) {
-  for (const Peak& peak : kPeaks) {
-    if (device_name.find(peak.device) == std::string::npos) continue;
-    if (format == "bf16") return peak.bf16;
-    if (format == "fp16") return peak.fp16;
-    if (format == "tf32") return peak.tf32;
-  }
-  return std::nan("");
 }
 
 }  // namespace tessera::kernels

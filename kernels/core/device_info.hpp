@@ -17,8 +17,4 @@ struct DeviceInfo {
 template <class Exec>
 DeviceInfo device_info();
 
-/// Dense rate of the device's matrix units in TFLOP/s by the vendor's datasheet, with sums in fp32; NaN if unknown.
-/// `format` is fp32, tf32, bf16 or fp16. It is the denominator of every MFU that we print.
-double dense_peak_tflops(const std::string& device_name, const std::string& format);
-
 }  // namespace tessera::kernels

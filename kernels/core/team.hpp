@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/core/gpus.hpp"
 #include "kernels/core/packet.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
@@ -19,7 +20,7 @@ namespace tessera::kernels {
 
 inline constexpr int kVectorLanes = 32;  // on a GPU: lanes that exchange values without a barrier
 inline constexpr int kTeamLanes = 256;   // on a GPU: lanes of a team, unless a kernel has a reason
-inline constexpr int kProcessors = 132;  // multiprocessors of an H100 or H200; a fair guess for other GPUs
+inline constexpr int kProcessors = find_gpu("H200")->processors;  // a fair guess for other GPUs
 
 /// The size of a league of `teams` teams. Throws std::invalid_argument from 2^31 on: teams are numbered with int.
 inline int league_of(std::int64_t teams) {

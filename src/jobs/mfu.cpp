@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/core/device_info.hpp"
+#include "kernels/core/gpus.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::jobs {

@@ -20,7 +20,7 @@ kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
 
 /// What ranks run on, and in which build; by default this one. A plan may be for another one.
 struct Machine {
-  std::string_view build = "this build";  // as messages name it
+  std::string build = "this build";  // as messages name it
   kernels::Target target = kernels::kHere;
   bool has_nccl = parallel::kHasNccl;
   bool reaches_peers = true;  // copy engines can serve the ranks: all are on one host, and not too many

@@ -19,25 +19,9 @@ config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend()
 
 namespace {
 
-/// A GPU that plan.device names. `free_bytes` is what its driver leaves to a process that has just started
-/// (cuMemGetInfo, measured); the A100's is assumed equal to that of the H100, which has the same nominal size.
-struct Gpu {
-  config::PlanDevice device;
-  std::string_view name, build, capability;
-  std::int64_t free_bytes;
-};
-constexpr Gpu kGpus[] = {{config::PlanDevice::a100, "A100", "a build for A100s", "80", 84'465'090'560},
-                         {config::PlanDevice::h100, "H100", "a build for H100s", "90a", 84'465'090'560},
-                         {config::PlanDevice::h200, "H200", "a build for H200s", "90a", 149'557'477'376}};
-
-const Gpu* gpu_of(config::PlanDevice device) {
-  const auto* const found =
-      std::find_if(std::begin(kGpus), std::end(kGpus), [&](const Gpu& gpu) { return gpu.device == device; });
-  return found == std::end(kGpus) ? nullptr : found;
-}
-
 std::string device_text(config::PlanDevice device) {
-  if (const Gpu* gpu = gpu_of(device)) return fmt::format("{}s (plan.device; sm_{})", gpu->name, gpu->capability);
+  if (const kernels::Gpu* gpu = gpu_of(device))
+    return fmt::format("{}s (plan.device; sm_{})", gpu->name, gpu->capability);
   if (device == config::PlanDevice::cpu) return "CPUs (plan.device)";
   if (parallel::has_gpu_backend()) {
     return fmt::format("GPUs ({}; plan.device=h200 plans with rates that ship)", parallel::compiled_architecture());
@@ -48,7 +32,7 @@ std::string device_text(config::PlanDevice device) {
 /// What a rank takes of its GPU, and whether that fits.
 std::string gpu_share_text(std::int64_t bytes, const config::PlanSettings& keys) {
   std::string text = fmt::format("per rank   {} of its GPU ({} bytes)", memory::readable_bytes(bytes), bytes);
-  if (const Gpu* gpu = gpu_of(keys.device)) {
+  if (const kernels::Gpu* gpu = gpu_of(keys.device)) {
     text += fmt::format(": {}, an {} has {} free", bytes <= gpu->free_bytes ? "fits" : "TOO MUCH", gpu->name,
                         memory::readable_bytes(gpu->free_bytes));
   }
@@ -129,8 +113,10 @@ std::string jobs_with_plans() {
 
 Machine machine_of(const config::PlanSettings& keys, int ranks) {
   Machine machine;
-  if (const Gpu* gpu = gpu_of(keys.device)) {
-    machine = {.build = gpu->build, .target = kernels::gpu_target(gpu->capability), .has_nccl = true};
+  if (const kernels::Gpu* gpu = gpu_of(keys.device)) {
+    machine = {.build = fmt::format("a build for {}s", gpu->name),
+               .target = kernels::gpu_target(gpu->capability),
+               .has_nccl = true};
   } else if (keys.device == config::PlanDevice::cpu) {
     machine = {.build = "a build for CPUs", .target = kernels::kHostTarget, .has_nccl = false};
   }
@@ -146,11 +132,12 @@ Machine machine_of(parallel::World& world) {
 }
 
 config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host) {
+  using config::PlanDevice;
   if (keys.ranks_per_node == 0) keys.ranks_per_node = ranks_per_host;
-  if (keys.device != config::PlanDevice::here) return keys;
-  if (devices.empty()) keys.device = config::PlanDevice::cpu;
-  for (const Gpu& gpu : kGpus) {
-    if (devices.find(gpu.name) != std::string::npos) keys.device = gpu.device;
+  if (keys.device != PlanDevice::here) return keys;
+  if (devices.empty()) keys.device = PlanDevice::cpu;
+  for (const PlanDevice device : {PlanDevice::a100, PlanDevice::h100, PlanDevice::h200}) {
+    if (devices.find(gpu_of(device)->name) != std::string::npos) keys.device = device;
   }
   return keys;
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <span>
 
 #include "kernels/core/words.hpp"
 #include "train/deferred_update.hpp"
@@ -14,64 +14,35 @@ namespace {
 
 double real(std::int64_t count) { return static_cast<double>(count); }
 
-/// TFLOP/s of causal attention on one H200 in bf16, sums in a fixed order, for a batch of 16,384 tokens of 2,048
-/// channels: measured on a rested GPU, 2026-11-21 (input/bench/README.md, "Attention on a GPU").
-struct AttentionRow {
-  kernels::Engine engine;
-  std::int64_t head_width, length;
-  double forward, backward;
-};
-constexpr AttentionRow kAttentionH200[] = {
-    {kernels::Engine::wgmma, 64, 1024, 409, 306},  {kernels::Engine::wgmma, 64, 4096, 559, 447},
-    {kernels::Engine::wgmma, 64, 16384, 621, 499}, {kernels::Engine::wgmma, 128, 1024, 496, 340},
-    {kernels::Engine::wgmma, 128, 4096, 710, 529}, {kernels::Engine::wgmma, 128, 16384, 793, 615},
-    {kernels::Engine::wgmma, 256, 4096, 636, 384}, {kernels::Engine::mma, 64, 4096, 299, 252},
-    {kernels::Engine::mma, 80, 4096, 277, 257},    {kernels::Engine::mma, 128, 4096, 356, 284},
-    {kernels::Engine::mma, 256, 4096, 279, 222},
-};
-
-/// The row of the widest heads that are no wider than the plan's, and of the longest sequences that are no longer, or
-/// else the shortest.
-double attention_h200(const Plan& plan) {
+/// TFLOP/s by the row of the widest heads that are no wider than the plan's, and of the longest sequences that are no
+/// longer, or else the shortest. A table of one row says nothing about other widths.
+double attention_rate(std::span<const kernels::AttentionRate> rows, const Plan& plan) {
   const kernels::AttentionChoice& choice = plan.options.attention;
   if (plan.options.dtype != Dtype::bf16 || choice.kind != kernels::AttentionKind::flash2 ||
-      choice.forward != choice.backward)
+      choice.forward != choice.backward || choice.backward == kernels::Engine::portable ||
+      (rows.size() == 1 && rows[0].head_width != plan.shape.D()))
     return 0;
-  const AttentionRow* best = nullptr;
-  for (const AttentionRow& row : kAttentionH200) {
-    if (row.engine != choice.backward || row.head_width > plan.shape.D()) continue;
+  const kernels::AttentionRate* best = nullptr;
+  for (const kernels::AttentionRate& row : rows) {
+    if (row.is_wgmma != (choice.backward == kernels::Engine::wgmma) || row.head_width > plan.shape.D()) continue;
     const bool is_longer = row.length > plan.shape.T;
     if (best == nullptr || row.head_width > best->head_width || !is_longer) best = &row;  // rows rise
   }
   return best == nullptr ? 0 : 1e12 * 3.5 / (1 / best->forward + 2.5 / best->backward);
 }
 
-/// Measured on H200s: products in steps of sizes large and xl (2026-11-22: what is left of the step's time without the
-/// other kernels at their rates; one product of 8192^3 alone, on random data, reaches 770 to 800 TFLOP/s); a copy, and
-/// sums over 2 to 4 GPUs of one host by NCCL's ring and through copy engines (input/bench/README.md).
-constexpr double kGemmH200 = 600e12, kCopyH200 = 4.16e12, kRingH200 = 351e9, kCopyEnginesH200 = 250e9;
-
-/// Of an H100 there is one figure: attention, 1 x 16 heads x 16,384 x 64, causal, bf16, forward and backward in a fixed
-/// order in 3.74 ms (2026-11-21).
-double attention_h100(const Plan& plan) {
-  const kernels::AttentionChoice& choice = plan.options.attention;
-  const bool is_measured = plan.options.dtype == Dtype::bf16 && choice.forward == kernels::Engine::wgmma &&
-                           choice.backward == kernels::Engine::wgmma && plan.shape.D() == 64;
-  return is_measured ? 3.5 * 2 * 16 * 16384.0 * 16384.0 * 64 / 3.74e-3 : 0;
-}
-
 Rates shipped(const config::Settings& settings, const Plan& plan, const Machine& machine) {
-  const config::PlanDevice device = settings.plan.device;
   Rates rates;
-  if (device == config::PlanDevice::h100) rates.attention.value = attention_h100(plan);
-  if (device != config::PlanDevice::h200) return rates;
-  if (plan.options.dtype == Dtype::bf16) rates.gemm.value = kGemmH200;
-  rates.attention.value = attention_h200(plan);
-  rates.copy.value = kCopyH200;
+  const kernels::Gpu* gpu = gpu_of(settings.plan.device);
+  if (gpu == nullptr) return rates;
+  const kernels::MeasuredRates& measured = gpu->rates;
+  if (plan.options.dtype == Dtype::bf16) rates.gemm.value = measured.gemm_bf16;
+  rates.attention.value = attention_rate(measured.attention, plan);
+  rates.copy.value = measured.copy;
   const int shards = plan.sharing.ownership.shards();  // groups of ranks go by the ring
   const bool is_copied = machine.reaches_peers && settings.parallel.all_reduce != config::AllReduceMethod::ring &&
                          (shards == 1 || shards == plan.batch.ranks);
-  rates.link.value = is_copied ? kCopyEnginesH200 : kRingH200;
+  rates.link.value = is_copied ? measured.copy_engines : measured.ring;
   return rates;
 }
 
@@ -85,6 +56,17 @@ double width_of(const Plan& plan, memory::TensorId id) {
 double over(double work, const Rate& rate) { return work > 0 ? work / rate.value : 0; }
 
 }  // namespace
+
+const kernels::Gpu* gpu_of(config::PlanDevice device) {
+  switch (device) {
+    case config::PlanDevice::a100: return kernels::find_gpu("A100");
+    case config::PlanDevice::h100: return kernels::find_gpu("H100");
+    case config::PlanDevice::h200: return kernels::find_gpu("H200");
+    case config::PlanDevice::here:
+    case config::PlanDevice::cpu: break;
+  }
+  return nullptr;
+}
 
 StepWork step_work(const Plan& plan) {
   const model::Shape& s = plan.shape;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/gpus.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -21,6 +22,9 @@ struct StepWork {
       0;  // read and written by the optimizer and, unless transfers leave squares, the gradients' norm
 };
 StepWork step_work(const Plan& plan);
+
+/// The GPU that plan.device names; null for `here` and `cpu`.
+const kernels::Gpu* gpu_of(config::PlanDevice device);
 
 /// A rate, and where it comes from. 0: unknown.
 struct Rate {

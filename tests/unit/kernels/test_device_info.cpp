@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/core/device_info.hpp"
+#include "kernels/core/gpus.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::test {
@@ -22,6 +23,19 @@ TEST(DeviceInfo, knows_the_dense_peaks_of_datasheets_and_no_others) {
   EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA A100-SXM4-80GB", "tf32"), 156);
   EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("NVIDIA H200", "fp32")));
   EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("AMD EPYC", "bf16")));
+  EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("", "bf16"))) << "no GPU at all";
+}
+
+TEST(Gpus, are_found_by_their_own_name) {
+  EXPECT_EQ(kernels::find_gpu("NVIDIA H100 PCIe")->memory_tbyte_per_s, 2.0);
+  for (const kernels::Gpu& gpu : kernels::kGpus) {
+    EXPECT_EQ(kernels::find_gpu(gpu.name), &gpu) << gpu.name << " is found as one before it";
+    for (std::size_t i = 1; i < gpu.rates.attention.size(); ++i) {
+      const kernels::AttentionRate &a = gpu.rates.attention[i - 1], &b = gpu.rates.attention[i];
+      if (a.is_wgmma != b.is_wgmma) continue;
+      EXPECT_TRUE(a.head_width < b.head_width || (a.head_width == b.head_width && a.length < b.length)) << "rows rise";
+    }
+  }
 }
 
 }  // namespace
