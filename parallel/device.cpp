@@ -8,13 +8,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "parallel/errors.hpp"
 #include "parallel/world.hpp"
@@ -23,24 +21,19 @@ namespace tessera::parallel {
 
 int choose_device(int local_rank, int devices) { return devices == 0 ? -1 : local_rank % devices; }
 
-int count_devices(const std::vector<std::string>& ids) {
-  return static_cast<int>(std::set<std::string>(ids.begin(), ids.end()).size());
-}
-
-bool check_sharing(const std::vector<std::string>& ids, bool allow_shared) {
-  std::map<std::string, std::string> ranks_of;
-  bool is_any_shared = false;
-  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
-    if (ids[rank].empty()) continue;
-    std::string& ranks = ranks_of[ids[rank]];
-    is_any_shared = is_any_shared || !ranks.empty();
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+bool check_sharing(std::span<const Place> places, bool allow_shared) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (const Place& place : places) {
+    if (!place.gpu.empty()) ranks_of[device_name(place)].push_back(place.rank);
   }
-  if (!is_any_shared || allow_shared) return is_any_shared;
   std::string text;
-  for (const auto& [id, ranks] : ranks_of) {
-    if (ranks.find(',') != std::string::npos) text += "ranks " + ranks + " would share the GPU " + id + "\n";
+  for (const auto& [device, ranks] : ranks_of) {
+    if (ranks.size() == 1) continue;
+    std::string numbers;
+    for (const int rank : ranks) numbers += (numbers.empty() ? "" : ", ") + std::to_string(rank);
+    text += "ranks " + numbers + " would share the GPU " + device + "\n";
   }
+  if (text.empty() || allow_shared) return !text.empty();
   throw EnvironmentError(text +
                          "start one rank per GPU (scripts/run -n <GPUs>), or set parallel.allow_shared_device=true");
 }
@@ -116,14 +109,16 @@ int visible_devices() {
 }
 
 DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
-  std::string fault, id;
+  std::string fault, gpu, bus_id;
   try {
     index_ = choose_device(world.local_rank(), visible_devices());
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, index_), "querying GPU " + std::to_string(index_));
     char bus[32] = "";
     check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "querying the PCI address of GPU " + std::to_string(index_));
-    id = std::string(properties.name) + " at " + bus;
+    gpu = properties.name;
+    bus_id = bus;
+    const std::string id = gpu + " at " + bus_id;
     fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
     if (fault.empty()) {
       check(cudaSetDevice(index_), "using " + id);
@@ -140,14 +135,14 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
     if (faults[rank].empty()) continue;
     throw EnvironmentError((faults.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string()) + faults[rank]);
   }
-  std::vector<std::string> ids = world.all_gather(world.host() + ": " + id);
-  is_shared_ = check_sharing(ids, allow_shared);
-  std::string all;
-  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
-    all += (rank > 0 ? "; " : "") + std::string("rank ") + std::to_string(rank) + " on " + ids[rank];
+  std::vector<Place> places = world.places();
+  const std::vector<std::string> gpus = world.all_gather(gpu), bus_ids = world.all_gather(bus_id);
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    places[rank].gpu = gpus[rank];
+    places[rank].bus_id = bus_ids[rank];
   }
-  world.set_devices(std::move(all), count_devices(ids),
-                    static_cast<int>(std::count(ids.begin(), ids.end(), ids[world.rank()])));
+  is_shared_ = check_sharing(places, allow_shared);
+  world.set_places(std::move(places));
 }
 
 namespace {

@@ -4,8 +4,11 @@
 /// Faults of the machine are reported here, before Kokkos starts, as EnvironmentError that names the fix.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
+
+#include "parallel/place.hpp"
 
 namespace tessera::parallel {
 
@@ -24,12 +27,9 @@ int visible_devices();
 /// The device of a rank: its local rank modulo the number of devices. -1 if there are none.
 int choose_device(int local_rank, int devices);
 
-/// Number of distinct devices among `ids`, one per rank ("node7: NVIDIA H200 at 0000:1b:00.0").
-int count_devices(const std::vector<std::string>& ids);
-
-/// Whether any of `ids` are the same device.
+/// Whether ranks share a device.
 /// Throws  EnvironmentError if so, unless `allow_shared`.
-bool check_sharing(const std::vector<std::string>& ids, bool allow_shared);
+bool check_sharing(std::span<const Place> places, bool allow_shared);
 
 /// Chooses this rank's device, checks that this build's code runs there, makes it current and registers it with the
 /// world. Collective, before Kokkos starts; if one rank fails, all do. Without a GPU backend: no device.

@@ -59,15 +59,10 @@ World::World(int& argc, char**& argv, Meaning meaning) : meaning_(std::move(mean
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
   MPI_CHECK(MPI_Get_processor_name(name, &length));
-  host_.assign(name, length);
-  std::vector<std::string> names = all_gather(host_);
-  std::sort(names.begin(), names.end());
-  for (auto first = names.begin(); first != names.end();) {
-    const auto last = std::upper_bound(first, names.end(), *first);
-    if (!hosts_.empty()) hosts_ += ", ";
-    hosts_ += *first + ": " + counted(last - first, "rank");
-    first = last;
-  }
+  std::vector<int> local_ranks(size_);
+  MPI_CHECK(MPI_Allgather(&local_rank_, 1, MPI_INT, local_ranks.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  const std::vector<std::string> names = all_gather(std::string(name, length));
+  for (int r = 0; r < size_; ++r) places_.push_back({.rank = r, .local_rank = local_ranks[r], .host = names[r]});
   mpi_ = make_mpi_collectives(*recorder_);
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/place.hpp"
 #include "parallel/watch/flight_recorder.hpp"
 #include "parallel/watch/watchdog.hpp"
 
@@ -37,17 +38,14 @@ class World {
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this host
   int local_size() const { return local_size_; }
-  const std::string& host() const { return host_; }    // this rank's
-  const std::string& hosts() const { return hosts_; }  // "node1: 4 ranks, node2: 4 ranks"
+  const std::string& host() const { return places_[rank_].host; }  // this rank's
 
-  const std::string& devices() const { return devices_; }   // "rank 0 on node1: NVIDIA H200 at ..."; empty on CPUs
-  int device_count() const { return device_count_; }        // distinct devices of all ranks; 0 on CPUs
-  int ranks_on_device() const { return ranks_on_device_; }  // this one and those that share its GPU
-  void set_devices(std::string description, int count, int ranks_on_this) {
-    devices_ = std::move(description);
-    device_count_ = count;
-    ranks_on_device_ = ranks_on_this;
-  }
+  const std::vector<Place>& places() const { return places_; }  // by rank; without GPUs until they are chosen
+  void set_places(std::vector<Place> places) { places_ = std::move(places); }
+  std::string hosts() const { return hosts_text(places_); }      // for people
+  std::string devices() const { return devices_text(places_); }  // for people; empty on CPUs
+  int device_count() const { return count_devices(places_); }    // distinct devices of all ranks; 0 on CPUs
+  int ranks_on_device() const { return count_ranks_on_device(places_, places_[rank_]); }
 
   /// Those in use; by default MPI's.
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
@@ -127,8 +125,8 @@ class World {
 
   Meaning meaning_;
   bool owns_mpi_ = false;
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, device_count_ = 0, ranks_on_device_ = 1;
-  std::string host_, hosts_, devices_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  std::vector<Place> places_;
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<Collectives> mpi_, in_use_;
   std::atomic<bool> is_leaving_ = false;

@@ -39,8 +39,7 @@ COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
 
 def roof_of(results):
     """The roof of the GPU that ran this; that of an H200, and False, if it is none of them."""
-    device = str(results.info["devices"])
-    return next(((roof, True) for roof in ROOFS if roof.name in device), (ROOFS[0], False))
+    return next(((roof, True) for roof in ROOFS for model in results.gpus() if roof.name in model), (ROOFS[0], False))
 
 
 def group_of(implementation, engine):
@@ -110,7 +109,7 @@ class Kernel:
 
 
 def kernels_of(results, counted):
-    on_host = not str(results.info["devices"])
+    on_host = not results.gpus()
     for row in results.rows:
         if not row.has_run:
             continue

@@ -173,10 +173,16 @@ class Results:
         """The values of a key, each once, in the order of the rows."""
         return list(dict.fromkeys(row[key] for row in self.rows))
 
+    def gpus(self):
+        """The models of the GPUs, each with its number of ranks; empty on CPUs."""
+        if "gpu_models" not in self.info:
+            raise Refusal(6, f"{self.output}: an older version wrote its experiment.h5, without the models of GPUs (gpu_models of /info); "
+                             "the same command without --redraw writes it anew")
+        return dict(zip(self.info["gpu_models"], map(int, self.info["ranks_of_gpu_models"])))
+
     def heading(self):
-        names = re.findall(r"rank \d+ on [^:]*: (.+?) at ", str(self.info["devices"]))
-        gpus = ", ".join(f"{names.count(name)} x {name}" if len(names) > 1 else name for name in dict.fromkeys(names))
-        return [gpus or str(self.info["devices"] or self.info["hosts"]).splitlines()[0],
+        gpus = ", ".join(f"{ranks} x {model}" if self.info["ranks"] > 1 else model for model, ranks in self.gpus().items())
+        return [gpus or str(self.info["hosts"]).splitlines()[0],
                 f"tessera {self.info['version']}", str(self.info["git_hash"])[:12], "quick" if self.is_quick else ""]
 
 

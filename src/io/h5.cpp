@@ -69,36 +69,50 @@ int Handle::close() { return id_ >= 0 ? closer_(std::exchange(id_, -1)) : 0; }
 
 namespace {
 
-void write_attribute(const Object& object, const std::string& name, Type type, const void* value) {
+std::vector<const char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  return pointers;
+}
+
+void write_attribute(const Object& object, const std::string& name, Type type, const void* value,
+                     const Shape& shape = {}) {
   const std::string where = fmt::format("{}@{}", object.where(), name);
   if (H5Aexists(object.id(), name.c_str()) > 0)
     H5_CHECK(H5Adelete(object.id(), name.c_str()), where, "replacing the attribute");
-  const Handle space = make_space({});
+  const Handle space = make_space(shape);
   const Handle stored = make_type(type, true), native = make_type(type, false);
   Handle attribute(H5_CHECK(H5Acreate2(object.id(), name.c_str(), stored.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
                             where, "making the attribute"),
                    H5Aclose);
-  H5_CHECK(H5Awrite(attribute.id(), native.id(), value), where, "writing the attribute");
+  if (shape != Shape{0}) H5_CHECK(H5Awrite(attribute.id(), native.id(), value), where, "writing the attribute");
   H5_CHECK(attribute.close(), where, "closing the attribute");
 }
 
-Handle open_attribute(const Object& object, const std::string& name, const std::string& where) {
+struct OpenAttribute {
+  Handle handle;
+  std::size_t count;  // of values
+};
+OpenAttribute open_attribute(const Object& object, const std::string& name, const std::string& where) {
   if (H5Aexists(object.id(), name.c_str()) <= 0) {
     throw Failure(Exit::files, fmt::format("{}: the attribute is missing. Give a file that has it.", where));
   }
   Handle attribute(H5_CHECK(H5Aopen(object.id(), name.c_str(), H5P_DEFAULT), where, "opening the attribute"), H5Aclose);
   const Handle space(H5_CHECK(H5Aget_space(attribute.id()), where, "reading the attribute's shape"), H5Sclose);
-  if (H5Sget_simple_extent_npoints(space.id()) != 1) {
-    throw Failure(Exit::files, fmt::format("{}: the attribute is an array. Write one value.", where));
-  }
-  return attribute;
+  const hssize_t count = H5_CHECK(H5Sget_simple_extent_npoints(space.id()), where, "reading the attribute's shape");
+  return {std::move(attribute), static_cast<std::size_t>(count)};
+}
+
+void require_one(std::size_t count, const std::string& where) {
+  if (count != 1) throw Failure(Exit::files, fmt::format("{}: the attribute is an array. Write one value.", where));
 }
 
 /// Reads one number; h5py writes booleans as enums over int8, so those count as integers.
 template <class T>
 T read_number(const Object& object, const std::string& name) {
   const std::string where = fmt::format("{}@{}", object.where(), name);
-  const Handle attribute = open_attribute(object, name, where);
+  const auto [attribute, count] = open_attribute(object, name, where);
+  require_one(count, where);
   Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
   const bool is_enum = H5Tget_class(stored.id()) == H5T_ENUM;
   if (is_enum) {
@@ -138,19 +152,31 @@ void Object::set_attribute(const std::string& name, std::uint64_t value) {
 void Object::set_attribute(const std::string& name, double value) {
   write_attribute(*this, name, Type::float64, &value);
 }
+void Object::set_attribute(const std::string& name, const std::vector<std::int64_t>& values) {
+  write_attribute(*this, name, Type::int64, values.data(), {std::ssize(values)});
+}
+void Object::set_attribute(const std::string& name, const std::vector<std::string>& values) {
+  write_attribute(*this, name, Type::text, pointers_to(values).data(), {std::ssize(values)});
+}
 
 bool Object::has_attribute(const std::string& name) const { return H5Aexists(id(), name.c_str()) > 0; }
 
 std::string Object::text(const std::string& name) const {
-  const std::string where = fmt::format("{}@{}", where_, name);
-  const Handle attribute = open_attribute(*this, name, where);
-  const Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
-  return read_strings(stored.id(), 1, where, [&](hid_t type, void* out) { return H5Aread(attribute.id(), type, out); })
-      .front();
+  std::vector<std::string> values = texts(name);
+  require_one(values.size(), fmt::format("{}@{}", where_, name));
+  return std::move(values.front());
 }
 std::int64_t Object::integer(const std::string& name) const { return read_number<std::int64_t>(*this, name); }
 std::uint64_t Object::natural(const std::string& name) const { return read_number<std::uint64_t>(*this, name); }
 double Object::number(const std::string& name) const { return read_number<double>(*this, name); }
+std::vector<std::string> Object::texts(const std::string& name) const {
+  const std::string where = fmt::format("{}@{}", where_, name);
+  const OpenAttribute attribute = open_attribute(*this, name, where);
+  const Handle stored(H5_CHECK(H5Aget_type(attribute.handle.id()), where, "reading the attribute's type"), H5Tclose);
+  if (attribute.count == 0) return {};
+  return read_strings(stored.id(), attribute.count, where,
+                      [&](hid_t type, void* out) { return H5Aread(attribute.handle.id(), type, out); });
+}
 
 // --- datasets -------------------------------------------------------------------------------------------------------
 
@@ -406,10 +432,7 @@ Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, 
 }
 
 Dataset Group::write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning) {
-  std::vector<const char*> pointers;
-  for (const std::string& text : column) pointers.push_back(text.c_str());
-  const auto count = static_cast<std::int64_t>(column.size());
-  return write_as(path, Type::text, {count}, pointers.data(), count, meaning);
+  return write_as(path, Type::text, {std::ssize(column)}, pointers_to(column).data(), std::ssize(column), meaning);
 }
 
 Dataset Group::write_virtual(const std::string& path, Type type, const Shape& shape, std::span<const Source> sources,

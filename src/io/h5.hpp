@@ -41,12 +41,15 @@ class Object {
   void set_attribute(const std::string& name, std::int64_t value);
   void set_attribute(const std::string& name, std::uint64_t value);
   void set_attribute(const std::string& name, double value);
+  void set_attribute(const std::string& name, const std::vector<std::int64_t>& values);
+  void set_attribute(const std::string& name, const std::vector<std::string>& values);
 
   bool has_attribute(const std::string& name) const;
   std::string text(const std::string& name) const;
   std::int64_t integer(const std::string& name) const;  // integers and booleans of any width
   std::uint64_t natural(const std::string& name) const;
   double number(const std::string& name) const;  // floats and integers
+  std::vector<std::string> texts(const std::string& name) const;
 
   const std::string& where() const { return where_; }
   Id id() const { return handle_.id(); }

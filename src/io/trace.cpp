@@ -270,14 +270,14 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("version", info_.version);
   info.set_attribute("git_hash", info_.git_hash);
   info.set_attribute("build", info_.build);
-  info.set_attribute("hosts", info_.hosts);
-  info.set_attribute("devices", info_.devices);
+  write_launch(info, info_.launch);
   info.set_attribute("transport", info_.transport);
   info.set_attribute("mfu", info_.mfu);
   info.set_attribute("command", info_.command);
   info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
+  if (std::isfinite(info_.dense_peak)) info.set_attribute("dense_peak", info_.dense_peak);
   if (std::isfinite(info_.host_link)) info.set_attribute("host_link", info_.host_link);
   if (std::isfinite(info_.taken_bytes)) info.set_attribute("taken_bytes", info_.taken_bytes);
 

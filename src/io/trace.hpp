@@ -1,8 +1,8 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
-///   /info            attributes: format, run_id, version, git_hash, build, hosts, devices, transport, mfu, command,
-///                    deck, created, attempts; host_link [byte/s] of a run with offloaded state; taken_bytes, on GPUs
-///                    from the first steps on
+///   /info            attributes: format, run_id, version, git_hash, build, those of io/launch.hpp, transport, mfu,
+///                    command, deck, created, attempts; dense_peak [flop/s] of all GPUs, where it is known; host_link
+///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/launch.hpp"
 #include "io/step_record.hpp"
 #include "kernels/core/events.hpp"
 
@@ -44,13 +45,13 @@ std::string run_id_in(const std::filesystem::path& run_directory);
 struct RunInfo {
   std::string version;  // of the program
   std::string git_hash;
-  std::string build;                  // compiler, Kokkos, MPI, flags
-  std::string hosts;                  // name and ranks of each
-  std::string command;                // as typed
-  std::string deck;                   // resolved, TOML
-  std::string devices;                // the GPU of each rank; empty on CPUs
+  std::string build;    // compiler, Kokkos, MPI, flags
+  std::string command;  // as typed
+  std::string deck;     // resolved, TOML
+  Launch launch;
   std::string transport;              // what the ranks talk through, with its version; empty for one rank
   std::string mfu;                    // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
+  double dense_peak = kNotMeasured;   // that of `mfu`, of all GPUs together [flop/s]
   double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
   double taken_bytes = kNotMeasured;  // of its GPU's memory, by this rank
   std::string run_id = {};            // "": that of the file that it continues, else a new one

@@ -24,7 +24,7 @@ Failure failure_of(const std::exception& caught) {
 
 Failure failure_of(const parallel::World& world, const std::exception& caught) {
   Failure failure = failure_of(caught);
-  if (failure.code() == Exit::hang || world.devices().empty()) return failure;
+  if (failure.code() == Exit::hang || world.device_count() == 0) return failure;
   const std::string lost = parallel::device_fault();
   if (lost.empty()) return failure;
   return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}){}", lost, caught.what(), parallel::kAfterLoss));

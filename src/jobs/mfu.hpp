@@ -24,12 +24,14 @@ class Mfu {
   /// MFU of steps of `flop` over all ranks (train::step_flop) that take `step_s`; NaN if the peak is unknown.
   double of(double flop, double step_s) const { return flop / step_s / peak_; }
 
+  double peak() const { return peak_; }  // of all devices [flop/s]; NaN if unknown
+
   /// "MFU = ... / (989 TFLOP/s dense x 4 GPUs)"; empty if the peak is unknown.
   std::string formula() const;
 
  private:
   int devices_;
-  double peak_;  // of all devices [flop/s]
+  double peak_;
 };
 
 }  // namespace tessera::jobs

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "jobs/counted_steps.hpp"
+#include "jobs/placement.hpp"
 
 namespace tessera::jobs {
 
@@ -17,7 +18,7 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
   config::Settings known = settings;
   known.plan.device = config::PlanDevice::here;
   known.plan.ranks_per_node = 0;
-  known.plan = train::keys_of_run(known.plan, world.devices(), has_several_hosts ? world.local_size() : 0);
+  known.plan = train::keys_of_run(known.plan, launch_of(world).gpu_models, has_several_hosts ? world.local_size() : 0);
   known.plan.host_link_gbyte_per_s = 1e-9 * link_;
   const train::Machine machine = train::machine_of(world);
   predicted_ = train::predict_offloaded(plan, known, machine);

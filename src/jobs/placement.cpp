@@ -10,6 +10,28 @@
 
 namespace tessera::jobs {
 
+io::Launch launch_of(const parallel::World& world) {
+  const std::vector<parallel::Host> hosts = parallel::hosts_of(world.places());
+  const auto most = std::max_element(hosts.begin(), hosts.end(), [](auto& a, auto& b) { return a.ranks < b.ranks; });
+  io::Launch launch{.hosts = world.hosts(),
+                    .devices = world.devices(),
+                    .ranks = world.size(),
+                    .host_count = std::ssize(hosts),
+                    .ranks_per_host = most->ranks,
+                    .gpu_count = world.device_count()};
+  for (const parallel::Place& place : world.places()) {
+    if (place.gpu.empty()) continue;
+    const auto known = std::find(launch.gpu_models.begin(), launch.gpu_models.end(), place.gpu);
+    if (known == launch.gpu_models.end()) {
+      launch.gpu_models.push_back(place.gpu);
+      launch.ranks_of_gpu_models.push_back(1);
+    } else {
+      ++launch.ranks_of_gpu_models[known - launch.gpu_models.begin()];
+    }
+  }
+  return launch;
+}
+
 int groups_across_hosts(std::span<const std::string> hosts, int shard_ranks) {
   int count = 0;
   for (std::size_t first = 0; first < hosts.size(); first += shard_ranks) {

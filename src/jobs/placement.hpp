@@ -1,13 +1,17 @@
-/// Where the ranks of a group lie that share one copy of what is sharded (parallel.shard_ranks).
+/// Where the ranks run: as files say it, and those of a group that shares one copy of what is sharded
+/// (parallel.shard_ranks).
 #pragma once
 
 #include <span>
 #include <string>
 
 #include "config/settings.hpp"
+#include "io/launch.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
+
+io::Launch launch_of(const parallel::World& world);
 
 /// Of the groups that each `shard_ranks` consecutive ranks form, how many have ranks on several hosts; `hosts` has one
 /// name for each rank.

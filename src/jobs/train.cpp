@@ -155,9 +155,8 @@ class TrainingRun {
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
                                             build_info::mpi(), kernels::gemm_library());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      io::RunInfo info{
-          build_info::version(), hash,       build,          world_.hosts(), context_.command, context_.deck.resolved,
-          world_.devices(),      transport_, mfu_.formula(), offload_.link()};
+      io::RunInfo info{build_info::version(), hash,       build,          context_.command, context_.deck.resolved,
+                       launch_of(world_),     transport_, mfu_.formula(), mfu_.peak(),      offload_.link()};
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
       trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
                                               settings_.trace.flush_s,

@@ -15,6 +15,7 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/placement.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
@@ -183,8 +184,11 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
   file.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
   file.set_attribute("build", build_info::summary() + ", " + build_info::flags());
   file.set_attribute("blas", kernels::gemm_library());
-  file.set_attribute("hosts", context.world.hosts());
+  io::write_launch(file, jobs::launch_of(context.world));
+  const kernels::DeviceInfo device = kernels::device_info<Exec>();
   file.set_attribute("device", device_text());
+  file.set_attribute("device_name", device.name);
+  file.set_attribute("device_bytes", device.total_bytes);
   file.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
   file.set_attribute("execution_space", Exec::name());
   file.set_attribute("command", context.command);

@@ -15,6 +15,7 @@
 #include "config/keys.hpp"
 #include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/placement.hpp"
 #include "lab/experiment_record.hpp"
 #include "lab/experiment_rows.hpp"
 #include "parallel/collectives/collective.hpp"
@@ -123,9 +124,7 @@ void ExperimentFile::write_info(io::h5::File& file) const {
   info.set_attribute("version", build_info::version());
   info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
   info.set_attribute("build", build_info::summary() + ", " + build_info::flags());
-  info.set_attribute("hosts", world_.hosts());
-  info.set_attribute("devices", world_.devices());
-  info.set_attribute("ranks", std::int64_t{world_.size()});
+  io::write_launch(info, jobs::launch_of(world_));
   info.set_attribute("transport", world_.size() > 1 ? world_.collectives().description() : "");
   info.set_attribute("question", settings_.section<Experiment>().question);
   info.set_attribute("rows", std::int64_t{std::ssize(rows_)});

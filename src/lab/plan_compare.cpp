@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <numeric>
-#include <sstream>
 
 #include "config/availability.hpp"
 #include "config/deck.hpp"
@@ -22,18 +19,6 @@ namespace tessera::lab {
 namespace {
 
 using jobs::kWarmupSteps, jobs::median_after;
-
-/// The ranks of each host of "node1: 4 ranks, node2: 4 ranks".
-std::vector<int> ranks_of(const std::string& hosts, const std::string& where) {
-  std::vector<int> ranks;
-  std::istringstream words(hosts);
-  for (std::string word, before; words >> word; before = word) {
-    if (word.starts_with("rank") && std::atoi(before.c_str()) > 0) ranks.push_back(std::atoi(before.c_str()));
-  }
-  if (!ranks.empty()) return ranks;
-  throw Failure(Exit::files,
-                fmt::format("{}: hosts = \"{}\" names no ranks. Give the run.h5 of a training run.", where, hosts));
-}
 
 /// The rows of a table that belong to a run's latest start, as its ranks and its deck do; all, if they do not say.
 class LatestStart {
@@ -174,11 +159,7 @@ RunFigures read_run(const std::filesystem::path& path) {
   const io::h5::Group info = file.group("info"), steps = file.group("steps");
   RunFigures run;
   run.deck = info.text("deck");
-  run.devices = info.text("devices");
-  const std::vector<int> on_hosts = ranks_of(info.text("hosts"), info.where());
-  run.ranks = std::accumulate(on_hosts.begin(), on_hosts.end(), 0);
-  run.hosts = static_cast<int>(on_hosts.size());
-  run.ranks_per_host = on_hosts.front();
+  run.launch = io::read_launch(info);
   const std::int64_t attempts = info.has_attribute("attempts") ? info.integer("attempts") : 1;
   const LatestStart rows(steps, attempts);
   run.is_resumed = attempts > 1 && steps.has("attempt");
@@ -207,10 +188,10 @@ RunFigures read_run(const std::filesystem::path& path) {
   if (file.has("comm/step")) {
     const io::h5::Group calls = file.group("comm");
     const config::Parallel sharing = config::parse_stored_deck(run.deck, path.string()).settings.parallel;
-    const int shards = train::shards_of(sharing, run.ranks);
+    const int ranks = static_cast<int>(run.launch.ranks), shards = train::shards_of(sharing, ranks);
     run.sent = messages_of_a_step(LatestStart(calls, attempts));
     for (auto& [operation, bytes] : run.sent) {
-      const int together = operation == "all_reduce" ? run.ranks / shards : shards;
+      const int together = operation == "all_reduce" ? ranks / shards : shards;
       bytes *= (operation == "all_reduce" ? 2.0 : 1.0) * (together - 1) / together;
     }
   }
@@ -226,32 +207,33 @@ std::string compare_text(const config::CommandLine& line) {
                                            "that it trained, or none",
                                            line.deck, path.string()));
   }
-  if (settings.parallel.ranks != 0 && settings.parallel.ranks != run.ranks) {
+  const int ranks = static_cast<int>(run.launch.ranks);
+  if (settings.parallel.ranks != 0 && settings.parallel.ranks != ranks) {
     throw Failure(Exit::usage, fmt::format("parallel.ranks = {}, but {} was made by {}: leave parallel.ranks out",
-                                           settings.parallel.ranks, path.string(), counted(run.ranks, "rank")));
+                                           settings.parallel.ranks, path.string(), counted(ranks, "rank")));
   }
-  settings.plan = train::keys_of_run(settings.plan, run.devices, run.hosts > 1 ? run.ranks_per_host : 0);
+  settings.plan = train::keys_of_run(settings.plan, run.launch.gpu_models,
+                                     run.launch.host_count > 1 ? run.launch.ranks_per_host : 0);
   const bool is_link_given = std::any_of(line.overrides.begin(), line.overrides.end(), [](const std::string& text) {
     return text.starts_with("plan.host_link_gbyte_per_s");
   });
   if (std::isfinite(run.host_link) && !is_link_given) settings.plan.host_link_gbyte_per_s = 1e-9 * run.host_link;
-  const train::Machine machine = train::machine_of(settings.plan, run.ranks);
+  const train::Machine machine = train::machine_of(settings.plan, ranks);
   if (settings.plan.device == config::PlanDevice::here && machine.target.is_host) {
     throw Failure(Exit::usage, fmt::format("{} ran on {}, which --plan does not know: compare it with a build for "
                                            "that GPU, or name the nearest as plan.device",
-                                           path.string(), run.devices));
+                                           path.string(), run.launch.devices));
   }
   config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
-  const train::Plan plan =
-      train::plan_training(settings, train::dtype_of(settings.precision.compute), run.ranks, machine);
+  const train::Plan plan = train::plan_training(settings, train::dtype_of(settings.precision.compute), ranks, machine);
   Rows rows;
   add_memory(plan, run, !machine.target.is_host, rows);
   add_transfers(plan, run, rows);
   add_times(plan, settings, machine, run, rows);
-  return fmt::format(
-             "compare    {}: {}, medians of {}{} after {} of warm-up\n  {:<24}{:>18}{:>18}{:>12}\n", path.string(),
-             counted(run.ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"),
-             run.is_resumed ? " since the last resume" : "", kWarmupSteps, "", "predicted", "measured", "difference") +
+  return fmt::format("compare    {}: {}, medians of {}{} after {} of warm-up\n  {:<24}{:>18}{:>18}{:>12}\n",
+                     path.string(), counted(ranks, "rank"), counted(static_cast<std::int64_t>(run.timed_steps), "step"),
+                     run.is_resumed ? " since the last resume" : "", kWarmupSteps, "", "predicted", "measured",
+                     "difference") +
          rows.text() + train::describe_time(plan, settings, machine);
 }
 

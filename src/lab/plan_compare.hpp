@@ -24,15 +24,14 @@
 
 #include "config/command_line.hpp"
 #include "config/settings.hpp"
+#include "io/launch.hpp"
 
 namespace tessera::lab {
 
 /// What a run.h5 says of its run. NaN where it measured nothing.
 struct RunFigures {
-  std::string deck;     // resolved, as TOML
-  std::string devices;  // the GPU of each rank; empty on CPUs
-  int ranks = 1, hosts = 1;
-  int ranks_per_host = 1;       // on the first host
+  std::string deck;  // resolved, as TOML
+  io::Launch launch;
   std::size_t timed_steps = 0;  // that count
   bool is_resumed = false;  // then all figures are those since the last resume: before it all may have been different
   double peak_bytes, step_s, forward_s, backward_s, exposed_s, optimizer_s;

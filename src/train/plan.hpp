@@ -2,6 +2,8 @@
 /// --plan can print, without Kokkos or MPI, exactly what any number of ranks will allocate.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "config/settings.hpp"
@@ -77,9 +79,10 @@ Machine machine_of(const config::PlanSettings& keys, int ranks);
 /// This build, with the collectives that the ranks use.
 Machine machine_of(parallel::World& world);
 
-/// The keys for a run: where they leave it open, plan.device is what `devices` names as World::devices() does, if
-/// --plan knows it, and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
-config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host);
+/// The keys for a run: where they leave it open, plan.device is that of the GPUs' models, if --plan knows it (cpu if
+/// there are none), and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
+config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std::string> gpu_models,
+                                 std::int64_t ranks_per_host);
 
 /// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (one for each set-up of
 /// the job, config/job_traits.hpp), with the memory of a rank and of a host, and the time of a step (plan_time.hpp).

@@ -131,13 +131,15 @@ Machine machine_of(parallel::World& world) {
           .reaches_peers = collectives.device_bytes() > 0};
 }
 
-config::PlanSettings keys_of_run(config::PlanSettings keys, const std::string& devices, int ranks_per_host) {
+config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std::string> gpu_models,
+                                 std::int64_t ranks_per_host) {
   using config::PlanDevice;
   if (keys.ranks_per_node == 0) keys.ranks_per_node = ranks_per_host;
   if (keys.device != PlanDevice::here) return keys;
-  if (devices.empty()) keys.device = PlanDevice::cpu;
+  if (gpu_models.empty()) keys.device = PlanDevice::cpu;
   for (const PlanDevice device : {PlanDevice::a100, PlanDevice::h100, PlanDevice::h200}) {
-    if (devices.find(gpu_of(device)->name) != std::string::npos) keys.device = device;
+    const auto is_it = [&](const std::string& model) { return model.find(gpu_of(device)->name) != std::string::npos; };
+    if (std::any_of(gpu_models.begin(), gpu_models.end(), is_it)) keys.device = device;
   }
   return keys;
 }

@@ -51,6 +51,9 @@ class Comm(BenchTest):
                       says="transport")
         with h5py.File(result, "r") as file:
             self.assertTrue(file.attrs["transport"])
+            self.assertEqual((file.attrs["ranks"], file.attrs["host_count"], file.attrs["ranks_per_host"]), (2, 1, 2))
+            self.assertTrue(file.attrs["device"].startswith(file.attrs["device_name"] + ", "))
+            self.assertGreater(file.attrs["device_bytes"], 2**20)
             self.assertEqual(file["bus_gbyte_per_s"].attrs["units"], "GB/s")
             self.assertEqual(file["bytes"].attrs["units"], "B")
 

@@ -86,6 +86,7 @@ class Rows(RunTest):
             self.assertEqual(file["info"].attrs["format"], "tessera-experiment")
             for name in ("version", "git_hash", "build", "hosts", "command", "deck", "created"):
                 self.assertTrue(file["info"].attrs[name], name)
+            self.assertEqual([file["info"].attrs[name] for name in ("ranks", "host_count", "ranks_per_host")], [1, 1, 1])
         for i, name in enumerate(NAMES):
             run = self.directory / f"rows/{i + 1:04d}_{name}/run.h5"
             if found["exit_code"][i] != FINISHED:

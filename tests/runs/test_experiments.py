@@ -8,6 +8,8 @@ import unittest
 from types import SimpleNamespace
 from unittest import mock
 
+import h5py
+
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -81,6 +83,9 @@ class Experiments(RunTest):
         markdown = self.script("step", "--quick", "--redraw", "--markdown").stdout.splitlines()
         self.assertRegex(markdown[1], r"^\|( :?-+:? \|)+$")
         self.assertEqual(len(markdown), len(plain) + 1)
+        with h5py.File(self.folder / "runs/experiments/step-quick/ranks_0001/experiment.h5", "a") as file:
+            del file["info"].attrs["gpu_models"]
+        self.assertIn("an older version", self.script("step", "--quick", "--redraw", code=6).stderr)
 
     def test_the_list_has_every_question(self):
         lines = self.script("--list").stdout.splitlines()
@@ -126,7 +131,7 @@ class Experiments(RunTest):
         self.assertEqual(hbm.group_of("standard", "-"), "standard")
 
     def test_a_gpu_has_the_roof_of_its_own_name(self):
-        roofs = {name: hbm.roof_of(SimpleNamespace(info={"devices": name})) for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
+        roofs = {name: hbm.roof_of(SimpleNamespace(gpus=lambda: {name: 1} if name else {})) for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))

@@ -134,23 +134,25 @@ class Compare(RunTest):
     def test_hosts_and_gpus_are_those_that_the_run_names(self):
         run = self.train("run", ranks=2)
         with h5py.File(run / "run.h5", "a") as file:
-            file["info"].attrs["hosts"] = "a: 1 rank, b: 1 rank"
+            file["info"].attrs.update(host_count=2, ranks_per_host=1, hosts="words that nobody reads")
         result, _ = self.compare(run / "run.h5", *RATES)
         self.assertIn("no figure for plan.node_link_gbyte_per_s ships", result.out)
         result, _ = self.compare(run / "run.h5", *RATES, "plan.node_link_gbyte_per_s=3")
         self.assertIn("link between hosts 3 GB/s (given)", result.out)
         with h5py.File(run / "run.h5", "a") as file:
-            file["info"].attrs["devices"] = "0 and 1: NVIDIA H200"
+            file["info"].attrs["gpu_models"] = ["NVIDIA H200"]
         result, _ = self.compare(run / "run.h5", "plan.ranks_per_node=2", "plan.gemm_tflops=1", "plan.attention_tflops=1")
         self.assertIn("copy 4160 GB/s (measured), link 250 GB/s (measured)", result.out)
         with h5py.File(run / "run.h5", "a") as file:
-            file["info"].attrs["devices"] = "0 and 1: a GPU of another make"
-            file["info"].attrs["hosts"] = "nowhere"
-        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says='hosts = "nowhere" names no ranks')
-        with h5py.File(run / "run.h5", "a") as file:
-            file["info"].attrs["hosts"] = "a: 2 ranks"
+            file["info"].attrs.update(gpu_models=["another make"], devices="a GPU of another make", host_count=1)
         if gpus() is None:
             self.run_deck("--plan", "--compare", run / "run.h5", code=USAGE, says=["another make", "plan.device"])
+        with h5py.File(run / "run.h5", "a") as file:
+            file["info"].attrs["ranks"] = 0
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says=["info", "1 or more"])
+        with h5py.File(run / "run.h5", "a") as file:
+            del file["info"].attrs["host_count"]
+        self.run_deck("--plan", "--compare", run / "run.h5", code=FILES, says=["info", "host_count", "an older version"])
 
     def test_files_that_are_no_run_say_what_is_missing(self):
         self.run_deck("--plan", "--compare", self.folder / "absent.h5", code=FILES, says="absent.h5")

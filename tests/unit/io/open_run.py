@@ -28,7 +28,10 @@ COLUMNS = {
 with h5py.File(path, "r") as run:
     for name in "format format_version version git_hash build hosts devices transport mfu command deck created".split():
         assert name in run["info"].attrs, f"/info lacks {name}"
-    assert run["info"].attrs["format"] == "tessera run"
+    info = run["info"].attrs
+    assert info["format"] == "tessera run"
+    assert (info["ranks"], info["host_count"], info["ranks_per_host"], info["gpu_count"]) == (1, 1, 1, 1)
+    assert list(info["gpu_models"]) == ["a GPU"] and list(info["ranks_of_gpu_models"]) == [1] and info["dense_peak"] == 1e12
 
     def check(name, item):
         if not isinstance(item, h5py.Dataset):

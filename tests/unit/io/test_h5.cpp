@@ -76,6 +76,9 @@ TEST(H5, text_and_attributes_come_back) {
     file.set_attribute("count", std::int64_t{-7});
     file.set_attribute("seed", std::numeric_limits<std::uint64_t>::max());
     file.set_attribute("scale", 0.1);
+    file.set_attribute("names", std::vector<std::string>{"Überschrift", ""});
+    file.set_attribute("no names", std::vector<std::string>{});
+    file.set_attribute("numbers", std::vector<std::int64_t>{1, -7});
     file.close();
   }
   const auto file = h5::File::open(folder / "a.h5");
@@ -85,12 +88,18 @@ TEST(H5, text_and_attributes_come_back) {
   EXPECT_EQ(file.natural("seed"), std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(file.number("scale"), 0.1);
   EXPECT_EQ(file.number("count"), -7.0);
+  EXPECT_THAT(file.texts("names"), ElementsAre("Überschrift", ""));
+  EXPECT_THAT(file.texts("no names"), ElementsAre());
+  EXPECT_THAT(file.texts("deck"), ElementsAre(deck));
   EXPECT_FALSE(file.has_attribute("nothing"));
   EXPECT_THAT(failure_of([&] { file.integer("nothing"); }),
               AllOf(HasSubstr("a.h5"), HasSubstr("@nothing"), HasSubstr("missing")));
   EXPECT_THAT(failure_of([&] { file.integer("deck"); }), HasSubstr("not an integer"));
   EXPECT_THAT(failure_of([&] { file.integer("scale"); }), HasSubstr("not an integer"));
   EXPECT_THAT(failure_of([&] { file.text("count"); }), HasSubstr("no text"));
+  EXPECT_THAT(failure_of([&] { file.text("names"); }), HasSubstr("an array"));
+  EXPECT_THAT(failure_of([&] { file.texts("numbers"); }), HasSubstr("no text"));
+  EXPECT_THAT(failure_of([&] { file.integer("numbers"); }), HasSubstr("an array"));
 }
 
 // Input files come from h5py, which writes booleans, short strings and default types in its own way.

@@ -22,12 +22,16 @@ using testing::HasSubstr;
 const io::RunInfo kInfo{.version = "0.1.0",
                         .git_hash = "abc",
                         .build = "gcc",
-                        .hosts = "node0",
                         .command = "tessera x.toml",
                         .deck = "[job]\n",
-                        .devices = "rank 0 on node0: a GPU",
+                        .launch = {.hosts = "node0: 1 rank",
+                                   .devices = "rank 0 on node0: a GPU at 1",
+                                   .gpu_count = 1,
+                                   .gpu_models = {"a GPU"},
+                                   .ranks_of_gpu_models = {1}},
                         .transport = "",  // one rank does not communicate
-                        .mfu = "MFU = flop / time / peak"};
+                        .mfu = "MFU = flop / time / peak",
+                        .dense_peak = 1e12};
 
 StepRecord record(std::int64_t step) {
   const double s = static_cast<double>(step);

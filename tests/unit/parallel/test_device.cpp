@@ -27,22 +27,47 @@ TEST(Device, of_a_rank_is_its_local_rank_round_those_there_are) {
   EXPECT_EQ(choose_device(3, 0), -1);
 }
 
+/// Of ranks 0, 1, ... on hosts of one letter, each with the GPU of this bus id; "": none.
+std::vector<Place> places_of(const std::string& hosts, const std::vector<std::string>& bus_ids) {
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    places.push_back({.rank = static_cast<int>(i), .host = hosts.substr(i, 1)});
+    if (!bus_ids[i].empty()) places.back().gpu = "NVIDIA H200";
+    places.back().bus_id = bus_ids[i];
+  }
+  return places;
+}
+
 TEST(Device, is_shared_only_when_allowed) {
-  EXPECT_FALSE(check_sharing({"a: GPU 0", "a: GPU 1", "b: GPU 0"}, false));
-  EXPECT_FALSE(check_sharing({"", "", ""}, false));  // none at all
-  EXPECT_TRUE(check_sharing({"a: GPU 0", "a: GPU 1", "a: GPU 0"}, true));
+  EXPECT_FALSE(check_sharing(places_of("aab", {"0", "1", "0"}), false));
+  EXPECT_FALSE(check_sharing(places_of("aab", {"", "", ""}), false));  // none at all
+  const std::vector<Place> shared = places_of("aaa", {"0", "1", "0"});
+  EXPECT_TRUE(check_sharing(shared, true));
   try {
-    check_sharing({"a: GPU 0", "a: GPU 1", "a: GPU 0"}, false);
+    check_sharing(shared, false);
     FAIL() << "nothing was thrown";
   } catch (const EnvironmentError& failure) {
-    EXPECT_THAT(failure.what(), AllOf(HasSubstr("ranks 0, 2 would share the GPU a: GPU 0"),
+    EXPECT_THAT(failure.what(), AllOf(HasSubstr("ranks 0, 2 would share the GPU a: NVIDIA H200 at 0\n"),
                                       HasSubstr("parallel.allow_shared_device=true")));
   }
 }
 
-TEST(Device, that_several_ranks_share_counts_once) {
-  EXPECT_EQ(count_devices({"a: GPU 0", "a: GPU 1", "b: GPU 0"}), 3);
-  EXPECT_EQ(count_devices({"a: GPU 0", "a: GPU 1", "a: GPU 0"}), 2);
+TEST(Places, count_devices_that_several_ranks_share_once) {
+  EXPECT_EQ(count_devices(places_of("aab", {"0", "1", "0"})), 3);
+  const std::vector<Place> shared = places_of("aaa", {"0", "1", "0"}), none = places_of("ab", {"", ""});
+  EXPECT_EQ(count_devices(shared), 2);
+  EXPECT_EQ(count_ranks_on_device(shared, shared[0]), 2);
+  EXPECT_EQ(count_ranks_on_device(shared, shared[1]), 1);
+  EXPECT_EQ(count_devices(none), 0);
+  EXPECT_EQ(count_ranks_on_device(none, none[0]), 1);
+}
+
+TEST(Places, are_sentences_for_people) {
+  const std::vector<Place> places = places_of("bab", {"0", "0", "1"});
+  EXPECT_EQ(hosts_text(places), "a: 1 rank, b: 2 ranks");
+  EXPECT_EQ(devices_text(places),
+            "rank 0 on b: NVIDIA H200 at 0; rank 1 on a: NVIDIA H200 at 0; rank 2 on b: NVIDIA H200 at 1");
+  EXPECT_EQ(devices_text(places_of("ab", {"", ""})), "");
 }
 
 TEST(Device, runs_code_of_its_own_architecture) {

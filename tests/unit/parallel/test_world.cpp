@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/core/words.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
@@ -78,7 +79,13 @@ TEST(World, ranks_are_numbered_and_share_this_host) {
   EXPECT_EQ(seen[1], world.size());
   EXPECT_EQ(world.local_size(), world.size());
   EXPECT_EQ(world.local_rank(), world.rank());
-  EXPECT_THAT(world.hosts(), HasSubstr(": " + std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks")));
+  EXPECT_EQ(world.hosts(), world.host() + ": " + counted(world.size(), "rank"));
+  ASSERT_EQ(std::ssize(world.places()), world.size());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    EXPECT_EQ(world.places()[rank].rank, rank);
+    EXPECT_EQ(world.places()[rank].local_rank, rank);
+    EXPECT_EQ(world.places()[rank].host, world.host());
+  }
 }
 
 TEST(World, any_and_max_hear_every_rank) {

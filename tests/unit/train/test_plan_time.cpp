@@ -116,14 +116,15 @@ TEST(DescribeTime, needs_the_rate_of_the_link_where_the_optimizer_is_offloaded) 
 
 TEST(KeysOfRun, are_those_of_its_devices_and_hosts_unless_given) {
   using config::PlanDevice;
-  const auto device_of = [](const char* devices) { return keys_of_run({}, devices, 0).device; };
-  EXPECT_EQ(device_of(""), PlanDevice::cpu);
-  EXPECT_EQ(device_of("rank 0 on node1: NVIDIA H200 at 0000:1b:00.0"), PlanDevice::h200);
-  EXPECT_EQ(device_of("rank 0 on node1: NVIDIA A100-SXM4-80GB at 0000:1b:00.0"), PlanDevice::a100);
-  EXPECT_EQ(device_of("rank 0 on node1: a GPU of another make"), PlanDevice::here);
-  EXPECT_EQ(keys_of_run({.device = PlanDevice::h100}, "0: NVIDIA H200", 0).device, PlanDevice::h100);
-  EXPECT_EQ(keys_of_run({}, "", 4).ranks_per_node, 4);
-  EXPECT_EQ(keys_of_run({.ranks_per_node = 2}, "", 4).ranks_per_node, 2);
+  using Models = std::vector<std::string>;
+  const auto device_of = [](const Models& models) { return keys_of_run({}, models, 0).device; };
+  EXPECT_EQ(device_of({}), PlanDevice::cpu);
+  EXPECT_EQ(device_of({"NVIDIA H200"}), PlanDevice::h200);
+  EXPECT_EQ(device_of({"NVIDIA A100-SXM4-80GB"}), PlanDevice::a100);
+  EXPECT_EQ(device_of({"a GPU of another make"}), PlanDevice::here);
+  EXPECT_EQ(keys_of_run({.device = PlanDevice::h100}, Models{"NVIDIA H200"}, 0).device, PlanDevice::h100);
+  EXPECT_EQ(keys_of_run({}, {}, 4).ranks_per_node, 4);
+  EXPECT_EQ(keys_of_run({.ranks_per_node = 2}, {}, 4).ranks_per_node, 2);
 }
 
 TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {

@@ -1,0 +1,42 @@
+#include "io/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "errors.hpp"
+
+namespace tessera::io {
+
+void write_launch(h5::Object& object, const Launch& launch) {
+  object.set_attribute("hosts", launch.hosts);
+  object.set_attribute("devices", launch.devices);
+  object.set_attribute("ranks", launch.ranks);
+  object.set_attribute("host_count", launch.host_count);
+  object.set_attribute("ranks_per_host", launch.ranks_per_host);
+  object.set_attribute("gpu_count", launch.gpu_count);
+  object.set_attribute("gpu_models", launch.gpu_models);
+  object.set_attribute("ranks_of_gpu_models", launch.ranks_of_gpu_models);
+}
+
+Launch read_launch(const h5::Object& object) {
+  if (!object.has_attribute("host_count")) {
+    throw Failure(Exit::files, fmt::format("{}: an older version wrote this, which did not store the numbers of ranks "
+                                           "and hosts (attribute host_count). Resume the run with this one, or run "
+                                           "again.",
+                                           object.where()));
+  }
+  const Launch launch{.hosts = object.text("hosts"),
+                      .devices = object.text("devices"),
+                      .ranks = object.integer("ranks"),
+                      .host_count = object.integer("host_count"),
+                      .ranks_per_host = object.integer("ranks_per_host"),
+                      .gpu_count = object.integer("gpu_count"),
+                      .gpu_models = object.texts("gpu_models")};
+  if (std::min({launch.ranks, launch.host_count, launch.ranks_per_host}) >= 1) return launch;
+  throw Failure(Exit::files, fmt::format("{}: ranks, host_count and ranks_per_host are not all 1 or more. Give a file "
+                                         "that this program wrote.",
+                                         object.where()));
+}
+
+}  // namespace tessera::io
