@@ -95,6 +95,8 @@ bool answer_without_deck(const config::CommandLine& line) {
     answer(config::help_text());
   } else if (line.version) {
     answer(build_info::summary() + "\n");
+  } else if (line.show_config && line.figures) {
+    answer(train::build_figures());
   } else if (line.show_config) {
     answer(fmt::format("{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\n",
                        build_info::summary(), build_info::flags(), build_info::kokkos(),
@@ -106,6 +108,14 @@ bool answer_without_deck(const config::CommandLine& line) {
     return false;
   }
   return true;
+}
+
+/// The figures of a deck's plan, or of its rows' plans.
+std::string figures_of(const config::Deck& deck) {
+  if (deck.rows.empty()) return train::plan_figures(deck.settings, launcher_ranks());
+  std::string text;
+  for (const config::DeckRow& row : deck.rows) text += train::plan_figures(row.settings, launcher_ranks(), row.name);
+  return text;
 }
 
 /// The plan of every row of an experiment; a row that has none says why.
@@ -131,6 +141,10 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
     for (const config::DeckRow& row : deck.rows) answer(fmt::format("{}row {}\n", mark, row.name));
   }
   if (line.print) answer(deck.resolved);  // still a deck below a comment
+  if (line.plan && line.figures) {
+    answer(figures_of(deck));
+    return true;
+  }
   if (line.plan) answer(deck.rows.empty() ? train::plan_text(deck.settings, launcher_ranks()) : plan_of_rows(deck));
   return true;
 }

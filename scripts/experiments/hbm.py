@@ -1,12 +1,12 @@
 """Bytes that attention moves, by formula and as counted on the device, and where each kernel stands under the roofline."""
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
 from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
 
-from experiments import ncu
+from experiments import launch, ncu
 from experiments.parts import log_axis
 
 DTYPE, T = "bench.dtypes", "bench.lengths"
@@ -14,22 +14,21 @@ DTYPE, T = "bench.dtypes", "bench.lengths"
 
 @dataclass
 class Roof:
-    """Peaks of a GPU, from its data sheet: fp32 without tensor cores, bf16 on dense tensor cores, memory."""
+    """Peaks of a GPU, by the program's table: fp32 without tensor cores, bf16 on dense tensor cores, memory."""
 
     name: str
     fp32_tflops: float
     bf16_tflops: float
-    tbyte_per_s: float
+    memory_tbyte_per_s: float
 
     def flop_per_s(self, is_tensor):
         return 1e12 * (self.bf16_tflops if is_tensor else self.fp32_tflops)
 
     def ridge(self, is_tensor):
         """Flop per byte at which memory and arithmetic take equally long."""
-        return self.flop_per_s(is_tensor) / (1e12 * self.tbyte_per_s)
+        return self.flop_per_s(is_tensor) / (1e12 * self.memory_tbyte_per_s)
 
 
-ROOFS = (Roof("H200", 67, 989, 4.8), Roof("H100 PCIe", 51, 756, 2.0), Roof("H100", 67, 989, 3.35), Roof("A100", 19.5, 312, 2.04))
 # Regular expressions of kernels' names, without namespaces, of which ncu leaves some out. What is tuned for GPUs is 3 steps in
 # fp32 and tensor cores in bf16.
 GROUPS = {"standard": r"HeadProduct|SoftmaxRows", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
@@ -38,8 +37,11 @@ COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
 
 
 def roof_of(results):
-    """The roof of the GPU that ran this; that of an H200, and False, if it is none of them."""
-    return next(((roof, True) for roof in ROOFS for model in results.gpus() if roof.name in model), (ROOFS[0], False))
+    """The roof of the GPU that ran this; that of an H200, and False, if it is none of those that the program knows."""
+    gpus = launch.Program(results.preset).figures["gpus"]
+    here = next((gpu for gpu in gpus for model in results.gpus() if gpu["name"] in model), None)
+    gpu = here or next(gpu for gpu in gpus if gpu["name"] == "H200")
+    return Roof(**{field.name: gpu[field.name] for field in fields(Roof)}), here is not None
 
 
 def group_of(implementation, engine):
@@ -127,7 +129,7 @@ def side_of(kernel, roof):
 
 
 def share_of_roof(kernel, roof):
-    attainable = min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.tbyte_per_s * kernel.intensity)
+    attainable = min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.memory_tbyte_per_s * kernel.intensity)
     return kernel.flop / (1e-3 * kernel.ms) / attainable
 
 
@@ -147,13 +149,13 @@ def tables(results):
 def draw_roof(axes, kernels, roof, is_here):
     x = np.geomspace(1, 1e4, 200)
     for is_tensor, label in ((False, "fp32"), (True, "bf16, tensor cores")):
-        axes.plot(x, 1e-12 * np.minimum(roof.flop_per_s(is_tensor), 1e12 * roof.tbyte_per_s * x), color=FAINT, linestyle="-" if is_tensor else "--",
+        axes.plot(x, 1e-12 * np.minimum(roof.flop_per_s(is_tensor), 1e12 * roof.memory_tbyte_per_s * x), color=FAINT, linestyle="-" if is_tensor else "--",
                   linewidth=1.2)
         axes.annotate(label, (x[-1], roof.flop_per_s(is_tensor) / 1e12), xytext=(0, 3), textcoords="offset points", ha="right", va="bottom", fontsize=8,
                       color=FAINT)
     for group, colour in COLOURS.items():
         mine = [kernel for kernel in kernels if kernel.group == group]
-        limit = [1e-12 * min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.tbyte_per_s * kernel.intensity) for kernel in mine]
+        limit = [1e-12 * min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.memory_tbyte_per_s * kernel.intensity) for kernel in mine]
         axes.plot([kernel.intensity for kernel in mine], limit, color=colour, marker="o", markersize=5, markerfacecolor="white", linestyle="")
         if is_here:
             axes.plot([kernel.intensity for kernel in mine], [1e-9 * kernel.flop / kernel.ms for kernel in mine], color=colour, marker="o", markersize=4,

@@ -33,7 +33,8 @@ class Program:
         if not os.access(self.path, os.X_OK):
             raise Refusal(3, f"there is no program {self.path}; scripts/build {preset} makes build/{preset}/tessera")
         self.preset = preset
-        self.uses_gpus = re.search(r"^GPU code +(\S+)", self.ask("--show-config"), re.M).group(1) != "none"
+        self.figures = tomllib.loads(self.ask("--show-config", "--figures"))
+        self.uses_gpus = self.figures["gpu_code"] != ""
 
     def ask(self, *words):
         answer = subprocess.run([self.path, *map(str, words)], capture_output=True, text=True)

@@ -60,6 +60,7 @@ struct Parser {
                    "with --plan: what it predicts beside what a run measured; no deck: the run's")
         ->option_text("RUN.h5");
     app.add_flag("--print", line.print, "print the resolved deck (readable as a deck), end");
+    app.add_flag("--figures", line.figures, "with --plan or --show-config: their figures as TOML, for programs");
     app.add_option("--resume", line.resume, "go on from the newest checkpoint of job.directory, or from a named one")
         ->option_text("auto|PATH");
     app.add_flag("--version", line.version, "version and git hash");
@@ -72,7 +73,7 @@ struct Parser {
 };
 
 constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--compare", "--print",
-                                         "--resume", "--version", "--show-config", "--explain"};
+                                         "--resume", "--version", "--show-config", "--explain", "--figures"};
 
 constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain"};  // the next argument, whatever it is
 
@@ -211,6 +212,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     }
     refuse(error.what());
   }
+  const bool has_figures = line.plan != line.show_config && !line.check && !line.print && !line.compare;
+  if (line.figures && !has_figures)
+    refuse("--figures stands beside --plan or --show-config, and beside no other question", "type --plan --figures");
   if (line.help || line.version || line.show_config || line.explain) return line;
   if (line.compare) require_comparison(line);
   if (line.deck.empty() && !line.compare) refuse("no deck is named", "try input/tiny.toml");

@@ -9,13 +9,14 @@
 namespace tessera::config {
 
 /// tessera DECK.toml [section.key=value ...] [--check] [--plan [--compare RUN.h5]] [--print] [--resume auto|PATH]
-///         [--version] [--show-config] [--explain KEY] [--kokkos-...]
+///         [--figures] [--version] [--show-config] [--explain KEY] [--kokkos-...]
 struct CommandLine {
   std::string deck;                    // empty only with help, version, show_config, explain or compare
   std::vector<std::string> overrides;  // "section.key=value", for load_deck
   bool check = false;                  // read the deck, say whether it is right, end
   bool plan = false;                   // print what each rank needs, end
   bool print = false;                  // print the resolved deck, end
+  bool figures = false;                // of `plan` or `show_config`: TOML for programs instead of text
   bool version = false;
   bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build
   bool help = false;

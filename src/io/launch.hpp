@@ -26,7 +26,8 @@ struct Launch {
 void write_launch(h5::Object& object, const Launch& launch);
 
 /// All but `ranks_of_gpu_models`, which scripts read.
-/// Throws  Failure(Exit::files) if an older version wrote the file, which stored sentences alone, or numbers are below 1.
+/// Throws  Failure(Exit::files) if an older version wrote the file, which stored sentences alone, or if numbers that
+///         count ranks are below 1.
 Launch read_launch(const h5::Object& object);
 
 }  // namespace tessera::io

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "config/settings.hpp"
 #include "memory/layout.hpp"
@@ -91,6 +92,15 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std:
 /// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;
 ///         Exit::environment for a deck that a build for that device cannot run, with the message of such a run.
 std::string plan_text(const config::Settings& settings, int started);
+
+/// What --plan --figures prints: of each plan of steps bytes that a rank takes of its GPU (on CPUs, of its host) and
+/// of what, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]]. `row`: of an experiment.
+/// Throws as plan_text does.
+std::string plan_figures(const config::Settings& settings, int started, std::string_view row = {});
+
+/// What --show-config --figures prints: the architecture of this build's GPU code, "" without, and [[gpus]], the table
+/// of kernels/core/gpus.hpp.
+std::string build_figures();
 
 /// Floating-point operations of one training step over all ranks: 6 per parameter and token (embedding excepted),
 /// and 12*L*C*T per token for attention, halved because it is causal. Recomputation is not counted.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "config/job_traits.hpp"
+#include "config/text.hpp"
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/words.hpp"
@@ -67,6 +68,18 @@ std::string forward_text(const config::Settings& row, int ranks, const Machine& 
          "\n";
 }
 
+/// Bytes of weights, gradients and optimizer, and of activations and workspaces.
+struct Parts {
+  std::int64_t state, activations;
+};
+Parts parts_of(const Plan& plan) {
+  const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();
+  const auto peak = [&](memory::Category category) { return peaks[static_cast<std::size_t>(category)]; };
+  using memory::Category;
+  return {peak(Category::parameters) + peak(Category::gradients) + peak(Category::optimizer),
+          peak(Category::activations) + peak(Category::workspace)};
+}
+
 /// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
 std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
   const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.total_bytes(memory::Space::host);
@@ -89,13 +102,10 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
                       together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
                                                      ranks % together > 0 ? ", the last with fewer" : "")
                                        : "");
-  const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();
-  const auto peak = [&](memory::Category category) { return peaks[static_cast<std::size_t>(category)]; };
-  using memory::Category;
+  const Parts parts = parts_of(plan);
   return text +
          fmt::format("of it      {} bytes of weights, gradients and optimizer, {} of activations and workspaces\n",
-                     peak(Category::parameters) + peak(Category::gradients) + peak(Category::optimizer),
-                     peak(Category::activations) + peak(Category::workspace));
+                     parts.state, parts.activations);
 }
 
 /// "train", "bench.step" and "bench.generate"
@@ -107,6 +117,34 @@ std::string jobs_with_plans() {
   const std::string last = names.back();
   names.pop_back();
   return names.empty() ? last : fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
+
+int ranks_of(const config::Settings& settings, int started) {
+  return settings.parallel.ranks > 0 ? static_cast<int>(settings.parallel.ranks) : started;
+}
+
+/// The machine to plan for. Throws as plan_text says.
+Machine require_machine(const config::Settings& settings, int started) {
+  const config::JobTraits& job = config::traits_of(settings.job.kind);
+  if (!job.has_plan()) {
+    throw Failure(Exit::usage, fmt::format("job.kind = \"{}\" has no plan: --plan is for job.kind = {}; run this one "
+                                           "without it",
+                                           job.name, jobs_with_plans()));
+  }
+  const int ranks = ranks_of(settings, started);
+  const Machine machine = machine_of(settings.plan, ranks);
+  config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
+  if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+    const std::string why = ranks > parallel::kMaxCopyEngineRanks
+                                ? fmt::format("serves {} ranks at most, not {}", parallel::kMaxCopyEngineRanks, ranks)
+                                : fmt::format(
+                                      "needs all ranks on one host, and plan.ranks_per_node = {} puts {} ranks "
+                                      "on several",
+                                      settings.plan.ranks_per_node, ranks);
+    throw Failure(Exit::usage,
+                  fmt::format("parallel.all_reduce = \"copy_engine\" {}: set parallel.all_reduce = \"auto\"", why));
+  }
+  return machine;
 }
 
 }  // namespace
@@ -146,32 +184,16 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std:
 
 std::string plan_text(const config::Settings& settings, int started) {
   const config::JobTraits& job = config::traits_of(settings.job.kind);
-  if (!job.has_plan()) {
-    throw Failure(Exit::usage, fmt::format("job.kind = \"{}\" has no plan: --plan is for job.kind = {}; run this one "
-                                           "without it",
-                                           job.name, jobs_with_plans()));
-  }
-  const bool is_named = settings.parallel.ranks > 0;
-  const int ranks = is_named ? static_cast<int>(settings.parallel.ranks) : started;
-  const Machine machine = machine_of(settings.plan, ranks);
-  const bool is_on_gpu = !machine.target.is_host;
-  config::check_build(settings, {.cuda = is_on_gpu, .nccl = machine.has_nccl, .name = machine.build});
-  if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
-    const std::string why = ranks > parallel::kMaxCopyEngineRanks
-                                ? fmt::format("serves {} ranks at most, not {}", parallel::kMaxCopyEngineRanks, ranks)
-                                : fmt::format(
-                                      "needs all ranks on one host, and plan.ranks_per_node = {} puts {} ranks "
-                                      "on several",
-                                      settings.plan.ranks_per_node, ranks);
-    throw Failure(Exit::usage,
-                  fmt::format("parallel.all_reduce = \"copy_engine\" {}: set parallel.all_reduce = \"auto\"", why));
-  }
-  std::string text = fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
-                                 is_named ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
-                                 device_text(settings.plan.device));
+  const Machine machine = require_machine(settings, started);
+  const int ranks = ranks_of(settings, started);
+  std::string text =
+      fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
+                  settings.parallel.ranks > 0 ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
+                  device_text(settings.plan.device));
   const auto add = [&](const config::Settings& row) {
     const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
-    text += describe(plan, row) + sums_text(plan, settings.plan, is_on_gpu) + describe_time(plan, row, machine);
+    text += describe(plan, row) + sums_text(plan, settings.plan, !machine.target.is_host) +
+            describe_time(plan, row, machine);
   };
   if (job.set_ups == nullptr) {
     add(settings);
@@ -184,6 +206,57 @@ std::string plan_text(const config::Settings& settings, int started) {
       case config::SetUp::Memory::forward: text += forward_text(each.settings, ranks, machine); break;
       case config::SetUp::Memory::generation: text += generation_text(each, machine); break;
     }
+  }
+  return text;
+}
+
+std::string plan_figures(const config::Settings& settings, int started, std::string_view name) {
+  const config::JobTraits& job = config::traits_of(settings.job.kind);
+  const Machine machine = require_machine(settings, started);
+  const int ranks = ranks_of(settings, started);
+  std::string text;
+  const auto add = [&](const config::Settings& row) {
+    const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
+    const Parts parts = parts_of(plan);
+    const std::int64_t on_host = machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0;
+    text += fmt::format("[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\n",
+                        config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state,
+                        parts.activations);
+    const Rates rates = rates_of(row, plan, machine);
+    const Spread spread = spread_of(plan, row.plan);
+    const std::vector<std::string> missing = missing_rates(plan, rates, spread);
+    if (missing.empty()) {
+      const double step_s = offloaded_bytes(plan) > 0 ? predict_offloaded(plan, row, machine).step_s
+                                                      : predict_step(plan, row.parallel, rates, spread).step_s();
+      text += fmt::format("step_s = {}\n", config::toml_number(step_s));
+    } else {
+      text += fmt::format("missing_rates = [\"{}\"]\n", fmt::join(missing, "\", \""));
+    }
+  };
+  if (job.set_ups == nullptr) {
+    add(settings);
+    return text;
+  }
+  for (const config::SetUp& each : job.set_ups(settings)) {
+    if (each.memory == config::SetUp::Memory::steps) add(each.settings);
+  }
+  return text;
+}
+
+std::string build_figures() {
+  std::string text = fmt::format("gpu_code = {}\n", config::toml_string(parallel::compiled_architecture()));
+  for (const kernels::Gpu& gpu : kernels::kGpus) {
+    text +=
+        fmt::format("[[gpus]]\nname = {}\ncapability = {}\nprocessors = {}\nfree_bytes = {}\n",
+                    config::toml_string(gpu.name), config::toml_string(gpu.capability), gpu.processors, gpu.free_bytes);
+    const auto add = [&](const char* name, double value) {
+      text += fmt::format("{} = {}\n", name, config::toml_number(value));
+    };
+    add("fp32_tflops", gpu.fp32);
+    add("tf32_tflops", gpu.tf32);
+    add("bf16_tflops", gpu.bf16);
+    add("fp16_tflops", gpu.fp16);
+    add("memory_tbyte_per_s", gpu.memory_tbyte_per_s);
   }
   return text;
 }

@@ -131,7 +131,8 @@ class Experiments(RunTest):
         self.assertEqual(hbm.group_of("standard", "-"), "standard")
 
     def test_a_gpu_has_the_roof_of_its_own_name(self):
-        roofs = {name: hbm.roof_of(SimpleNamespace(gpus=lambda: {name: 1} if name else {})) for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
+        models = {name: {name: 1} if name else {} for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
+        roofs = {name: hbm.roof_of(SimpleNamespace(preset="cpu", gpus=lambda: gpus)) for name, gpus in models.items()}
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))

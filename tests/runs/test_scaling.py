@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import unittest
 
 import h5py
@@ -271,6 +272,27 @@ class Scaling(RunTest):
         (full / "file").write_text("mine")
         self.scale(DECK, "--output", full, code=FILES, says="not empty")
         self.assertEqual((full / "file").read_text(), "mine")
+
+
+class Figures(RunTest):
+    def test_figures_are_those_of_the_text(self):
+        for keys in (("plan.device=h200", "precision.compute=bf16", "plan.attention_tflops=100"), ("plan.device=cpu",)):
+            ask = (TINY, "--plan", "parallel.ranks=2", *keys)
+            text = self.run_deck(*ask).out
+            plan, = tomllib.loads(self.run_deck(*ask, "--figures").out)["plan"]
+            self.assertEqual((plan["row"], plan["ranks"]), ("", 2))
+            self.assertIn(f"({plan['rank_bytes']} bytes)", text)
+            self.assertIn(f"of it      {plan['state_bytes']} bytes of weights, gradients and optimizer, "
+                          f"{plan['activation_bytes']} of activations", text)
+            if "step_s" in plan:
+                self.assertIn(f"time       {1e3 * plan['step_s']:.4g} ms per step", text)
+            else:
+                self.assertIn(f"no figure for {', '.join(plan['missing_rates'])} ships", text)
+            self.assertEqual("step_s" in plan, "plan.device=h200" in keys)
+
+    def test_every_gpu_of_a_key_is_in_the_table(self):
+        names = {gpu["name"] for gpu in tomllib.loads(self.run_deck("--show-config", "--figures").out)["gpus"]}
+        self.assertGreater(names, {"A100", "H100", "H200"})
 
 
 class Sharding(RunTest):

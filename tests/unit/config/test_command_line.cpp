@@ -65,6 +65,11 @@ TEST(CommandLine, compare_stands_beside_plan_and_wants_no_deck) {
   EXPECT_THAT(refused({"--plan", "--compare", "train.steps=5", "a.toml"}), HasSubstr("takes a run's file"));
   EXPECT_THAT(refused({"--plan", "--compare"}), HasSubstr("--compare"));
   EXPECT_THAT(refused({"--plan"}), HasSubstr("no deck is named"));
+  EXPECT_TRUE(parse({"a.toml", "--plan", "--figures"}).figures);
+  for (const char* other : {"--check", "--print", "--show-config", "--compare=run.h5"}) {
+    EXPECT_THAT(refused({"a.toml", "--plan", "--figures", other}), HasSubstr("no other question")) << other;
+  }
+  EXPECT_THAT(refused({"a.toml", "--figures"}), HasSubstr("type --plan --figures"));
 }
 
 TEST(CommandLine, kokkos_arguments_pass_through) {
@@ -83,6 +88,7 @@ TEST(CommandLine, what_ends_at_once_needs_no_deck) {
   EXPECT_TRUE(parse({"-h"}).help);
   EXPECT_TRUE(parse({"--version"}).version);
   EXPECT_TRUE(parse({"--show-config"}).show_config);
+  EXPECT_TRUE(parse({"--show-config", "--figures"}).figures);
   EXPECT_EQ(parse({"--explain", "train.steps"}).explain, "train.steps");
 }
 
