@@ -6,6 +6,14 @@ import subprocess
 STOPPED = 75  # the exit code of what was asked to stop and can go on
 
 
+class Refusal(Exception):
+    """Ends a script with an exit code; the text says why."""
+
+    def __init__(self, code, words):
+        super().__init__(words)
+        self.code = code
+
+
 def run_handing_on(command, **streams):
     """Exit code, standard error (None unless `streams` pipes it) and the name of the signal that asked to stop, or None.
 

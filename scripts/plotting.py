@@ -178,8 +178,7 @@ def draw_file(program, path, output, draw, wanted):
 
     output = output or os.path.splitext(path)[0] + ".png"
     if not os.path.isfile(path):
-        unfinished = f" {path}.part has the rows of a job that has not ended." if os.path.isfile(path + ".part") else ""
-        print(f"{program}: there is no {path}.{unfinished} Give {wanted}.", file=sys.stderr)
+        print(f"{program}: there is no {path}. Give {wanted}.", file=sys.stderr)
         return 6
     try:
         with h5py.File(path, "r") as file, plt.rc_context(STYLE):

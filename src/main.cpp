@@ -110,18 +110,21 @@ bool answer_without_deck(const config::CommandLine& line) {
   return true;
 }
 
-/// The figures of a deck's plan, or of its rows' plans.
+/// The figures of a deck's plan, or of those of its chosen rows.
 std::string figures_of(const config::Deck& deck) {
   if (deck.rows.empty()) return train::plan_figures(deck.settings, launcher_ranks());
   std::string text;
-  for (const config::DeckRow& row : deck.rows) text += train::plan_figures(row.settings, launcher_ranks(), row.name);
+  for (const config::DeckRow& row : deck.rows) {
+    if (row.is_chosen) text += train::plan_figures(row.settings, launcher_ranks(), row.name);
+  }
   return text;
 }
 
-/// The plan of every row of an experiment; a row that has none says why.
+/// The plan of every chosen row of an experiment; a row that has none says why.
 std::string plan_of_rows(const config::Deck& deck) {
   std::string text;
   for (const config::DeckRow& row : deck.rows) {
+    if (!row.is_chosen) continue;
     text += fmt::format("{}row        {}\n", text.empty() ? "" : "\n", row.name);
     try {
       text += train::plan_text(row.settings, launcher_ranks());

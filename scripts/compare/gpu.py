@@ -56,7 +56,13 @@ def timing(quick):
     return {**TIMING, "repeats": 8} if quick else TIMING
 
 
-def ours_attention(ours, cases, quick, passes, **sweep):
+def tuned_rows(engine, orders=(True,)):
+    """The overrides that leave attention_gpu.toml the rows of one engine ("auto": the fastest), with these orders of summation."""
+    return (f'experiment.rows={{tuned={{attention={{tuned=true, engine="{engine}"}}, product={{attention={{deterministic={numbers(orders)}}}}}}}}}',
+            "experiment.baseline=")
+
+
+def ours_attention(ours, cases, quick, which_pass, rows, **more):
     """{(T, D, causal, engine, ordered): row} of one process per block of cases with the same widths and lengths."""
     found = {}
     widths = sorted({c["D"] for c in cases})
@@ -65,12 +71,9 @@ def ours_attention(ours, cases, quick, passes, **sweep):
     for D, lengths in blocks:
         merged.setdefault(tuple(lengths), []).append(D)
     for lengths, group in merged.items():
-        rows = ours.run(deck("attention_gpu.toml"), 'bench.implementations=["flash2"]', "bench.tuned=[true]",
-                        f"bench.lengths={numbers(lengths)}", f"bench.head_widths={numbers(group)}",
-                        f"bench.passes={json.dumps(passes)}",
-                        *(f"bench.{key}={value}" for key, value in timing(quick).items()),
-                        *(f"bench.{key}={value}" for key, value in sweep.items()))
-        for row in rows:
+        measured = ours.run(deck("attention_gpu.toml"), *rows, f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(group)}",
+                            f"bench.pass={which_pass}", *(f"bench.{key}={value}" for key, value in {**timing(quick), **more}.items()))
+        for row in measured:
             key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
             found[key] = row
     return found
@@ -87,8 +90,8 @@ def attention(ours, torch, report, rounds, quick):
         stored = {}
     for number in range(rounds):
         def our_turn():
-            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, PASSES, engines='["wgmma"]', deterministic="[true, false]"))
-            mma.append(ours_attention(ours, ATTENTION_CASES, quick, PASSES, engines='["mma"]', deterministic="[true]"))
+            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, "all", tuned_rows("wgmma", (True, False))))
+            mma.append(ours_attention(ours, ATTENTION_CASES, quick, "all", tuned_rows("mma")))
 
         def their_turn():
             theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"], passes=PASSES,
@@ -179,8 +182,8 @@ def course(ours, torch, report, rounds, quick):
     c = COURSE_CASE
     mine, theirs = {True: [], False: []}, []
     for _ in range(rounds):
-        rows = ours_attention(ours, [c], quick, ["both"], engines='["auto"]', deterministic="[true, false]", tokens=0, channels=0,
-                              heads=c["H"], batch=c["B"], causal="[true]")
+        rows = ours_attention(ours, [c], quick, "both", tuned_rows("auto", (True, False)), tokens=0, channels=0, heads=c["H"], batch=c["B"],
+                              causal="true")
         for key, row in rows.items():
             mine[key[4]].append(row["both_ms"])
         theirs.append(torch.ask(do="attention", cases=[c], backends=["CUDNN", "FLASH"], passes=["both"],
@@ -283,7 +286,7 @@ def scaling(ours, report, gpus, quick):
     print(STEP_HEADER)
     for ranks in counts:
         try:
-            row = ours.run(deck("step_gpu.toml"), 'bench.sizes=["large"]', 'bench.variants=["graph"]', f"train.batch_size={4 * ranks}",
+            row = ours.run(deck("step_gpu.toml"), f"experiment.only={words('graph_large')}", f"train.batch_size={4 * ranks}",
                            *ours.step_overrides, ranks=ranks)[0]
         except Failed as reason:
             print(f"large on {ranks} GPUs: {reason}", flush=True)
@@ -305,18 +308,18 @@ def promise_parts(report, arguments):
 def parts(ours, report, sizes):
     """A step as a graph against what it must do: products and attention as ncu times them one by one, and the bytes
     that all other kernels move there (scripts/profile_step) at the rate of a copy."""
-    copies = [row["gbyte_per_s"] for row in ours.run(deck("kernels_gpu.toml"), 'bench.dtypes=["bf16"]', "bench.repeats=10")
+    copies = [row["gbyte_per_s"] for row in ours.run(deck("kernels_gpu.toml"), "bench.dtype=bf16", "bench.repeats=10")
               if row["kernel"] == "copy"]
     data = {}
     for size in sizes:
-        overrides = [f"bench.sizes={words(size)}", *ours.step_overrides]
-        profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu.toml"), *overrides], text=True, capture_output=True,
+        profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu.toml"), f"experiment.only={words(f'fused_{size}')}",
+                                  *ours.step_overrides], text=True, capture_output=True,
                                  env={**ON_ONE_GPU, "TESSERA_PROGRAM": str(ours.program)})
         if profile.returncode != 0:
             raise Failed("profile_step: " + " | ".join((profile.stderr or profile.stdout).splitlines()[-3:]))
         print(f"\nkernels of one step of {size}, alone:\n" + "\n".join(profile.stdout.splitlines()[-16:]), flush=True)
         alone = parts_of(profile.stdout, copies[0])
-        row = ours.run(deck("step_gpu.toml"), *overrides, 'bench.variants=["graph"]')[0]
+        row = ours.run(deck("step_gpu.toml"), f"experiment.only={words(f'graph_{size}')}", *ours.step_overrides)[0]
         data[size] = {**alone, "step_ms": row["step_ms"], "copy_gbyte_per_s": copies[0], "profile": profile.stdout}
         report.found(f"step of {size} / its parts alone", -row["step_ms"] / sum(alone.values()),
                      f"{row['step_ms']:.2f} ms; " + ", ".join(f"{part} {ms:.2f}" for part, ms in alone.items()))

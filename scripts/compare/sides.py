@@ -79,12 +79,10 @@ class Ours:
         self.program, self.step_overrides = program, list(step_overrides)
 
     def run(self, deck, *overrides, ranks=1, timeout=300):
+        """The rows of what it wrote in its directory: rows_of()."""
         with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.h5"
             launcher = [] if ranks == 1 else [ROOT / "scripts/run", "--quiet", "-n", ranks]
             command = [*launcher, self.program, deck, f"job.directory={folder}/run", *overrides]
-            if not any(str(o).startswith("job.output=") for o in overrides):
-                command.append(f"job.output={result}")
             try:
                 answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=timeout,
                                         env=ON_ONE_GPU if ranks == 1 else None)
@@ -93,17 +91,22 @@ class Ours:
             if answer.returncode != 0:
                 said = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
                 raise Failed(f"exit code {answer.returncode}: " + " | ".join(said[-3:])[-400:], answer.returncode)
-            return rows_of(result) if result.exists() else None
+            return rows_of(Path(folder) / "run")
 
 
-def rows_of(path):
-    """The table of a bench result: one {column: value} per row."""
-    import h5py
+def rows_of(folder):
+    """[{column: value}] of the rows that ran; Failed where none did, None where a job writes no such result."""
+    import results
 
-    with h5py.File(path, "r") as file:
-        columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
-                   for name, item in file.items() if isinstance(item, h5py.Dataset) and item.ndim == 1}
-    return [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]
+    path = results.file_in(folder)
+    if not path.exists():
+        return None
+    rows = results.read(path)
+    if rows and not any(row.has_run for row in rows):
+        raise Failed(f"exit code {rows[0].exit_code}: {rows[0].reason.splitlines()[0][:400]}", rows[0].exit_code)
+    plain = lambda value: value.item() if hasattr(value, "item") else value
+    return [{**{name: plain(value) for name, value in entry.items()}, "outcome": entry.outcome}
+            for row in rows if row.has_run for entry in row.entries()]
 
 
 def deck(name):

@@ -89,8 +89,7 @@ class Size:
     def our_turn(self, variant):
         for suffix in CLIPPING if variant == "graph" else [""]:
             off = ["optimizer.clip_norm=0"] if suffix else []
-            rows = self.ours.run(deck("step_gpu.toml"), f"bench.sizes={words(self.name)}", f"bench.variants={words(variant)}",
-                                 f"bench.repeats={self.repeats}", *off, *self.ours.step_overrides)
+            rows = self.ours.run(deck("step_gpu.toml"), f"experiment.only={words(f'{variant}_{self.name}')}", f"bench.repeats={self.repeats}", *off, *self.ours.step_overrides)
             self.mine.setdefault(variant + suffix, []).append(rows[0])
 
     def their_turn(self, mode):

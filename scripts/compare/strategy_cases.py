@@ -27,8 +27,8 @@ def comm(setup, ranks):
     def ours(overrides):
         rows = setup.ours.run(
             deck("comm.toml"),
-            f"bench.mbytes={numbers(setup.mbytes)}",
-            f"bench.operations={words(*OPERATIONS)}",
+            f"bench.mbyte={numbers(setup.mbytes)}",
+            f"bench.operation={words(*OPERATIONS)}",
             "bench.warmup=5",
             f"bench.repeats={setup.repeats}",
             *overrides,

@@ -34,7 +34,7 @@ class Setup:
     def our_step(self, size, sequences, ranks, *overrides):
         """The row of bench.step, `sequences` per rank."""
         name, chosen = (
-            ("step_gpu.toml", [f"bench.sizes={words(size)}", 'bench.variants=["graph"]'])
+            ("step_gpu.toml", [f"experiment.only={words(f'graph_{size}')}"])
             if self.is_gpu
             else ("step.toml", [])
         )
@@ -52,13 +52,14 @@ class Setup:
     def our_strategies(self, size, sequences, ranks, strategies):
         """{strategy: row} of bench.strategies."""
         name, chosen = (
-            ("strategies_gpu.toml", [f"bench.sizes={words(size)}"]) if self.is_gpu else ("strategies.toml", [])
+            ("strategies_gpu.toml", [f"model.size={size}", f"experiment.only={words(*(f'{each}_{size}' for each in strategies))}"])
+            if self.is_gpu
+            else ("strategies.toml", [f"experiment.only={words(*strategies)}"])
         )
         rows = self.ours.run(
             deck(name),
             *chosen,
             f"train.batch_size={sequences * ranks}",
-            f"bench.strategies={words(*strategies)}",
             f"bench.warmup={self.warmup}",
             f"bench.repeats={self.repeats}",
             *self.ours.step_overrides,

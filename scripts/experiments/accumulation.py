@@ -14,9 +14,9 @@ def sums(results):
     found = {}
     for row in results.rows:
         if row.has_run:
-            quantities = [np.atleast_1d(row[name]) for name in ("terms", "value", "sum", "exact", "error")]
-            for accumulator, addend, *numbers in zip(row["accumulator"].split(", "), row["addend"].split(", "), *quantities):
-                found.setdefault(f"{accumulator} += {addend}", []).append(numbers)
+            for entry in row.entries():
+                numbers = [entry[name] for name in ("terms", "value", "sum", "exact", "error")]
+                found.setdefault(f"{entry['accumulator']} += {entry['addend']}", []).append(numbers)
     return {name: np.array(lines).T for name, lines in found.items()}
 
 

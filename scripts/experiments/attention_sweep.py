@@ -7,7 +7,7 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 from experiments.parts import log_axis
 
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
-T, D, KERNEL, DTYPE = "bench.lengths", "bench.head_widths", "bench.implementations", "bench.dtypes"
+T, D, KERNEL, DTYPE = "bench.length", "bench.head_width", "implementation", "dtype"
 
 
 def variation(results, name):
@@ -20,8 +20,7 @@ def tables(results):
             for row in variation(results, "course")])
     rows, kernels = [], variation(results, "kernels")
     for row in kernels:
-        base = results.one(kernels, bench__implementations="standard", bench__dtypes=row[DTYPE], bench__head_widths=row[D],
-                           bench__lengths=row[T])
+        base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
         rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
                      base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome])
     yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "needed, MiB", "outcome"], rows)

@@ -13,7 +13,7 @@ def size_text(nbytes, _=None):
 
 def tables(results):
     columns = ["ranks", "message", "time, ms", "algorithm, GB/s", "bus, GB/s", "outcome"]
-    return [(columns, [[row.ranks, size_text(1e6 * row["bench.mbytes"]), spread(row["mean_ms"], row["std_ms"]),
+    return [(columns, [[row.ranks, size_text(1e6 * row["bench.mbyte"]), spread(row["mean_ms"], row["std_ms"]),
                         row["algorithm_gbyte_per_s"], row["bus_gbyte_per_s"], row.outcome] for row in results.rows])]
 
 
@@ -21,7 +21,7 @@ def draw(results):
     figure, (time, bus) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for R, colour in zip(results.ranks, (BLUE, ORANGE, GREEN, PURPLE, VERMILION)):
         rows = [row for row in results.rows if row.ranks == R and row.outcome == "ok"]
-        nbytes = np.array([1e6 * row["bench.mbytes"] for row in rows])
+        nbytes = np.array([1e6 * row["bench.mbyte"] for row in rows])
         style = dict(color=colour, marker="o", markersize=4, label=f"{R} ranks")
         time.errorbar(nbytes, [row["mean_ms"] for row in rows], yerr=[row["std_ms"] for row in rows], capsize=2, **style)
         bus.plot(nbytes, [row["bus_gbyte_per_s"] for row in rows], **style)

@@ -7,24 +7,27 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from experiments.parts import legend_beside, log_axis, log_bars
 from experiments.table import spread
 
-T, D, KERNEL, VARIANT, SIZE, FORMAT = ("bench.lengths", "bench.head_widths", "bench.implementations", "bench.variants", "model.size",
-                                       "precision.compute")
+T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 
 
+def variant_of(row):
+    return "graph" if row["train.graph"] == "true" else "fused" if row["train.fused"] == "true" else "plain"
+
+
 def attention(results):
     """[(standard, flash2)] of each shape."""
     rows = results.where(job__kind="bench.attention")
-    return [(row, results.one(rows, bench__implementations="flash2", bench__head_widths=row[D], bench__lengths=row[T]))
+    return [(row, results.one(rows, implementation="flash2", bench__head_width=row[D], bench__length=row[T]))
             for row in rows if row[KERNEL] == "standard"]
 
 
 def model(results):
     """The rows of steps, each with the plain step of the same model and number format, or None: it needs a CUDA build."""
     rows = results.where(job__kind="bench.step")
-    plain = {(row[SIZE], row[FORMAT]): row for row in rows if row[VARIANT] == "plain"}
+    plain = {(row[SIZE], row[FORMAT]): row for row in rows if variant_of(row) == "plain"}
     return [(row, plain.get((row[SIZE], row[FORMAT]))) for row in rows]
 
 
@@ -35,7 +38,7 @@ def tables(results):
     yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", "standard"],
            [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), pair[0].outcome] for pair in attention(results)])
     yield (["size", "compute", "step", "forward, ms", "forward + backward, ms", "step, ms", "speed-up of the step", "outcome"],
-           [[row[SIZE], row[FORMAT], row[VARIANT], *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
+           [[row[SIZE], row[FORMAT], variant_of(row), *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])
 
 
@@ -54,10 +57,10 @@ def draw_attention(axes, results, name):
 
 def draw_models(axes, rows):
     """Bars of the steps of one number format: every size, its parts, and of each the variants."""
-    sizes, variants = list(dict.fromkeys(row[SIZE] for row in rows)), [name for name in VARIANTS if any(row[VARIANT] == name for row in rows)]
+    sizes, variants = list(dict.fromkeys(row[SIZE] for row in rows)), [name for name in VARIANTS if any(variant_of(row) == name for row in rows)]
     places = np.arange(len(sizes) * len(PARTS))
     for number, variant in enumerate(variants):
-        found = {row[SIZE]: row for row in rows if row[VARIANT] == variant}
+        found = {row[SIZE]: row for row in rows if variant_of(row) == variant}
         times = [found[size][f"{part}_mean_ms"] if size in found else np.nan for size in sizes for part in PARTS]
         offset = 0.27 * (number - (len(variants) - 1) / 2)
         axes.barh(places + offset, np.nan_to_num(times), height=0.25, color=VARIANTS[variant], label=variant)
@@ -67,7 +70,7 @@ def draw_models(axes, rows):
     if len(sizes) > 1:
         log_bars(axes.xaxis, [row[f"{part}_mean_ms"] for row in rows for part in PARTS])
     for place, size in zip(places[::len(PARTS)], sizes):
-        lost = [f"{row[VARIANT]}: {row.outcome}" for row in rows if row[SIZE] == size and row.outcome != "ok"]
+        lost = [f"{variant_of(row)}: {row.outcome}" for row in rows if row[SIZE] == size and row.outcome != "ok"]
         axes.text(0.02, place, ", ".join(lost), transform=axes.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
 
 

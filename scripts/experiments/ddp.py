@@ -6,7 +6,7 @@ from plotting import GREY, PHASES, VERMILION
 
 from experiments.table import spread
 
-KEY, BUCKET = "bench.strategies", "parallel.bucket_mbyte"
+KEY, BUCKET = "parallel.gradient_sync", "parallel.bucket_mbyte"
 TRANSFERS = ("#404040", "#8C8C8C")  # one and the next, so that many in a row can be told apart
 
 

@@ -6,7 +6,7 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 from experiments.parts import log_axis
 
-DTYPE, HEADS, D, T = "bench.dtypes", "bench.heads", "bench.head_widths", "bench.lengths"
+DTYPE, HEADS, D, T = "bench.dtype", "bench.heads", "bench.head_width", "bench.length"
 TENSOR_CORES = "tensor cores"
 TILE = 64  # queries of a team of flash2's ladder, unless the pads are too large for it (D above 64)
 
@@ -19,20 +19,18 @@ LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 st
 
 
 class Figures(dict):
-    """What one row has of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
+    """What the rows of one shape have of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
 
     Without those that there are not for its number format: flash1's tensor cores in fp32.
     flash2's kernels on tensor cores (wgmma, mma) are one engine, whichever suits a head width.
     """
 
-    def __init__(self, row):
+    def __init__(self, rows):
         super().__init__()
-        if row.has_run:
-            words = [row[name].split(", ") for name in ("implementation", "engine", "outcome")]
-            numbers = [np.atleast_1d(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")]
-            for implementation, engine, outcome, *values in zip(*words, *numbers):
-                if outcome != "no such kernel":
-                    self[implementation, TENSOR_CORES if "mma" in engine else engine] = (*map(float, values), outcome)
+        for row in rows:
+            if row.has_run and row.outcome != "no such kernel":
+                engine = TENSOR_CORES if "mma" in row["engine"] else row["engine"]
+                self[row["implementation"], engine] = (*(float(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")), row.outcome)
 
     def ms(self, implementation, engine):
         return self.get((implementation, engine), (np.nan,))[0]
@@ -50,35 +48,46 @@ class Figures(dict):
         return engine, times.get(engine, np.nan)
 
 
+CASE = (DTYPE, HEADS, D, T)
+
+
+def by_case(rows):
+    """{(dtype, B*H, D, T): figures}, by dtype."""
+    cases, dtypes = dict.fromkeys(tuple(row[key] for key in CASE) for row in rows), list(dict.fromkeys(row[DTYPE] for row in rows))
+    return {case: Figures([row for row in rows if tuple(row[key] for key in CASE) == case])
+            for case in sorted(cases, key=lambda case: dtypes.index(case[0]))}
+
+
 def tables(results):
     """Times, speed-ups and the exchange of the loops; a line for each case, a column for each version."""
-    case_names, every = ["dtype", "B*H", "D", "T"], [([row[DTYPE], row[HEADS], row[D], row[T]], Figures(row), row) for row in results.rows]
+    case_names, every = ["dtype", "B*H", "D", "T"], by_case(results.rows)
     versions = [version for version in dict.fromkeys((name, engine) for name, engine, *_ in LINES)
-                if any(version in figures for _, figures, _ in every)]
+                if any(version in figures for figures in every.values())]
     names = [f"{name}, {'usual' if engine == 'portable' else engine}" for name, engine in versions]
 
-    def time(figures, version, row):
+    def time(figures, version):
         if version not in figures:
-            return np.nan if row.has_run else row.outcome
+            return np.nan
         ms, _, _, outcome = figures[version]
         return ms if outcome == "ok" else outcome
 
     yield ([*case_names, "forward, ms: standard", *names],
-           [[*case, *(time(figures, version, row) for version in (("standard", "-"), *versions))] for case, figures, row in every])
+           [[*case, *(time(figures, version) for version in (("standard", "-"), *versions))] for case, figures in every.items()])
     yield ([*case_names, "kept, MiB: standard", "flash1, flash2", "saved, %", *(f"speed-up: {name}" if i == 0 else name for i, name in enumerate(names))],
            [[*case, figures.kept("standard"), figures.kept("flash2"), 100 * (1 - figures.kept("flash2") / figures.kept("standard")),
-             *(figures.speed_up(*version) for version in versions)] for case, figures, _ in every])
+             *(figures.speed_up(*version) for version in versions)] for case, figures in every.items()])
     exchange = []
-    for case, figures, row in every:
+    for case, figures in every.items():
+        _, heads, _, length = case
         (first, first_ms), (second, second_ms) = figures.best("flash1"), figures.best("flash2")
-        exchange.append([*case, row[HEADS], row[HEADS] * -(-row[T] // TILE), figures.ms("flash1", "0 steps") / figures.ms("flash2", "0 steps"),
+        exchange.append([*case, heads, heads * -(-length // TILE), figures.ms("flash1", "0 steps") / figures.ms("flash2", "0 steps"),
                          figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps"), first, second, first_ms / second_ms])
     yield ([*case_names, "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2", "best over best"], exchange)
 
 
 def draw_case(axes, rows):
     """Speed-up over T of every version, for one dtype, B*H and D; (handle, label) of what it drew."""
-    every = [(row[T], Figures(row)) for row in sorted(rows, key=lambda row: row[T])]
+    every = [(case[-1], figures) for case, figures in sorted(by_case(rows).items())]
     lengths = np.array([length for length, _ in every])
 
     def line(name, engine, **style):
@@ -108,9 +117,9 @@ def draw(results):
         line[0].set_ylabel("speed-up\nover standard")
     dtype, heads = cases[-1]
     for axes, width in zip(panels[-1], widths):
-        rows = sorted([row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)], key=lambda row: row[T])
+        every = sorted(by_case([row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)]).items())
         for name, colour in (("standard", VERMILION), ("flash2", BLUE)):
-            axes.plot([row[T] for row in rows], [Figures(row).kept(name) for row in rows], color=colour, marker="o", markersize=3,
+            axes.plot([case[-1] for case, _ in every], [figures.kept(name) for _, figures in every], color=colour, marker="o", markersize=3,
                       label={"standard": "standard", "flash2": "flash1 and flash2"}[name])
         axes.set_title("Kept for backward, MiB")
         plotting.aside(axes, f"B*H {heads:.0f}, D {width:.0f}, {dtype}", size=7.5)

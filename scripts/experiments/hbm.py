@@ -9,7 +9,7 @@ from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
 from experiments import launch, ncu
 from experiments.parts import log_axis
 
-DTYPE, T = "bench.dtypes", "bench.lengths"
+DTYPE, T = "bench.dtype", "bench.length"
 
 
 @dataclass
@@ -112,15 +112,12 @@ class Kernel:
 
 def kernels_of(results, counted):
     on_host = not results.gpus()
-    for row in results.rows:
-        if not row.has_run:
-            continue
-        words = [row[name].split(", ") for name in ("implementation", "engine", "outcome")]
-        numbers = [np.atleast_1d(row[name]).astype(float) for name in ("B", "H", "D", "forward_ms")]
-        for implementation, engine, outcome, B, H, D, ms in zip(*words, *numbers):
-            group = group_of(implementation, engine)
-            if outcome != "no such kernel":
-                yield Kernel(row, group, engine, B * H, D, ms, outcome, on_host, counted.get(row.name, {}).get(group, np.nan))
+    shapes = list(dict.fromkeys((row[DTYPE], row[T]) for row in results.rows))
+    for row in sorted(filter(lambda row: row.has_run, results.rows), key=lambda row: shapes.index((row[DTYPE], row[T]))):
+        group = group_of(row["implementation"], row["engine"])
+        if row.outcome != "no such kernel":
+            yield Kernel(row, group, row["engine"], row["B"] * row["H"], row["D"], row["forward_ms"], row.outcome, on_host,
+                         counted.get(row.name, {}).get(group, np.nan))
 
 
 def side_of(kernel, roof):

@@ -1,4 +1,4 @@
-"""Starts the launches of an experiment, and reads what they wrote."""
+"""Starts the launches of an experiment."""
 import os
 import re
 import subprocess
@@ -6,21 +6,12 @@ import sys
 import tomllib
 from pathlib import Path
 
-import h5py
-import numpy as np
 import plotting
-from launching import STOPPED, run_handing_on
+from launching import STOPPED, Refusal, run_handing_on
 from places import places
+from results import FINISHED, OUT_OF_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FINISHED, OUT_OF_MEMORY = 0, 4
-STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
-
-
-class Refusal(Exception):
-    def __init__(self, code, words):
-        super().__init__(words)
-        self.code = code
 
 
 def note(words):
@@ -73,6 +64,12 @@ def numbers_of_ranks(asked, of_deck, room, what):
     return [R for R in wanted if R <= room]
 
 
+def own_launches(rows, rounds):
+    """(row, round) of a launch for each measurement of each row: round by round, as the program orders them."""
+    return [(row, number) for number in range(1, rounds + 1)
+            for row in (rows if number % 2 else reversed(rows))]
+
+
 def launch_all(deck, overrides, ranks, preset, output):
     program = Program(preset)
     settings = tomllib.loads(program.ask(deck, *overrides, "--print"))
@@ -81,110 +78,14 @@ def launch_all(deck, overrides, ranks, preset, output):
     for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), *room_of(program, settings)):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
-        launches = [[f'experiment.only=["{row}"]'] for row in rows] if experiment.get("fresh_processes") else [[]]
-        for own in launches:
-            code = program.run(R, deck, *own, *words)
+        launches = [((), ())]  # words before those of the command line, which win, and words after them
+        if experiment.get("fresh_processes"):
+            launches = [([f'experiment.only=["{row}"]'], [f"experiment.rounds={number}"])
+                        for row, number in own_launches(rows, experiment.get("rounds", 1))]
+        for before, after in launches:
+            code = program.run(R, deck, *before, *words, *after)
             if code != FINISHED:
                 raise Refusal(code, f"the launch on {R} rank{'s' if R > 1 else ''} ended with exit code {code}")
-
-
-class Row(dict):
-    """One row: its keys by name ("model.size") and its quantities by entry ("step_ms", "steps/loss:last")."""
-
-    name = reason = ""
-    ranks = exit_code = 0
-    seconds = float("nan")
-    folder = Path()
-
-    @property
-    def is_cut_short(self):
-        """Whether the row's own train.time_limit_s ended it: its figures are those of the steps until then."""
-        return self.exit_code == STOPPED and self.reason == STOPPED_BY_ITS_LIMIT
-
-    @property
-    def has_run(self):
-        return self.exit_code == FINISHED or self.is_cut_short
-
-    @property
-    def outcome(self):
-        """"ok", or in a few words why figures are missing or of fewer steps."""
-        if self.exit_code == OUT_OF_MEMORY:
-            return "out of memory"
-        if self.is_cut_short:
-            return self.reason
-        if not self.has_run:
-            return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
-        return self.get("outcome", "ok")
-
-    def file(self):
-        """The row's own file, open: run.h5 or bench.h5."""
-        return h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r")
-
-
-class Absent(Row):
-    """Stands for a row that was not run (experiment.only): every key and quantity is NaN."""
-
-    def __missing__(self, key):
-        return float("nan")
-
-    @property
-    def outcome(self):
-        return "not run"
-
-
-class Results:
-    """The rows of all launches, and what the files say of where they ran."""
-
-    def __init__(self, output):
-        self.output, self.rows, self.info = output, [], {}
-        for path in sorted(output.glob("ranks_*/experiment.h5")):
-            try:
-                with h5py.File(path, "r") as file:
-                    self.info = dict(file["info"].attrs)
-                    self._add(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
-            except OSError as fault:
-                raise Refusal(6, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
-        if not self.rows:
-            raise Refusal(6, f"{output} holds no rows; run the experiment first")
-        self.ranks = sorted({row.ranks for row in self.rows})
-
-    def _add(self, file, folder, ranks):
-        columns = {}
-        file["keys"].visititems(lambda name, item: columns.__setitem__(name, plotting.values(item))
-                                if isinstance(item, h5py.Dataset) else None) if "keys" in file else None
-        file["record"].visititems(lambda name, item: columns.__setitem__(name, plotting.values(item))
-                                  if isinstance(item, h5py.Dataset) else None) if "record" in file else None
-        names, codes, reasons = (plotting.values(file[name]) for name in ("name", "exit_code", "reason"))
-        for i, number in enumerate(file["row"][...]):
-            row = Row({name: column[i] for name, column in columns.items()})
-            row.name, row.exit_code, row.reason, row.ranks = names[i], int(codes[i]), reasons[i], ranks
-            row.seconds = float(file["seconds"][i])
-            row.folder = folder / "rows" / f"{number:04d}_{row.name}"
-            self.rows.append(row)
-
-    def where(self, rows=None, **values):
-        """The rows (of `rows`) with these values; "__" in a name stands for a dot: where(model__size="small")."""
-        return [row for row in (self.rows if rows is None else rows) if all(row[key.replace("__", ".")] == value for key, value in values.items())]
-
-    def one(self, rows=None, **values):
-        """The first of them; if there is none, its stand-in."""
-        return next(iter(self.where(rows, **values)), Absent())
-
-    def different(self, key):
-        """The values of a key, each once, in the order of the rows."""
-        return list(dict.fromkeys(row[key] for row in self.rows))
-
-    def gpus(self):
-        """The models of the GPUs, each with its number of ranks; empty on CPUs."""
-        if "gpu_models" not in self.info:
-            raise Refusal(6, f"{self.output}: an older version wrote its experiment.h5, without the models of GPUs (gpu_models of /info); "
-                             "the same command without --redraw writes it anew")
-        return dict(zip(self.info["gpu_models"], map(int, self.info["ranks_of_gpu_models"])))
-
-    def heading(self):
-        gpus = ", ".join(f"{ranks} x {model}" if self.info["ranks"] > 1 else model for model, ranks in self.gpus().items())
-        return [gpus or str(self.info["hosts"]).splitlines()[0],
-                f"tessera {self.info['version']}", str(self.info["git_hash"])[:12], "quick" if self.is_quick else ""]
 
 
 def draw(drawing, results, path):
@@ -204,7 +105,3 @@ def judge(results):
             note(f"row {row.name} on {row.ranks} rank{'s' if row.ranks > 1 else ''} ended with exit code {row.exit_code}: {row.reason.splitlines()[0]}")
             return row.exit_code
     return 0
-
-
-def finite(values):
-    return np.asarray(values, float)[np.isfinite(np.asarray(values, float))]

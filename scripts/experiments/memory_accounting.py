@@ -8,7 +8,7 @@ from plotting import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
 
 from experiments.parts import legend_beside
 
-T, D, KERNEL = "bench.lengths", "bench.head_widths", "bench.implementations"
+T, D, KERNEL = "bench.length", "bench.head_width", "implementation"
 MIB, FP32 = 2**20, 4
 HEADS = ("q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v")
 SCORES = ("probabilities", "d_scores")
@@ -27,7 +27,7 @@ def formulas(row):
 
 def smallest_lost(results):
     """The shortest row of the standard kernel that is out of memory; the longest if all fit; None if there is none."""
-    rows = sorted(results.where(bench__implementations="standard"), key=lambda row: row[T])
+    rows = sorted(results.where(implementation="standard"), key=lambda row: row[T])
     return next((row for row in rows if row.outcome != "ok"), rows[-1] if rows else None)
 
 
@@ -37,7 +37,7 @@ def size(mib):
 
 def tables(results):
     if row := smallest_lost(results):
-        yield by_tensor(row, results.one(bench__implementations="flash2", bench__lengths=row[T], bench__head_widths=row[D]))
+        yield by_tensor(row, results.one(implementation="flash2", bench__length=row[T], bench__head_width=row[D]))
     columns = ["kernel", "T", "predicted, MiB", "laid out, MiB", "lost by the GPU, MiB", "kept for backward, MiB", "T² terms, %", "growth", "outcome"]
     lines, before = [], {}
     for row in results.rows:
@@ -71,7 +71,7 @@ def draw(results):
     growth, *bars = panels
     lost = smallest_lost(results)
     for kernel, colour in (("standard", VERMILION), ("flash2", BLUE)):
-        rows = results.where(bench__implementations=kernel)
+        rows = results.where(implementation=kernel)
         growth.plot([row[T] for row in rows], [sum(mib for _, mib in formulas(row).values()) for row in rows], color=colour, linewidth=1.2, linestyle="--",
                     label=f"{kernel}, predicted")
         for outcome, marker in (("ok", "o"), ("out of memory", "x")):
@@ -86,7 +86,7 @@ def draw(results):
     growth.set_xlabel("tokens T")
     growth.legend()
     for axes, kernel in zip(bars, ("standard", "flash2")):
-        rows = results.where(bench__implementations=kernel)
+        rows = results.where(implementation=kernel)
         shown = [row for row in rows if lost is None or row[T] <= lost[T]]
         bottom = np.zeros(len(shown))
         for name, (tensors, colour) in GROUPS.items():

@@ -7,38 +7,39 @@ from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
 from experiments.parts import legend_beside, log_axis
 from experiments.table import spread
 
-B, T, PARTS = "bench.batch", "bench.lengths", "bench.parts"
+B, T, PARTS = "bench.batch", "bench.length", "attention.decode_parts"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION)
 
 
 class Parts:
-    """One row: its figures by number of parts, and the number that the program chose."""
+    """The rows of one cache by number of parts, and the one whose number the program chose."""
 
-    def __init__(self, row):
-        wanted = [int(word) for word in row[PARTS].strip("[]").split(",")]
-        names = ("parts", "median_ms", "std_ms", "gbyte_per_s", "of_copy")
-        columns = [np.atleast_1d(row[name]) for name in names] if row.has_run else []
-        rows = [dict(zip(names, map(float, values))) for values in zip(*columns)]
-        self.chosen = next((figures for asked, figures in zip(wanted, rows) if asked == 0), None)
-        self.fixed = [figures for asked, figures in zip(wanted, rows) if asked > 0]
-        self.whole = next((figures for figures in self.fixed if figures["parts"] == 1), None)
-        self.outcome = row.outcome.split(", ")[0]
+    def __init__(self, rows):
+        ran = [row for row in rows if row.has_run]
+        self.B, self.T, self.outcome = rows[0][B], rows[0][T], rows[0].outcome
+        self.chosen = next((row for row in ran if row[PARTS] == 0), None)
+        self.fixed = [row for row in ran if row[PARTS] > 0]
+        self.whole = next((row for row in self.fixed if row["parts"] == 1), None)
+
+
+def caches(results):
+    return [Parts(results.where(bench__batch=count, bench__length=length))
+            for count, length in dict.fromkeys((row[B], row[T]) for row in results.rows)]
 
 
 def tables(results):
     rows, best_rows = [], []
-    for row in results.rows:
-        found = Parts(row)
+    for found in caches(results):
         every = [(figures, "") for figures in found.fixed] + [(found.chosen, ", chosen")] * (found.chosen is not None)
         for figures, remark in every or [(dict.fromkeys(("parts", "median_ms", "std_ms", "gbyte_per_s", "of_copy"), np.nan), "")]:
             one = found.whole["median_ms"] if found.whole else np.nan
             text = "-" if np.isnan(figures["parts"]) else f"{figures['parts']:.0f}{remark}"
-            rows.append([row[B], row[T], text, spread(figures["median_ms"], figures["std_ms"]), one / figures["median_ms"],
+            rows.append([found.B, found.T, text, spread(figures["median_ms"], figures["std_ms"]), one / figures["median_ms"],
                          figures["gbyte_per_s"], figures["of_copy"], found.outcome])
         timed = [figures for figures in found.fixed if np.isfinite(figures["median_ms"])]
         if timed and found.chosen and found.whole:
             best = min(timed, key=lambda figures: figures["median_ms"])
-            best_rows.append([row[B], row[T], best["parts"], found.whole["median_ms"] / best["median_ms"], found.chosen["parts"],
+            best_rows.append([found.B, found.T, best["parts"], found.whole["median_ms"] / best["median_ms"], found.chosen["parts"],
                               found.whole["median_ms"] / found.chosen["median_ms"], found.chosen["of_copy"]])
     yield ["B", "T, keys", "parts", "median, ms", "speed-up", "GB/s", "of a copy", "outcome"], rows
     yield ["B", "T, keys", "best parts", "speed-up", "chosen parts", "speed-up of the chosen", "of a copy"], best_rows
@@ -49,12 +50,11 @@ def draw(results):
     figure, panels = plt.subplots(2, len(sequences), figsize=(2 + 4.8 * len(sequences), 7.5), constrained_layout=True, squeeze=False,
                                   sharex=True, sharey="row")
     for (time, rate), count in zip(panels.T, sequences):
-        for row, colour in zip([row for row in results.rows if row[B] == count], COLOURS):
-            found = Parts(row)
+        for found, colour in zip([found for found in caches(results) if found.B == count], COLOURS):
             x = [figures["parts"] for figures in found.fixed]
             for axes, name in ((time, "median_ms"), (rate, "of_copy")):
                 axes.plot(x, [figures[name] for figures in found.fixed], color=colour, marker="o", markersize=3.5,
-                          label=f"{plotting.length_text(int(row[T]))} keys")
+                          label=f"{plotting.length_text(int(found.T))} keys")
                 if found.chosen:
                     axes.plot(found.chosen["parts"], found.chosen[name], marker="*", markersize=12, color=colour, markeredgecolor="white", linestyle="")
         time.set_title("Time of one query per head, ms")

@@ -7,7 +7,7 @@ from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE
 from experiments.parts import log_axis
 from experiments.table import spread
 
-T, WANTED = "bench.lengths", "attention.decode_parts"
+T, WANTED = "bench.length", "attention.decode_parts"
 
 
 def name_of(wanted):

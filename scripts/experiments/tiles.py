@@ -7,7 +7,7 @@ from plotting import INK
 from experiments.table import number, spread
 
 KERNELS = {"tiled": "tiled", "flash1": "flash1, 4 steps", "flash2_ladder": "flash2, 3 steps", "flash2": "flash2"}
-QUERIES, KEYS, D = "attention.query_tile", "attention.key_tile", "bench.head_widths"
+QUERIES, KEYS, D = "attention.query_tile", "attention.key_tile", "bench.head_width"
 
 
 def kernel_of(row):

@@ -11,7 +11,7 @@ PASSES = (("", "forward"), ("_backward", "backward"))
 
 def figures(row):
     """{kernel: (ms, GB/s, of a copy's rate)} of one row."""
-    return dict(zip(row["kernel"].split(", "), zip(row["median_ms"], row["gbyte_per_s"], row["of_copy"]))) if row.has_run else {}
+    return {entry["kernel"]: (entry["median_ms"], entry["gbyte_per_s"], entry["of_copy"]) for entry in row.entries()} if row.has_run else {}
 
 
 def tables(results):
@@ -21,14 +21,14 @@ def tables(results):
         found = figures(row)
         for suffix, name in PASSES if found else ():
             (ours, our_rate, _), (plain, rate, _) = (found[way + suffix] for way, _, _ in WAYS)
-            rows.append([row["bench.dtypes"], row["bench.width"], name, ours, plain, plain / ours, our_rate, rate, found["copy"][1]])
+            rows.append([row["bench.dtype"], row["bench.width"], name, ours, plain, plain / ours, our_rate, rate, found["copy"][1]])
     return [(columns, rows)]
 
 
 def draw(results):
     figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
     rows = [row for row in results.rows if row.has_run]
-    names = [f"{row['bench.dtypes']}, {row['bench.width']:.0f}" for row in rows]
+    names = [f"{row['bench.dtype']}, {row['bench.width']:.0f}" for row in rows]
     for axes, (suffix, name) in zip(panels, PASSES):
         for number, (way, label, colour) in enumerate(WAYS):
             axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), [figures(row)[way + suffix][2] for row in rows], width=0.36, color=colour, label=label)

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "config/extension.hpp"
+#include "config/job_traits.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {
@@ -18,6 +18,7 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
         {"precision.master",
          "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
          "precision.master = \"fp32\", or precision.compute = \"bf16\""});
+  if (traits_of(settings.job.kind).has_own_dtype) return found;
   const Attention& attention = settings.attention;
   const bool is_flash1 = attention.implementation == AttentionImplementation::flash1;
   if (is_flash1 && attention.flash1_steps == 5 && !is_16_bit)
@@ -63,9 +64,6 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
            without_tuned(settings.attention));
     refuse(is_flash1 && settings.attention.flash1_steps == 5, "attention.flash1_steps = 5", "CUDA",
            "attention.flash1_steps = 4");
-    if (extension().needs_cuda != nullptr) {
-      for (const NeedsCuda& need : extension().needs_cuda(settings)) refuse(true, need.what, "CUDA", need.instead);
-    }
   }
   if (!build.nccl) {
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",

@@ -163,7 +163,7 @@ class Reader {
   void settle_directory();
   Deck finish_rows();
   DeckRow finish_row(const DescribedRow& row, std::size_t number, std::set<std::string>& seen, Faults& faults) const;
-  void assign_text(const Key& key, const std::string& value, const Where& where);
+  void assign_text(const Key& key, const std::string& value, const Where& where, Origin origin);
 
   std::string name_;
   fs::path folder_;
@@ -251,6 +251,9 @@ void Reader::read_override(std::string_view text) {
   if (key == nullptr) {
     tables_->read(
         name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_, faults_, true);
+  } else if (tables_ && tables_->sweeps(name, settings_)) {
+    const auto value = tables_->sweep(name, *table.get("value"), settings_, faults_);
+    if (value) assign_text(*key, *value, kCommandLine, Origin::command_line);  // for rows that take it from no list
   } else {
     assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
   }
@@ -300,9 +303,6 @@ std::optional<Fault> Reader::store_as(const Key& key, const Access<Value>& acces
       const auto element = converted<typename Value::value_type>(node);
       if (!element)
         return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
-      if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
-        if (const auto fault = word_fault(key, *element)) return fault;
-      }
       values.push_back(*element);
     }
     access.edit(settings_) = std::move(values);
@@ -336,6 +336,8 @@ Fault Reader::wrong_type(const Key& key, const Given& given, std::string_view el
   std::string legal = typed_legal_text(key);
   const bool is_text = std::holds_alternative<Access<std::string>>(key.field);
   if (is_text && given.origin == Origin::command_line) legal += quoting_advice(key);
+  if (given.origin == Origin::command_line && given.node.is_array() && traits_of(settings_.job.kind).has_rows())
+    legal += "; a list is for a key of an experiment's product";
   return {{}, "", fmt::format("{}is {}", element, describe(given.node)), legal, ""};
 }
 
@@ -416,7 +418,7 @@ DeckRow Reader::finish_row(const DescribedRow& row, std::size_t number, std::set
     const auto source = sources_.find(value.key);
     const bool is_overridden = source != sources_.end() && source->second.origin == Origin::command_line;
     if (value.is_common && is_overridden) continue;
-    reader.assign_text(*find_key(value.key), value.value, value.where);
+    reader.assign_text(*find_key(value.key), value.value, value.where, Origin::row);
     if (!value.is_common) given[value.key] = value.value;
   }
   tables_->check_row(row, reader.settings_, reader.faults_);
@@ -439,11 +441,9 @@ DeckRow Reader::finish_row(const DescribedRow& row, std::size_t number, std::set
   return {row.name, std::move(given), reader.settings_, reader.resolved(), row.is_chosen};
 }
 
-void Reader::assign_text(const Key& key, const std::string& value, const Where& where) {
-  toml::table table = toml::parse("value = " + value);
-  const bool is_list = type_text(key).starts_with("list");
-  if (is_list && !table.get("value")->is_array()) table = toml::parse("value = [" + value + "]");
-  assign(key, {*table.get("value"), where, Origin::row});
+void Reader::assign_text(const Key& key, const std::string& value, const Where& where, Origin origin) {
+  const toml::table table = toml::parse("value = " + value);
+  assign(key, {*table.get("value"), where, origin});
 }
 
 }  // namespace

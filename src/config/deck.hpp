@@ -40,8 +40,8 @@ std::string row_folder(std::int64_t number, std::string_view name);
 /// `overrides` are `section.key=value`: the value is parsed as TOML. Where that fails it is a bare string, unless it
 /// begins with a quote or, for keys that do not take any text, with a bracket: then TOML's fault is told. Of two for
 /// the same key the later wins. Paths in the deck are relative to its folder, in an override to the current directory.
-/// Every row of the deck is read as a deck, too, and its faults are among those that are thrown; a key of the command
-/// line must not be one that a row sets.
+/// Every row of the deck is read as a deck, too, and its faults are among those that are thrown. An override of a key
+/// that rows take from lists replaces these, by a list or by one value; of another key that a row sets it is refused.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text. `name` is used in messages, its stem in the default of

@@ -24,17 +24,11 @@ struct KeyGroup {
   std::vector<Key> keys;
 };
 
-/// A value that only a build with CUDA can serve, and what to set instead.
-struct NeedsCuda {
-  std::string_view what, instead;
-};
-
 struct Extension {
   std::vector<JobTraits> jobs = {};
   std::string_view jobs_meaning = {};  // what the jobs do: ends the meaning of job.kind
   std::vector<KeyGroup> keys = {};
-  void (*check)(const Settings&, Rules&) = nullptr;  // adds the faults of a deck that is no table of rows
-  std::vector<NeedsCuda> (*needs_cuda)(const Settings&) = nullptr;
+  void (*check)(const Settings&, Rules&) = nullptr;       // adds the faults of a deck that is no table of rows
   std::shared_ptr<RowTables> (*make_tables)() = nullptr;  // for one deck
   std::string (*tables_text)(const Settings&) = nullptr;  // these tables as a deck has them
 };

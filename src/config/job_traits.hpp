@@ -11,34 +11,27 @@
 
 namespace tessera::config {
 
-/// One of the set-ups that a job runs one after the other, as --plan shows it.
+/// What of a job takes memory, as --plan shows it.
 struct SetUp {
-  enum class Memory { steps, forward, generation };  // what takes memory: optimizer steps; forward passes; decoding
+  enum class Memory { steps, forward, generation };  // optimizer steps; forward passes; decoding
 
-  std::string title;  // lines above its plan
-  std::string name;   // in messages
-  Settings settings;  // as if it were the deck's only one
+  Settings settings;
   Memory memory = Memory::steps;
   std::int64_t sequences = 0, prompt_tokens = 0;  // of Memory::generation
 };
 
 struct JobTraits {
   JobKind kind;
-  std::string_view name;        // in job.kind
-  bool resumes = false;         // takes --resume; a signal stops it such that it can go on
-  bool has_steps = false;       // runs optimizer steps: reads data, has a plan
-  std::string_view input = {};  // what job.input must be; empty: nothing is read
-  std::string_view file = {};   // that it writes in its directory; empty: none
-
-  // For jobs that run several set-ups; the defaults are those of a job that runs the deck as it stands.
-  std::vector<SetUp> (*set_ups)(const Settings&) = nullptr;  // those that have a plan
-  std::string_view strategies_key = {};                // the key whose words are its set-ups' ways to share a step
-  std::string_view attention_lists = {};               // the section that lists the steps of its attention kernels
-  bool (*captures_graphs)(const Settings&) = nullptr;  // whether one of its steps is a graph; else as train.graph says
-  std::string_view without_graphs = {};                // what to do beside train.graph = false so that none is
+  std::string_view name;                       // in job.kind
+  bool resumes = false;                        // takes --resume; a signal stops it such that it can go on
+  bool has_steps = false;                      // runs optimizer steps: reads data, has a plan
+  bool has_own_dtype = false;                  // its attention computes in a number format other than precision.compute
+  std::string_view input = {};                 // what job.input must be; empty: nothing is read
+  std::string_view file = {};                  // that it writes in its directory; empty: none
+  SetUp (*set_up)(const Settings&) = nullptr;  // what has a plan; else the steps of a job that has them
   std::string_view rows_key = {};  // of a job whose deck describes rows, each a deck of its own: which of them run
 
-  bool has_plan() const { return has_steps || set_ups != nullptr; }
+  bool has_plan() const { return has_steps || set_up != nullptr; }
   bool has_rows() const { return !rows_key.empty(); }
 };
 
@@ -47,10 +40,10 @@ inline constexpr std::string_view kFileInput = "the path of an HDF5 file";
 
 /// The product's.
 inline constexpr JobTraits kJobs[] = {
-    {JobKind::train, "train", true, true, "", "run.h5"},
-    {JobKind::generate, "generate", false, false, kCheckpointInput, ""},
-    {JobKind::verify_attention, "verify.attention", false, false, kFileInput, "attention.h5"},
-    {JobKind::verify_model, "verify.model", false, false, kFileInput, "model.h5"},
+    {JobKind::train, "train", true, true, false, "", "run.h5"},
+    {JobKind::generate, "generate", false, false, false, kCheckpointInput, ""},
+    {JobKind::verify_attention, "verify.attention", false, false, false, kFileInput, "attention.h5"},
+    {JobKind::verify_model, "verify.model", false, false, false, kFileInput, "model.h5"},
 };
 
 /// Those of the product, then those that are registered.

@@ -66,7 +66,6 @@ std::optional<std::string> text_violation(const Legal& legal, const std::string&
   return std::nullopt;
 }
 
-std::optional<std::string> element_violation(const Legal&, bool) { return std::nullopt; }
 std::optional<std::string> element_violation(const Legal& legal, std::int64_t value) {
   return number_violation(legal, static_cast<double>(value), fmt::to_string(value));
 }
@@ -146,8 +145,7 @@ std::string type_text(const Key& key) {
                                                           : key.legal.is_path ? "path"
                                                                               : "text"; },
                  [](const Access<std::vector<std::int64_t>>&) { return "list of integers"; },
-                 [&](const Access<std::vector<std::string>>&) { return is_word ? "list of words" : "list of texts"; },
-                 [](const Access<std::vector<bool>>&) { return "list of booleans"; },
+                 [](const Access<std::vector<std::string>>&) { return "list of texts"; },
                  [](const EnumAccess&) { return "word"; }},
       key.field);
 }
@@ -165,8 +163,7 @@ std::string legal_text(const Key& key) {
     text = fmt::format(fmt::runtime(legal.above_min ? "above {}" : "{} or more"), number_text(legal.min));
   } else if (legal.is_path) {
     text = "a path";
-  } else if (std::holds_alternative<Access<bool>>(key.field) ||
-             std::holds_alternative<Access<std::vector<bool>>>(key.field)) {
+  } else if (std::holds_alternative<Access<bool>>(key.field)) {
     text = "true false";
   } else {
     text = "any " + type_text(key);

@@ -31,9 +31,9 @@ struct EnumAccess {
   int (*read)(const Settings&);
 };
 
-using Field = std::variant<Access<bool>, Access<std::int64_t>, Access<std::uint64_t>, Access<double>,
-                           Access<std::string>, Access<std::vector<std::int64_t>>, Access<std::vector<std::string>>,
-                           Access<std::vector<bool>>, EnumAccess>;
+using Field =
+    std::variant<Access<bool>, Access<std::int64_t>, Access<std::uint64_t>, Access<double>, Access<std::string>,
+                 Access<std::vector<std::int64_t>>, Access<std::vector<std::string>>, EnumAccess>;
 
 struct Word {
   std::string_view text;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,13 @@ class RowTables {
   /// Reads it into `settings`; with `is_override` from the command line.
   virtual void read(std::string_view name, const toml::node& node, const Locate& locate, Settings& settings,
                     Faults& faults, bool is_override) = 0;
+
+  /// Whether rows take the values of `key` from lists.
+  virtual bool sweeps(std::string_view key, const Settings& settings) const = 0;
+
+  /// Puts a value of the command line, or a list of values, in place of all such lists. One value is returned, as TOML.
+  virtual std::optional<std::string> sweep(const std::string& key, const toml::node& node, Settings& settings,
+                                           Faults& faults) = 0;
 
   /// The rows of a deck whose job has some, with the faults of the tables as a whole.
   virtual std::vector<DescribedRow> rows(const Settings& settings, const Sources& sources, std::string_view deck,

@@ -115,13 +115,12 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
 
 void check_attention_steps(const Settings& settings, Rules& rules) {
   const Attention& attention = settings.attention;
-  const std::string_view lists = traits_of(settings.job.kind).attention_lists;
   const bool is_flash1 = attention.implementation == AttentionImplementation::flash1,
              is_flash2 = attention.implementation == AttentionImplementation::flash2,
-             is_tiled = attention.implementation == AttentionImplementation::tiled, sweeps = !lists.empty();
+             is_tiled = attention.implementation == AttentionImplementation::tiled;
   rules.require(attention.flash1_steps == 0 || is_flash1, {"attention.flash1_steps", "attention.implementation"},
                 "would be ignored: attention.implementation is not \"flash1\"",
-                sweeps ? fmt::format("{}.flash1_steps", lists) : "attention.implementation = \"flash1\"");
+                "attention.implementation = \"flash1\"");
   rules.require(attention.flash1_steps == 0 || !is_flash1 || attention.tuned != AttentionTuned::no,
                 {"attention.flash1_steps", "attention.tuned"}, "would be ignored: attention.tuned is false",
                 "attention.flash1_steps = 0, or attention.tuned = \"auto\"");
@@ -130,7 +129,7 @@ void check_attention_steps(const Settings& settings, Rules& rules) {
                 "attention.flash1_steps = 1 to 5 (5: tensor cores), or attention.tuned = \"auto\"");
   rules.require(attention.flash2_steps == -1 || is_flash2, {"attention.flash2_steps", "attention.implementation"},
                 "would be ignored: attention.implementation is not \"flash2\"",
-                sweeps ? fmt::format("{}.flash2_steps", lists) : "attention.implementation = \"flash2\"");
+                "attention.implementation = \"flash2\"");
   rules.require(attention.flash2_steps == -1 || !is_flash2 || attention.tuned != AttentionTuned::yes,
                 {"attention.flash2_steps", "attention.tuned"},
                 "would be ignored: attention.tuned is true, which takes the fastest",
@@ -140,7 +139,7 @@ void check_attention_steps(const Settings& settings, Rules& rules) {
         {"attention.key_tile", attention.key_tile}}) {
     rules.require(tile == 0 || tile == 16 || tile == 32 || tile == 64 || tile == 128, {key},
                   fmt::format("{} is no size of a tile", tile), "0, 16, 32, 64 or 128");
-    rules.require(tile == 0 || sweeps || is_tiled || is_flash1 || (is_flash2 && attention.tuned != AttentionTuned::yes),
+    rules.require(tile == 0 || is_tiled || is_flash1 || (is_flash2 && attention.tuned != AttentionTuned::yes),
                   {key, "attention.implementation", "attention.tuned"},
                   "would be ignored: no portable kernel with tiles is named",
                   "attention.implementation = \"tiled\", \"flash1\" or \"flash2\", without attention.tuned = true");
@@ -167,58 +166,33 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 "train.recompute = \"all\", or attention.implementation = \"flash2\"");
 }
 
-/// A job may run several ways to share a step, one after the other: a key that one of them uses is not ignored.
 void check_sharding(const Settings& settings, Rules& rules) {
   const Parallel& parallel = settings.parallel;
-  const JobTraits& job = traits_of(settings.job.kind);
-  const std::string sweep(job.strategies_key);  // the key that names them
-  const bool sweeps = !sweep.empty();
-  std::vector<Parallel> ways;
-  if (sweeps) {
-    for (const SetUp& each : job.set_ups(settings)) ways.push_back(each.settings.parallel);
-  } else {
-    ways.push_back(parallel);
-  }
-  const auto shards_parameters = [](const Parallel& way) { return way.shard == Shard::parameters; };
-  const bool has_parameters = std::any_of(ways.begin(), ways.end(), shards_parameters);
-  const bool has_only_parameters = std::all_of(ways.begin(), ways.end(), shards_parameters);
-  const bool has_shards =
-      std::any_of(ways.begin(), ways.end(), [](const Parallel& way) { return way.shard != Shard::none; });
-  const bool has_buckets = std::any_of(ways.begin(), ways.end(), [](const Parallel& way) {
-    return way.shard == Shard::none && way.gradient_sync == GradientSync::bucket;
-  });
-  const auto require = [&](bool is_used, std::string_view key, std::string why, std::string legal,
-                           std::string_view word) {
-    if (sweeps) {
-      return rules.require(is_used, {key, sweep}, fmt::format("would be ignored: {} has no {}", sweep, word),
-                           fmt::format("{} = [{}]", sweep, word));
-    }
-    rules.require(is_used, {key, "parallel.shard", "parallel.gradient_sync"}, std::move(why), std::move(legal));
+  const bool shards_parameters = parallel.shard == Shard::parameters;
+  const auto require = [&](bool is_used, std::string_view key, std::string wrong, std::string legal) {
+    rules.require(is_used, {key, "parallel.shard", "parallel.gradient_sync"}, "would be ignored: " + wrong,
+                  std::move(legal));
   };
-  const std::string_view parameters = "\"parameters\"";
-  require(has_parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks, "parallel.prefetch_blocks",
-          "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"", parameters);
-  require(has_parameters || parallel.reshard_after_forward, "parallel.reshard_after_forward",
-          "would be ignored: parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"", parameters);
-  require(has_shards || parallel.shard_ranks == 0, "parallel.shard_ranks",
-          "would be ignored: parallel.shard is \"none\"",
-          "parallel.shard = \"optimizer\", \"gradients\" or \"parameters\"",
-          "\"optimizer\", \"gradients\" or \"parameters\"");
-  require(has_buckets || parallel.bucket_mbyte == Parallel{}.bucket_mbyte, "parallel.bucket_mbyte",
-          "would be ignored: there are no buckets",
-          "parallel.gradient_sync = \"bucket\" with parallel.shard = \"none\"", "\"bucket\"");
-  rules.require(parallel.offload != Offload::parameters || has_only_parameters,
-                {"parallel.offload", sweeps ? std::string_view(sweep) : "parallel.shard"},
+  require(shards_parameters || parallel.prefetch_blocks == Parallel{}.prefetch_blocks, "parallel.prefetch_blocks",
+          "parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
+  require(shards_parameters || parallel.reshard_after_forward, "parallel.reshard_after_forward",
+          "parallel.shard is not \"parameters\"", "parallel.shard = \"parameters\"");
+  require(parallel.shard != Shard::none || parallel.shard_ranks == 0, "parallel.shard_ranks",
+          "parallel.shard is \"none\"", "parallel.shard = \"optimizer\", \"gradients\" or \"parameters\"");
+  require((parallel.shard == Shard::none && parallel.gradient_sync == GradientSync::bucket) ||
+              parallel.bucket_mbyte == Parallel{}.bucket_mbyte,
+          "parallel.bucket_mbyte", "there are no buckets",
+          "parallel.gradient_sync = \"bucket\" with parallel.shard = \"none\"");
+  rules.require(parallel.offload != Offload::parameters || shards_parameters, {"parallel.offload", "parallel.shard"},
                 "\"parameters\" streams the units that parallel.shard = \"parameters\" gathers, on one rank, too",
-                sweeps ? fmt::format("{} = [\"parameters\"], or parallel.offload = \"optimizer\"", sweep)
-                       : "parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\"");
+                "parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\"");
   const bool has_more_slots = parallel.offload_slots != Parallel{}.offload_slots;
   rules.require(!has_more_slots || parallel.offload != Offload::none, {"parallel.offload_slots", "parallel.offload"},
                 "would be ignored: parallel.offload is \"none\"", "parallel.offload = \"optimizer\" or \"parameters\"");
   rules.require(!has_more_slots || !settings.train.graph, {"parallel.offload_slots", "train.graph"},
                 "would be of no use: in a graph the copies of an update end with it",
                 fmt::format("parallel.offload_slots = {}, or train.graph = false", Parallel{}.offload_slots));
-  rules.require(sweeps || parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
+  rules.require(parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",
                 "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");

@@ -74,7 +74,7 @@ void require_own(const fs::path& path, std::string_view format) {
 bool is_of_a_job(const std::string& name) {
   if (name == kTrace || name == kUnfinishedTrace) return true;
   for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
-    if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
+    if (name == result || name.starts_with(result + ".tmp")) return true;
   }
   return false;
 }

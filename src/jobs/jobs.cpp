@@ -29,12 +29,6 @@ std::vector<JobRow>& table() {
   return rows;
 }
 
-/// Whether the job captures steps as graphs.
-bool captures_graphs(const config::JobTraits& traits, const config::Settings& settings) {
-  if (traits.captures_graphs != nullptr) return traits.captures_graphs(settings);
-  return traits.has_steps && settings.train.graph;
-}
-
 }  // namespace
 
 io::Console::Style console_style(const Context& context) {
@@ -79,12 +73,11 @@ Exit run_job(const Context& context) {
                 "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
                 "a checkpoint as job.input)"));
   }
-  if (captures_graphs(traits, context.settings()) && world.size() > 1 && !world.collectives().is_asynchronous()) {
-    world.fail(
-        Failure(Exit::environment,
-                fmt::format("a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use "
-                            "MPI, which cannot be captured in a graph: set train.graph = false{}{}",
-                            traits.without_graphs.empty() ? "" : ", and ", traits.without_graphs)));
+  if (traits.has_steps && context.settings().train.graph && world.size() > 1 &&
+      !world.collectives().is_asynchronous()) {
+    world.fail(Failure(Exit::environment,
+                       "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, "
+                       "which cannot be captured in a graph: set train.graph = false"));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
     const auto watch = world.watch("the choice of transfers");

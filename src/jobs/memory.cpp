@@ -24,12 +24,9 @@ MemoryShare share_of_memory(parallel::World& world) {
   return {kComputesOnHost ? world.local_size() : world.ranks_on_device(), world.collectives().device_bytes()};
 }
 
-std::int64_t free_now(parallel::World& world) {
-  return kernels::device_info<kernels::Device>().free_bytes + world.collectives().device_bytes();
-}
-
 std::int64_t free_at_start(parallel::World& world) {
-  static const std::int64_t bytes = free_now(world);
+  static const std::int64_t bytes =
+      kernels::device_info<kernels::Device>().free_bytes + world.collectives().device_bytes();
   return bytes;
 }
 

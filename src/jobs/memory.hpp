@@ -23,10 +23,8 @@ MemoryShare share_of_memory(parallel::World& world);
 /// this process has taken that much since the first call, in this or an earlier row or job.
 MemoryShare share_of_plan(parallel::World& world, const config::Settings& settings);
 
-/// Bytes of the GPU's memory that are free, those of the collectives' buffers included; a host's where it computes.
-std::int64_t free_now(parallel::World& world);
-
-/// The same at the first call in this process.
+/// Bytes of the GPU's memory that were free at the first call in this process, those of the collectives' buffers
+/// included; a host's where it computes.
 std::int64_t free_at_start(parallel::World& world);
 
 /// Bytes of its GPU that this rank has taken since then, those of the collectives' buffers included; NaN where it

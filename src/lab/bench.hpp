@@ -43,7 +43,7 @@ void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kern
 /// Bytes that a row may take: what the machine has, or bench.memory_limit_gib if that is less.
 std::int64_t row_limit_bytes(const Bench& bench);
 
-/// The number format of that name, one of bench.dtypes.
+/// The number format of that name, a word of bench.dtype.
 Dtype dtype_named(std::string_view name);
 
 /// "NVIDIA H200, 139.8 GiB" or the processor's name.

@@ -46,13 +46,13 @@ double accumulate(Addend addend, std::int64_t terms) {
 
 /// The three sums of a 16-bit format.
 template <class Narrow, class Add>
-void add_narrow(const Bench& bench, std::int64_t terms, const Add& add) {
+void add_narrow(const Bench& bench, const Add& add) {
   const Narrow addend(bench.addend);
   const std::string name(kScalarName<Narrow>);
   const float wide = static_cast<float>(addend);
-  add(name, name, wide, accumulate<Narrow>(addend, terms));
-  add("fp32", name, wide, accumulate<float>(addend, terms));
-  add("fp32", fmt::format("float({})", name), wide, accumulate<float>(wide, terms));
+  add(name, name, wide, accumulate<Narrow>(addend, bench.terms));
+  add("fp32", name, wide, accumulate<float>(addend, bench.terms));
+  add("fp32", fmt::format("float({})", name), wide, accumulate<float>(wide, bench.terms));
 }
 
 }  // namespace
@@ -61,21 +61,18 @@ Exit bench_accumulation(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
   context.world.agree_on_root([&] {
     BenchResult result(context);
-    for (const std::int64_t terms : bench.terms) {
-      result.begin_row();
-      const double exact = static_cast<double>(terms) * bench.addend;
-      const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
-        using T = BenchTable;
-        result.add({T::text("accumulator", accumulator), T::text("addend", addend, "float(fp16)"),
-                    T::number("terms", "1", static_cast<double>(terms)), T::number("value", "1", value),
-                    T::number("sum", "1", sum), T::number("exact", "1", exact),
-                    T::number("error", "1", sum / exact - 1)});
-      };
-      const auto addend = static_cast<float>(bench.addend);
-      add("fp32", "fp32", addend, accumulate<float>(addend, terms));
-      add_narrow<float16>(bench, terms, add);
-      add_narrow<bfloat16>(bench, terms, add);
-    }
+    const double exact = static_cast<double>(bench.terms) * bench.addend;
+    const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
+      using T = BenchTable;
+      result.add({T::text("accumulator", accumulator), T::text("addend", addend, "float(fp16)"),
+                  T::number("terms", "1", static_cast<double>(bench.terms)), T::number("value", "1", value),
+                  T::number("sum", "1", sum), T::number("exact", "1", exact),
+                  T::number("error", "1", sum / exact - 1)});
+    };
+    const auto addend = static_cast<float>(bench.addend);
+    add("fp32", "fp32", addend, accumulate<float>(addend, bench.terms));
+    add_narrow<float16>(bench, add);
+    add_narrow<bfloat16>(bench, add);
     result.publish();
   });
   return Exit::finished;

@@ -1,10 +1,9 @@
-/// The bench.comm job: collective operations over the collectives in use, by operation, number format and size, with
-/// nothing computed beside them.
+/// The bench.comm job: a collective operation over the collectives in use, with nothing computed beside it.
 ///
 /// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
 /// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
-/// run of the warm-up, on the stream where transfers run, and timed by it, as in time_repeats(). A row that does not
-/// fit in memory has no times, and its outcome says so. A single rank is rejected.
+/// run of the warm-up, on the stream where transfers run, and timed by it, as in time_repeats(). A message that does
+/// not fit in memory has no times, and its outcome says so. A single rank is rejected.
 
 #include <fmt/format.h>
 
@@ -237,19 +236,11 @@ Exit bench_comm(const Context& context) {
   require_several_ranks(world, "bench.comm times what ranks send each other");
   SharedBenchResult result(context);
   if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
-  for (const std::string& word : bench.operations) {
-    const Operation operation = operation_named(word);
-    for (const std::string& name : bench.dtypes) {
-      const Dtype dtype = dtype_named(name);
-      for (const std::int64_t mbyte : bench.mbytes) {
-        const std::int64_t elements = message_elements(operation, world.size(), mbyte * 1'000'000, bytes_of(dtype));
-        const Case c{operation, dtype, elements};
-        result.begin_row();
-        const Measured m = measure_case(c, bench, world);
-        result.add(row_of(c, m, world, world.collectives().means_of(operation)));
-      }
-    }
-  }
+  const Operation operation = operation_named(bench.operation);
+  const Dtype dtype = dtype_named(bench.dtype);
+  const Case c{operation, dtype, message_elements(operation, world.size(), bench.mbyte * 1'000'000, bytes_of(dtype))};
+  const Measured m = measure_case(c, bench, world);
+  result.add(row_of(c, m, world, world.collectives().means_of(operation)));
   result.publish();
   return Exit::finished;
 }

@@ -1,4 +1,4 @@
-/// The bench.decode job: attention of one query per head over T cached keys, over dtype x T x D x parts.
+/// The bench.decode job: attention of one query per head over T cached keys, in attention.decode_parts parts per head.
 ///
 /// GB/s count every key and value once; `of_copy` is the fraction of the rate (bytes read plus bytes written) at which
 /// the same run copies the keys over the values. A row that is above the memory limit has no times; its outcome says
@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/cuda/target.hpp"
 #include "memory/arena.hpp"
@@ -31,37 +31,30 @@ struct Case {
 
 struct Row {
   std::string outcome = "ok";
-  int parts;
+  int parts = 0;
   Timing time;
   double copy_gbyte_per_s = NAN;
 };
 
-int parts_of(const Case& c, std::int64_t wanted) {
-  return wanted > 0 ? static_cast<int>(wanted) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);
-}
-
-/// One row for each number of parts.
 template <class Scalar>
-std::vector<Row> measure(const Case& c, const Bench& bench, std::int64_t limit_bytes) {
+Row measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
   using Real = Accum<Scalar>;
-  std::vector<Row> rows;
-  for (const std::int64_t wanted : bench.parts) rows.push_back({.parts = parts_of(c, wanted), .time = {}});
-  const int most =
-      std::max_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.parts < b.parts; })->parts;
+  Row row;
+  row.parts = wanted_parts > 0 ? static_cast<int>(wanted_parts) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);
 
   memory::Layout layout;
   const auto add = [&](const char* label, std::int64_t count, Dtype dtype) {
     return layout.add(label, {count}, dtype, memory::Category::activations, memory::Lifetime::whole_run());
   };
-  const std::int64_t queries = c.heads() * c.D, partials = kernels::decode_partials(c.heads(), c.D, most);
+  const std::int64_t queries = c.heads() * c.D, partials = kernels::decode_partials(c.heads(), c.D, row.parts);
   const memory::TensorId k = add("k", c.elements(), c.dtype), v = add("v", c.elements(), c.dtype),
                          q = add("q", queries, c.dtype), out = add("out", queries, c.dtype),
                          partial = add("partial", partials, kDtype<Real>),
                          arrived = add("arrived", c.heads(), Dtype::int32), keys = add("keys", c.B, Dtype::int32);
   layout.place();
-  if (layout.total_bytes() > limit_bytes) {
-    for (Row& row : rows) row.outcome = "out of memory";
-    return rows;
+  if (layout.total_bytes() > row_limit_bytes(bench)) {
+    row.outcome = "out of memory";
+    return row;
   }
 
   const Exec exec;
@@ -81,22 +74,20 @@ std::vector<Row> measure(const Case& c, const Bench& bench, std::int64_t limit_b
   Kokkos::deep_copy(exec, ints(keys, c.B), c.T);
   const Timing copy =
       time_repeats(bench, exec, [&] { Kokkos::deep_copy(exec, scalars(v, c.elements()), scalars(k, c.elements())); });
-  for (Row& row : rows) {
-    const kernels::DecodeAttention<Exec, Scalar> decode{
-        .q = heads(q, 1),
-        .k = heads(k, c.T),
-        .v = heads(v, c.T),
-        .keys = ints(keys, c.B),
-        .out = heads(out, 1),
-        .lse = {},
-        .scale = static_cast<Real>(1 / std::sqrt(c.D)),
-        .parts = row.parts,
-        .partial = Vector<Real, Exec>(arena.template data<Real>(partial), partials),
-        .arrived = ints(arrived, c.heads())};
-    row.time = time_repeats(bench, exec, [&] { decode.launch(exec); });
-    row.copy_gbyte_per_s = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / copy.median_s;
-  }
-  return rows;
+  const kernels::DecodeAttention<Exec, Scalar> decode{
+      .q = heads(q, 1),
+      .k = heads(k, c.T),
+      .v = heads(v, c.T),
+      .keys = ints(keys, c.B),
+      .out = heads(out, 1),
+      .lse = {},
+      .scale = static_cast<Real>(1 / std::sqrt(c.D)),
+      .parts = row.parts,
+      .partial = Vector<Real, Exec>(arena.template data<Real>(partial), partials),
+      .arrived = ints(arrived, c.heads())};
+  row.time = time_repeats(bench, exec, [&] { decode.launch(exec); });
+  row.copy_gbyte_per_s = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / copy.median_s;
+  return row;
 }
 
 std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
@@ -122,22 +113,15 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 }  // namespace
 
 Exit bench_decode(const Context& context) {
-  const Bench& bench = context.settings().section<Bench>();
+  const config::Settings& settings = context.settings();
+  const Bench& bench = settings.section<Bench>();
   context.world.agree_on_root([&] {
-    const std::int64_t limit_bytes = row_limit_bytes(bench);
     BenchResult result(context);
-    for (const std::string& dtype : bench.dtypes) {
-      for (const std::int64_t T : bench.lengths) {
-        for (const std::int64_t D : bench.head_widths) {
-          const Case c{dtype_named(dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
-                       static_cast<int>(T), static_cast<int>(D)};
-          std::vector<Row> rows;
-          result.begin_row();
-          with_scalar(c.dtype, [&]<class Scalar>() { rows = measure<Scalar>(c, bench, limit_bytes); });
-          for (const Row& row : rows) result.add(cells_of(c, row));
-        }
-      }
-    }
+    const Case c{dtype_named(bench.dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
+                 static_cast<int>(bench.length), static_cast<int>(bench.head_width)};
+    Row row;
+    with_scalar(c.dtype, [&]<class Scalar>() { row = measure<Scalar>(c, bench, settings.attention.decode_parts); });
+    result.add(cells_of(c, row));
     result.publish();
   });
   return Exit::finished;

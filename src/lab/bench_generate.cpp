@@ -1,5 +1,5 @@
-/// The bench.generate job: whole generation, for each model in bench.sizes and each length of the prompt in
-/// bench.lengths, with weights made from job.seed.
+/// The bench.generate job: whole generation by the deck's model after a prompt of bench.length tokens, with weights
+/// made from job.seed.
 ///
 /// bench.batch prompts of random tokens are continued by 2 + bench.warmup + bench.repeats tokens each, under the deck's
 /// [generate] and attention.decode_parts. A token counts from the moment at which the host has read the one before;
@@ -10,8 +10,7 @@
 /// A step reads the weights, but for the rows of the embedding that are not used (`weights_mib`), and the cached keys
 /// and values (`cache_mib`, at the middle of the counted tokens). `bound_ms` is what reading the weights takes at the
 /// rate of a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy`
-/// counts weights and cache. If the deck asks for several rows, one that does not fit says so in its outcome. Runs on
-/// rank 0.
+/// counts weights and cache. What does not fit says so in its outcome. Runs on rank 0.
 
 #include <fmt/format.h>
 
@@ -19,10 +18,11 @@
 #include <cmath>
 
 #include "lab/bench_result.hpp"
-#include "lab/set_ups.hpp"
+#include "lab/set_up.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/random.hpp"
 #include "model/generate.hpp"
@@ -37,7 +37,8 @@ template <class Element>
 using Memory = Kokkos::View<Element*, Exec::memory_space>;
 
 /// The rate of a copy of 512 MiB (hosts: 64 MiB), bytes read plus bytes written.
-double copy_gbyte_per_s(const Bench& bench) {
+double copy_gbyte_per_s(Bench bench) {
+  bench.repeats = std::min<std::int64_t>(bench.repeats, 10);  // each row measures one
   const Exec exec;
   const std::int64_t words = std::int64_t{kernels::kIsHost<Exec> ? 64 : 512} << 18;
   const Memory<float> from("tessera::bench::from", words);
@@ -93,9 +94,9 @@ void measure(const config::Settings& settings, const model::Shape& shape, const 
   row.token = summarize(std::move(seconds));
 }
 
-/// One model with one length of the prompt.
-Row measure_row(const config::Settings& settings, std::int64_t prompt) {
+Row measure_row(const config::Settings& settings) {
   const Bench& bench = settings.section<Bench>();
+  const std::int64_t prompt = bench.length;
   const model::Shape shape = train::shape_of(settings.model);
   const model::ParamTable table(shape);
   const Dtype dtype = train::dtype_of(settings.precision.compute);
@@ -151,17 +152,11 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 }  // namespace
 
 Exit bench_generate(const Context& context) {
-  const config::Settings& settings = context.settings();
-  const Bench& bench = settings.section<Bench>();
+  const config::Settings settings = generation_set_up(context.settings()).settings;
   context.world.agree_on_root([&] {
-    const double copy = copy_gbyte_per_s(bench);
+    const double copy = copy_gbyte_per_s(settings.section<Bench>());
     BenchResult result(context);
-    for (const std::string& size : bench.sizes) {
-      for (const std::int64_t prompt : bench.lengths) {
-        result.begin_row();
-        result.add(cells_of(measure_row(with_prompt(settings, size, prompt), prompt), settings, copy));
-      }
-    }
+    result.add(cells_of(measure_row(settings), settings, copy));
     result.publish();
   });
   return Exit::finished;

@@ -13,6 +13,7 @@
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/stop.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
@@ -161,7 +162,7 @@ void measure_all(const Context& context, BenchResult& result) {
   const Exec exec;
   double copy_rate = 0;
   const auto measure = [&](const char* kernel, double bytes, const std::function<void()>& work) {
-    result.begin_row();
+    stop_on_signal();  // an experiment remembers them
     const Timing t = time_repeats(bench, exec, work);
     const double rate = 1e-9 * bytes / t.median_s;
     if (copy_rate == 0) copy_rate = rate;
@@ -361,9 +362,8 @@ void measure_all(const Context& context, BenchResult& result) {
 Exit bench_kernels(const Context& context) {
   context.world.agree_on_root([&] {
     BenchResult result(context);
-    for (const std::string& dtype : context.settings().section<Bench>().dtypes) {
-      with_scalar(dtype_named(dtype), [&]<class Scalar>() { measure_all<Scalar>(context, result); });
-    }
+    with_scalar(dtype_named(context.settings().section<Bench>().dtype),
+                [&]<class Scalar>() { measure_all<Scalar>(context, result); });
     result.publish();
   });
   return Exit::finished;

@@ -1,6 +1,4 @@
-/// The table of a bench job on its way to PATH, which is job.output or bench.h5 in the job's directory.
-///
-/// Until the job ends, PATH.part has the rows so far, whatever ends the process. It is written anew after each row.
+/// The table of a bench job on its way to job.output, or to bench.h5 in the job's directory.
 #pragma once
 
 #include <functional>
@@ -19,19 +17,13 @@ class BenchResult {
   /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
   explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
 
-  /// Call it before a row is measured: a signal that an experiment remembers stops the job here,
-  /// Failure(Exit::stopped).
-  void begin_row() const;
-
   /// Adds a row and prints it; build, device and header before the first.
   void add(std::vector<BenchTable::Cell> row);
 
-  /// Writes PATH, removes PATH.part and prints PATH. Refuses what write_result() refuses.
+  /// Writes the file and prints its path. Refuses what write_result() refuses.
   void publish() const;
 
  private:
-  void fill(io::h5::File& file) const;
-
   const Context& context_;
   std::function<void(io::h5::File&)> more_;
   std::string path_;
@@ -42,7 +34,6 @@ class BenchResult {
 class SharedBenchResult {
  public:
   explicit SharedBenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
-  void begin_row();
   void add(std::vector<BenchTable::Cell> row);
   void publish();
 

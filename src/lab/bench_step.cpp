@@ -1,5 +1,4 @@
-/// The bench.step job: whole optimizer steps, for each model in bench.sizes and each form of the step in
-/// bench.variants.
+/// The bench.step job: whole optimizer steps of the deck's model.
 ///
 /// Steps are queued as in training: while one runs, the next is already enqueued. `step_ms` is the time from the end of
 /// one step to the end of the next on rank 0, `device_ms` the same by the device's clock, and the phases are its parts;
@@ -14,8 +13,7 @@
 /// step_timing.hpp defines which steps count: with bench.warmup = 0 the first step counts, its one-time costs included;
 /// `cold_steps` is the number of counted steps with such costs (StepNumbers::was_cold).
 ///
-/// MFU is defined in mfu.hpp. bench.profile adds a list of the kernels of one more step, by time. If the deck asks for
-/// several models, one that does not fit gives a row whose outcome says so.
+/// MFU is defined in mfu.hpp. bench.profile adds a list of the kernels of one more step, by time.
 
 #include <fmt/format.h>
 
@@ -25,7 +23,6 @@
 
 #include "io/answer.hpp"
 #include "lab/bench_result.hpp"
-#include "lab/set_ups.hpp"
 #include "jobs/mfu.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
@@ -36,7 +33,7 @@ namespace tessera::lab {
 namespace {
 
 struct Row {
-  std::string size, variant, attention = "-", outcome = "ok";
+  std::string attention;
   double parameters = NAN, flop = NAN, planned_bytes = NAN, peak_bytes = NAN;
   std::optional<StepTiming> steps;
   Timing forward;
@@ -107,8 +104,10 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   using T = BenchTable;
   const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
   const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
-  return {T::text("size", row.size),
-          T::text("variant", row.variant),
+  return {T::text("size", settings.model.size),
+          T::text("variant", settings.train.graph   ? "graph"
+                             : settings.train.fused ? "fused"
+                                                    : "plain"),
           T::text("phase", settings.section<Bench>().phase, "forward"),
           T::text("compute", format_of(settings.precision.compute)),
           T::text("attention", row.attention, "portable+wgmma"),
@@ -136,45 +135,20 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
           T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
           T::number("mfu", "1", mfu.of(row.flop, step_s)),
           T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
-          T::number("peak_mib", "MiB", row.peak_bytes / 1048576),
-          T::text("outcome", row.outcome, "out of memory")};
+          T::number("peak_mib", "MiB", row.peak_bytes / 1048576)};
 }
-
-/// The deck's settings with the model and the form of the step of one row.
-config::Settings settings_of(const config::Settings& deck, const std::string& size, const std::string& variant) {
-  config::Settings settings = with_size(deck, size);
-  if (variant != "deck") {
-    settings.train.graph = variant == "graph";
-    settings.train.fused = variant != "plain";
-  }
-  return settings;
-}
-
-std::string variant_of(const config::Train& train) { return train.graph ? "graph" : train.fused ? "fused" : "plain"; }
 
 }  // namespace
 
 Exit bench_step(const Context& context) {
-  const Bench& bench = context.settings().section<Bench>();
+  const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   SharedBenchResult result(context);
   StepRows rows(context);
-  const Mfu mfu(context.settings(), world);
-  const bool is_alone = bench.sizes.size() * bench.variants.size() == 1;
-
-  for (const std::string& size : bench.sizes) {
-    for (const std::string& variant : bench.variants) {
-      const config::Settings settings = settings_of(context.settings(), size, variant);
-      Row row;
-      row.size = size == "deck" ? settings.model.size : size;
-      row.variant = variant_of(settings.train);
-      result.begin_row();
-      const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); },
-                                    [&](Exit code) { return !is_alone && code == Exit::out_of_memory; });
-      if (failure) row.outcome = "out of memory";
-      result.add(cells_of(row, settings, world.size(), mfu));
-    }
-  }
+  const Mfu mfu(settings, world);
+  Row row;
+  rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); });
+  result.add(cells_of(row, settings, world.size(), mfu));
   if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
   result.publish();
   return Exit::finished;

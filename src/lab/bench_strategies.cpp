@@ -1,5 +1,5 @@
-/// The bench.strategies job: steps of the deck's model, or of each in bench.sizes, with each order in which gradients
-/// are summed and each stage of sharding in bench.strategies.
+/// The bench.strategies job: whole optimizer steps as parallel.shard and parallel.gradient_sync have ranks share them,
+/// their communication, and what they take of memory.
 ///
 /// Steps are timed as in bench.step (step_timing.hpp). Communication is that of bench.repeats further steps, each
 /// launched kernel by kernel after a barrier, so that all its transfers are reported: `communication_ms` is the sum of
@@ -9,40 +9,36 @@
 /// the passes, `before_update`, and `in_update`; after the update what lives is `initial` again. They count what lies
 /// where the model computes. `host_mib` is what the plan counts beside it in host memory, a GPU's pinned: the step's
 /// inputs, staging for MPI, and what parallel.offload keeps there.
-/// `/timeline` of the file has the last of these steps, of the last row that ran: its phases, one behind the other, and
-/// its transfers. All figures are those of rank 0. A row that does not fit, or that these ranks cannot run, says so in
-/// its outcome, and the job continues; if they can run none, it ends with the reason, and an earlier result stays. A
-/// single rank is rejected: it shares nothing.
+/// `/timeline` of the file has the last of these steps: its phases, one behind the other, and its transfers. All
+/// figures are those of rank 0. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/answer.hpp"
+#include "config/keys.hpp"
 #include "lab/bench_result.hpp"
-#include "lab/set_ups.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/placement.hpp"
 #include "lab/step_events.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
-#include "train/choices.hpp"
+#include "jobs/failure.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {
 namespace {
 
 struct Row {
-  std::string size, strategy, outcome = "ok";
   double parameters = NAN, planned_bytes = NAN, host_bytes = NAN, transfers = NAN, message_bytes = NAN;
-  std::optional<StepTiming> steps;
+  StepTiming steps;
   Timing communication, under_way, exposed;
-  std::optional<LiveBytes> initial, before_update, in_update;
+  LiveBytes initial, before_update, in_update;
 };
 
 /// A step on a time axis, from the beginning of its forward pass.
@@ -123,24 +119,32 @@ void measure(const config::Settings& settings, parallel::World& world, StepRows&
   row.in_update = events.in_update();
 }
 
-void add_memory(const std::string& moment, const std::optional<LiveBytes>& live, std::vector<BenchTable::Cell>& cells) {
+void add_memory(const std::string& moment, const LiveBytes& live, std::vector<BenchTable::Cell>& cells) {
   using T = BenchTable;
-  cells.push_back(T::number(moment + "_mib", "MiB", live ? static_cast<double>(live->total()) / 1048576 : NAN));
+  cells.push_back(T::number(moment + "_mib", "MiB", static_cast<double>(live.total()) / 1048576));
   for (int i = 0; i < memory::kCategories; ++i) {
     const auto category = static_cast<memory::Category>(i);
     cells.push_back(T::detail(fmt::format("{}_{}_bytes", moment, memory::name_of(category)), "B",
-                              live ? static_cast<double>(live->by_category[i]) : NAN));
+                              static_cast<double>(live.by_category[i])));
   }
+}
+
+/// The word of parallel.shard, or where nothing is sharded that of parallel.gradient_sync.
+std::string strategy_of(const config::Settings& settings) {
+  const bool is_sharded = settings.parallel.shard != config::Shard::none;
+  const config::Key* key = config::find_key(is_sharded ? "parallel.shard" : "parallel.gradient_sync");
+  const std::string quoted = config::value_text(*key, settings);
+  return quoted.substr(1, quoted.size() - 2);
 }
 
 std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
-  const StepTiming steps = row.steps.value_or(StepTiming{});
+  const StepTiming& steps = row.steps;
   using T = BenchTable;
   const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
   const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
-  std::vector<T::Cell> cells{T::text("size", row.size),
-                             T::text("strategy", row.strategy, "per_parameter"),
+  std::vector<T::Cell> cells{T::text("size", settings.model.size),
+                             T::text("strategy", strategy_of(settings), "per_parameter"),
                              T::text("compute", format_of(settings.precision.compute)),
                              T::count("ranks", ranks),
                              T::detail("parameters", "1", row.parameters),
@@ -150,7 +154,7 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
                              ms_detail("step_ms", steps.step.median_s),
                              ms_detail("step_min_ms", steps.step.min_s),
                              ms_detail("step_first_ms", steps.step.first_s),
-                             T::detail("cold_steps", "1", row.steps ? static_cast<double>(steps.cold_steps) : NAN),
+                             T::detail("cold_steps", "1", static_cast<double>(steps.cold_steps)),
                              ms("communication_ms", row.communication.mean_s),
                              ms_detail("communication_std_ms", row.communication.std_s),
                              ms("under_way_ms", row.under_way.mean_s),
@@ -164,69 +168,23 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
   add_memory("before_update", row.before_update, cells);
   add_memory("in_update", row.in_update, cells);
   cells.push_back(T::number("host_mib", "MiB", row.host_bytes / 1048576));
-  cells.push_back(T::text("outcome", row.outcome, "out of memory"));
   return cells;
-}
-
-/// Failures of one strategy that leave the others possible.
-bool is_outcome(Exit code) { return code == Exit::out_of_memory || code == Exit::usage || code == Exit::environment; }
-
-std::string outcome_of(const Failure& failure) {
-  if (failure.code() == Exit::out_of_memory) return "out of memory";
-  const std::string text = failure.what();
-  return text.substr(0, text.find('\n'));
-}
-
-/// Throws the reason, before anything is measured, if these ranks can run no row at all.
-void require_a_row(const config::Settings& deck, parallel::World& world) {
-  std::optional<Failure> first;
-  bool has_one = false;
-  for (const config::SetUp& row : strategy_set_ups(deck)) {
-    try {
-      train::plan_training(row.settings, train::dtype_of(row.settings.precision.compute), world.size(),
-                           train::machine_of(world));
-      has_one = true;
-    } catch (const Failure& failure) {
-      if (!first) first.emplace(failure);
-    }
-  }
-  if (!has_one && first) throw Failure(*first);
 }
 
 }  // namespace
 
 Exit bench_strategies(const Context& context) {
-  const Bench& bench = context.settings().section<Bench>();
+  const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
-  require_several_ranks(world, "bench.strategies compares how ranks share a step");
-  world.agree([&] { require_a_row(context.settings(), world); });
+  require_several_ranks(world, "bench.strategies measures how ranks share a step");
   Timeline timeline;
   SharedBenchResult result(context, [&](io::h5::File& file) { write(timeline, file); });
   StepRows rows(context);
-  const std::string note = note_on_groups(world, context.settings().parallel);
+  const std::string note = note_on_groups(world, settings.parallel);
   if (world.rank() == 0 && !note.empty()) io::answer(note);
-  const bool is_alone = bench.sizes.size() * bench.strategies.size() == 1;
-
-  std::optional<Failure> refusal;  // the first, of a strategy that these ranks cannot run
-  bool has_result = false;         // a time, or that it takes too much memory
-  for (const config::SetUp& set_up : strategy_set_ups(context.settings())) {
-    const config::Settings& settings = set_up.settings;
-    Row row;
-    row.size = settings.model.size;
-    row.strategy = set_up.name;
-    result.begin_row();
-    const auto failure = rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); },
-                                  [&](Exit code) { return !is_alone && is_outcome(code); });
-    if (failure) {
-      row.outcome = outcome_of(*failure);
-      row.steps.reset();
-    }
-    const bool is_refused = failure && failure->code() != Exit::out_of_memory;
-    if (is_refused && !refusal) refusal.emplace(*failure);
-    has_result = has_result || !is_refused;
-    result.add(cells_of(row, settings, world.size()));
-  }
-  if (!has_result && refusal) world.fail(Failure(*refusal));  // an earlier result stays
+  Row row;
+  rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); });
+  result.add(cells_of(row, settings, world.size()));
   result.publish();
   return Exit::finished;
 }

@@ -8,7 +8,9 @@
 #include <charconv>
 #include <ctime>
 #include <filesystem>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include "build_info.hpp"
 #include "config/job_traits.hpp"
@@ -16,7 +18,7 @@
 #include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/placement.hpp"
-#include "lab/experiment_record.hpp"
+#include "kernels/core/events.hpp"
 #include "lab/experiment_rows.hpp"
 #include "parallel/collectives/collective.hpp"
 
@@ -26,7 +28,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kFormatVersion = 1;
+constexpr std::int64_t kFormatVersion = 2;  // 1: no axis `round`, and nothing in /relative
+constexpr double kFlushShare = 100;         // flushes are at least 100 times the duration of one apart
+constexpr const char* kEveryColumn = "";    // stands for the entries of a file that could not be opened
 
 /// A value without quotes and the brackets of a list of one: what a table shows.
 std::string plain_text(std::string text) {
@@ -45,10 +49,37 @@ std::optional<double> number_of(const std::string& text) {
   return value;
 }
 
+/// One number or several of a dataset [row(, round)(, entry)], of version 1 or later, as measurements have them.
+void restore(const io::h5::File& file, const std::string& entry, std::vector<EarlierRow>& rows) {
+  const io::h5::Dataset dataset = file.dataset("record/" + entry);
+  Quantity quantity{dataset.text("units"), dataset.text("description"), dataset.type() == io::h5::Type::text, {}, {}};
+  if (quantity.is_text) {
+    const std::vector<std::string> texts = dataset.strings();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      quantity.texts = {texts.at(i)};
+      if (!texts[i].empty()) rows[i].rounds.back().record.quantities.emplace(entry, quantity);
+    }
+    return;
+  }
+  const std::vector<double> numbers = dataset.values<double>();
+  const std::size_t rounds = file.has("round") ? static_cast<std::size_t>(file.dataset("round").size()) : 1;
+  const std::size_t width = numbers.size() / rows.size() / rounds;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t round = 0; round < rows[i].rounds.size(); ++round) {
+      const auto first = numbers.begin() + static_cast<std::ptrdiff_t>((i * rounds + round) * width);
+      quantity.numbers.assign(first, first + static_cast<std::ptrdiff_t>(width));
+      const bool is_there =
+          !std::all_of(quantity.numbers.begin(), quantity.numbers.end(), [](double x) { return std::isnan(x); });
+      if (is_there) rows[i].rounds[round].record.quantities.emplace(entry, quantity);
+    }
+  }
+}
+
 }  // namespace
 
 bool EarlierRow::has_result() const {
-  return has_run(outcome) || (outcome.code == Exit::stopped && io::newest_checkpoint(folder));
+  return std::any_of(rounds.begin(), rounds.end(), [](const Measurement& m) { return has_run(m.outcome); }) ||
+         (rounds.back().outcome.code == Exit::stopped && io::newest_checkpoint(folder));
 }
 
 ExperimentFile::ExperimentFile(const jobs::Context& context)
@@ -58,13 +89,27 @@ ExperimentFile::ExperimentFile(const jobs::Context& context)
       world_(context.world),
       path_((fs::path(settings_.job.directory) / jobs::kExperimentFile).string()),
       created_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))),
-      jobs_differ_(std::any_of(rows_.begin(), rows_.end(), [this](const config::DeckRow& row) {
-        return row.settings.job.kind != rows_.front().settings.job.kind;
-      })) {}
+      jobs_differ_(std::any_of(
+          rows_.begin(), rows_.end(),
+          [this](const config::DeckRow& row) { return row.settings.job.kind != rows_.front().settings.job.kind; })),
+      baselines_(baselines_of(settings_.section<Experiment>(), expand(settings_.section<Experiment>())).rows),
+      measured_(rows_.size()) {}
+
+ExperimentFile::~ExperimentFile() {
+  try {
+    if (has_unwritten_) flush();
+  } catch (const std::exception&) {
+    // the exception that ends the experiment is the one to report
+  }
+}
+
+// --- an earlier start ------------------------------------------------------------------------------------------------
 
 std::vector<EarlierRow> ExperimentFile::read_rows() const {
   const io::h5::File file = io::h5::File::open(path_);
-  if (file.format() != jobs::kExperimentFormat || file.group("info").integer("format_version") != kFormatVersion) {
+  const bool is_one = file.format() == jobs::kExperimentFormat;
+  const std::int64_t version = is_one ? file.group("info").integer("format_version") : 0;
+  if (version < 1 || version > kFormatVersion) {
     throw Failure(Exit::files,
                   fmt::format("{} is not an experiment of this version: use another job.directory", path_));
   }
@@ -73,48 +118,140 @@ std::vector<EarlierRow> ExperimentFile::read_rows() const {
   const auto numbers = file.dataset("row").values<std::int64_t>();
   const auto codes = file.dataset("exit_code").values<std::int64_t>();
   const auto seconds = file.dataset("seconds").values<double>();
+  if (names.empty()) return {};
+  const std::size_t axis = seconds.size() / names.size();
   std::vector<EarlierRow> rows;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    rows.push_back({names[i],
-                    what_is_computed(decks[i]),
-                    fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]),
-                    {static_cast<Exit>(codes[i]), reasons[i], seconds[i]}});
+    EarlierRow row{names[i],
+                   what_is_computed(decks[i]),
+                   fs::path(settings_.job.directory) / "rows" / config::row_folder(numbers[i], names[i]),
+                   {}};
+    for (std::size_t round = 0; round < axis && std::isfinite(seconds[i * axis + round]); ++round) {
+      row.rounds.push_back({{Exit::finished, "", seconds[i * axis + round]}});
+    }
+    if (row.rounds.empty()) row.rounds.emplace_back();  // no file of this program has such a row
+    Outcome& last = row.rounds.back().outcome;
+    last.code = static_cast<Exit>(codes[i]);
+    last.reason = reasons[i];
+    rows.push_back(std::move(row));
+  }
+  if (file.has("record")) {
+    for (const std::string& entry : file.group("record").dataset_paths()) restore(file, entry, rows);
   }
   return rows;
 }
 
-std::string ExperimentFile::write(const Outcomes& outcomes) {
-  missing_.clear();
-  std::vector<std::size_t> ran;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    if (outcomes[i]) ran.push_back(i);
+void ExperimentFile::keep(std::size_t row, Rounds rounds) {
+  Measurement& last = rounds.back();
+  RowRecord of_file = read_results(row, last.outcome);
+  for (const auto& [entry, quantity] : last.record.quantities) of_file.lacking.erase(entry);
+  last.record.quantities.merge(of_file.quantities);
+  last.record.lacking = std::move(of_file.lacking);
+  measured_[row] = std::move(rounds);
+  has_unwritten_ = true;
+}
+
+// --- measurements ----------------------------------------------------------------------------------------------------
+
+void ExperimentFile::add(std::size_t row, std::int64_t round, Outcome outcome) {
+  Rounds& rounds = measured_[row];
+  rounds.resize(static_cast<std::size_t>(round));
+  rounds.back() = {std::move(outcome)};
+  rounds.back().record = read_results(row, rounds.back().outcome);
+  has_unwritten_ = true;
+}
+
+RowRecord ExperimentFile::read_results(std::size_t row, const Outcome& outcome) const {
+  const config::Job& job = rows_[row].settings.job;
+  const std::string_view name = config::traits_of(job.kind).file;
+  const fs::path result = fs::path(job.directory) / name;
+  const bool has_finished = outcome.code == Exit::finished;
+  if (name.empty() || (!has_finished && !fs::exists(result))) return {};
+  RowRecord record;
+  try {
+    record = read_record(result, settings_.section<Experiment>().record);
+  } catch (const Failure& failure) {
+    if (failure.code() != Exit::files) throw;
+    record.lacking.emplace(kEveryColumn, failure.what());
   }
-  if (ran.empty()) return missing_;
-  jobs::replace_file(path_, [&](io::h5::File& file) {
-    write_info(file);
-    std::vector<std::int64_t> numbers, codes;
-    std::vector<std::string> names, reasons, decks;
-    std::vector<double> seconds;
-    for (const std::size_t i : ran) {
-      numbers.push_back(static_cast<std::int64_t>(i) + 1);
-      codes.push_back(static_cast<std::int64_t>(outcomes[i]->code));
-      names.push_back(rows_[i].name);
-      reasons.push_back(outcomes[i]->reason);
-      decks.push_back(rows_[i].resolved);
-      seconds.push_back(outcomes[i]->seconds);
+  if (!has_finished) record.lacking.clear();
+  return record;
+}
+
+std::string ExperimentFile::missing() const {
+  std::vector<std::string> asked = settings_.section<Experiment>().record;
+  asked.insert(asked.begin(), kEveryColumn);
+  const bool all_have_run =
+      std::all_of(measured_.begin(), measured_.end(), [](const Rounds& rounds) { return !rounds.empty(); });
+  for (const std::string& entry : asked) {
+    std::string why;
+    bool has_any = false;
+    for (const Rounds& rounds : measured_) {
+      if (rounds.empty()) continue;
+      const RowRecord& record = rounds.back().record;
+      const auto lacks = record.lacking.find(entry);
+      if (why.empty() && lacks != record.lacking.end()) why = lacks->second;
+      has_any = has_any || record.quantities.contains(entry);
     }
-    io::h5::Dataset row = file.write("row", numbers, {"1", "number of the row, as in the name of its folder"});
-    row.make_scale("row");
-    file.write("name", names, {"1", "name of the row"}).attach_scale(row, 0);
-    file.write("exit_code", codes, {"1", "exit code of the row's job"}).attach_scale(row, 0);
-    file.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
-    file.write("seconds", seconds, {"s", "wall time of the row"}).attach_scale(row, 0);
-    file.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
-    for (const std::string& key : varied_keys(settings_.section<Experiment>())) write_key(file, row, key, ran);
-    for (const std::string& entry : settings_.section<Experiment>().record)
-      write_record(file, row, entry, ran, outcomes);
-  });
-  return missing_;
+    // Of several kinds of jobs one may have what the others lack.
+    const bool is_sure = entry == kEveryColumn || !jobs_differ_ || (!has_any && all_have_run);
+    if (!why.empty() && is_sure)
+      return fmt::format("{}\nThe rows that have run are in {}: --resume auto keeps them", why, path_);
+  }
+  return "";
+}
+
+// --- the file --------------------------------------------------------------------------------------------------------
+
+void ExperimentFile::flush_if_due() {
+  if (has_unwritten_ && events::now_s() - last_flush_s_ >= kFlushShare * last_flush_took_s_) flush();
+}
+
+void ExperimentFile::flush() {
+  const auto is_measured = [](const Rounds& rounds) { return !rounds.empty(); };
+  if (std::none_of(measured_.begin(), measured_.end(), is_measured)) return;
+  const double start_s = events::now_s();
+  has_unwritten_ = false;  // a failure is told once
+  jobs::replace_file(path_, [&](io::h5::File& file) { write(file); });
+  last_flush_s_ = events::now_s();
+  last_flush_took_s_ = last_flush_s_ - start_s;
+}
+
+std::size_t ExperimentFile::round_count() const {
+  auto rounds = static_cast<std::size_t>(settings_.section<Experiment>().rounds);
+  for (const Rounds& of_row : measured_) rounds = std::max(rounds, of_row.size());
+  return rounds;
+}
+
+/// What is written of the rows: what experiment.record names, or else whatever they have.
+std::set<std::string> ExperimentFile::entries() const {
+  const std::vector<std::string>& record = settings_.section<Experiment>().record;
+  std::set<std::string> found(record.begin(), record.end());
+  if (!found.empty()) return found;
+  for (const Rounds& rounds : measured_) {
+    for (const Measurement& measurement : rounds) {
+      for (const auto& [entry, quantity] : measurement.record.quantities) found.insert(entry);
+    }
+  }
+  return found;
+}
+
+const Quantity* ExperimentFile::quantity(std::size_t row, std::size_t round, const std::string& entry) const {
+  if (round >= measured_[row].size()) return nullptr;
+  const auto& quantities = measured_[row][round].record.quantities;
+  const auto found = quantities.find(entry);
+  return found == quantities.end() ? nullptr : &found->second;
+}
+
+void ExperimentFile::write(io::h5::File& file) const {
+  std::vector<std::size_t> rows;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (!measured_[i].empty()) rows.push_back(i);
+  }
+  write_info(file);
+  write_outcomes(file, rows);
+  for (const std::string& key : varied_keys(settings_.section<Experiment>())) write_key(file, key, rows);
+  for (const std::string& entry : entries()) write_record(file, entry, rows);
 }
 
 void ExperimentFile::write_info(io::h5::File& file) const {
@@ -133,77 +270,119 @@ void ExperimentFile::write_info(io::h5::File& file) const {
   info.set_attribute("created", created_);
 }
 
-void ExperimentFile::write_key(io::h5::File& file, const io::h5::Dataset& row, const std::string& name,
-                               const std::vector<std::size_t>& ran) const {
+void ExperimentFile::write_outcomes(io::h5::File& file, const std::vector<std::size_t>& rows) const {
+  std::vector<std::int64_t> numbers, codes;
+  std::vector<std::string> names, reasons, decks;
+  std::vector<std::vector<double>> seconds;
+  for (const std::size_t i : rows) {
+    const Outcome& last = measured_[i].back().outcome;
+    numbers.push_back(static_cast<std::int64_t>(i) + 1);
+    codes.push_back(static_cast<std::int64_t>(last.code));
+    names.push_back(rows_[i].name);
+    reasons.push_back(last.reason);
+    decks.push_back(rows_[i].resolved);
+    for (std::size_t round = 0; round < round_count(); ++round)
+      seconds.push_back({round < measured_[i].size() ? measured_[i][round].outcome.seconds : NAN});
+  }
+  io::h5::Dataset row = file.write("row", numbers, {"1", "number of the row, as in the name of its folder"});
+  row.make_scale("row");
+  if (round_count() > 1) {
+    std::vector<std::int64_t> rounds(round_count());
+    std::iota(rounds.begin(), rounds.end(), 1);
+    file.write("round", rounds, {"1", "number of the round"}).make_scale("round");
+  }
+  file.write("name", names, {"1", "name of the row"}).attach_scale(row, 0);
+  file.write("exit_code", codes, {"1", "exit code of the row's job"}).attach_scale(row, 0);
+  file.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
+  write_numbers(file, "seconds", seconds, {"s", "wall time of the row"});
+  file.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
+}
+
+void ExperimentFile::write_key(io::h5::File& file, const std::string& name,
+                               const std::vector<std::size_t>& rows) const {
   const config::Key& key = *config::find_key(name);
   std::vector<std::string> texts;
   std::vector<double> numbers;
-  for (const std::size_t i : ran) {
+  for (const std::size_t i : rows) {
     const auto given = rows_[i].given.find(name);  // "small" stays that, whatever else the row sets of its size
     texts.push_back(
         plain_text(given != rows_[i].given.end() ? given->second : config::value_text(key, rows_[i].settings)));
     if (const auto number = number_of(texts.back())) numbers.push_back(*number);
   }
-  const std::string entry = "keys/" + name;
+  const std::string path = "keys/" + name;
   const std::string_view description = key.meaning.substr(0, key.meaning.find(". "));
   const io::h5::Meaning meaning{key.unit == "-" ? "1" : key.unit, description};
-  if (numbers.size() == texts.size()) {
-    file.write(entry, numbers, meaning).attach_scale(row, 0);
-  } else {
-    file.write(entry, texts, meaning).attach_scale(row, 0);
-  }
+  io::h5::Dataset dataset =
+      numbers.size() == texts.size() ? file.write(path, numbers, meaning) : file.write(path, texts, meaning);
+  dataset.attach_scale(file.dataset("row"), 0);
 }
 
-void ExperimentFile::write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
-                                  const std::vector<std::size_t>& ran, const Outcomes& outcomes) {
-  const Recorded recorded = *parse_recorded(entry);
-  std::vector<Quantity> quantities(ran.size());
-  std::size_t width = 1;
+void ExperimentFile::write_record(io::h5::File& file, const std::string& entry,
+                                  const std::vector<std::size_t>& rows) const {
+  const std::string path = "record/" + entry;
   const Quantity* known = nullptr;
-  std::string why;       // the first row that finished lacks it
-  bool is_sure = false;  // that it should have it
-  for (std::size_t n = 0; n < ran.size(); ++n) {
-    const config::Job& job = rows_[ran[n]].settings.job;
-    const std::string_view own = config::traits_of(job.kind).file;
-    if (own.empty()) continue;
-    const fs::path result = fs::path(job.directory) / own;
-    const bool has_finished = outcomes[ran[n]]->code == Exit::finished;
-    if (!has_finished && !fs::exists(result)) continue;
-    try {
-      quantities[n] = read_quantity(result, recorded);
-    } catch (const Failure& failure) {
-      if (failure.code() != Exit::files) throw;
-      if (has_finished && why.empty()) why = failure.what();
-      is_sure = is_sure || !jobs_differ_ || !fs::exists(result);
-      continue;
+  std::vector<std::vector<double>> cells;
+  std::vector<std::string> texts;
+  for (const std::size_t i : rows) {
+    texts.emplace_back();
+    for (std::size_t round = 0; round < round_count(); ++round) {
+      cells.emplace_back();
+      const Quantity* found = quantity(i, round, entry);
+      if (found == nullptr) continue;
+      known = found;
+      cells.back() = found->numbers;
+      texts.back() = fmt::format("{}", fmt::join(found->texts, ", "));
     }
-    known = &quantities[n];
-    width = std::max({width, quantities[n].numbers.size(), quantities[n].texts.size()});
   }
-  // Of several kinds of jobs one may have what the others lack.
-  if (!why.empty() && missing_.empty() && (is_sure || (known == nullptr && ran.size() == rows_.size()))) {
-    missing_ = fmt::format("{}\nThe rows that have run are in {}: --resume auto keeps them", why, path_);
-  }
-  const bool is_text = known != nullptr && known->is_text;
-  const std::string units = known != nullptr ? known->units : "1";
-  const std::string description = known != nullptr ? known->description : "no row has it";
-  const std::string name = "record/" + entry;
-  if (is_text) {
-    std::vector<std::string> texts;
-    for (const Quantity& quantity : quantities) texts.push_back(fmt::format("{}", fmt::join(quantity.texts, ", ")));
-    file.write(name, texts, {units, description}).attach_scale(row, 0);
+  if (known != nullptr && known->is_text) {
+    file.write(path, texts, {known->units, known->description}).attach_scale(file.dataset("row"), 0);
     return;
   }
-  std::vector<double> numbers;
-  for (const Quantity& quantity : quantities) {
-    numbers.insert(numbers.end(), quantity.numbers.begin(), quantity.numbers.end());
-    numbers.resize(numbers.size() + width - quantity.numbers.size(), NAN);
+  if (known == nullptr) return write_numbers(file, path, cells, {"1", "no row has it"});
+  write_numbers(file, path, cells, {known->units, known->description});
+  if (!baselines_.empty() && comparison_of(known->units) != Comparison::none)
+    write_relative(file, entry, known->units, rows);
+}
+
+void ExperimentFile::write_relative(io::h5::File& file, const std::string& entry, const std::string& units,
+                                    const std::vector<std::size_t>& rows) const {
+  std::vector<std::vector<double>> cells;
+  for (const std::size_t i : rows) {
+    for (std::size_t round = 0; round < round_count(); ++round) {
+      cells.emplace_back();
+      const Quantity *own = quantity(i, round, entry), *other = quantity(baselines_[i], round, entry);
+      if (own == nullptr || other == nullptr || own->numbers.size() != other->numbers.size()) continue;
+      for (std::size_t n = 0; n < own->numbers.size(); ++n)
+        cells.back().push_back(compared(units, own->numbers[n], other->numbers[n]));
+    }
   }
-  io::h5::Shape shape{std::ssize(ran)};
+  const std::string& baseline = settings_.section<Experiment>().baseline;
+  const std::string description =
+      comparison_of(units) == Comparison::saved
+          ? fmt::format("saved: 1 - {} / that of the row of {}", entry, baseline)
+          : fmt::format("speed-up by {}: how many times as fast as the row of {}", entry, baseline);
+  write_numbers(file, "relative/" + entry, cells, {"1", description});
+}
+
+/// `cells` are those of a row's rounds, row by row; the axes `round` and `entry` are there if they are longer than 1.
+void ExperimentFile::write_numbers(io::h5::File& file, const std::string& path,
+                                   const std::vector<std::vector<double>>& cells,
+                                   const io::h5::Meaning& meaning) const {
+  std::size_t width = 1;
+  for (const std::vector<double>& cell : cells) width = std::max(width, cell.size());
+  std::vector<double> numbers;
+  for (const std::vector<double>& cell : cells) {
+    numbers.insert(numbers.end(), cell.begin(), cell.end());
+    numbers.resize(numbers.size() + width - cell.size(), NAN);
+  }
+  const std::size_t rounds = round_count();
+  io::h5::Shape shape{std::ssize(cells) / static_cast<std::int64_t>(rounds)};
+  if (rounds > 1) shape.push_back(static_cast<std::int64_t>(rounds));
   if (width > 1) shape.push_back(static_cast<std::int64_t>(width));
-  io::h5::Dataset dataset = file.write(name, shape, std::span<const double>(numbers), {units, description});
-  dataset.attach_scale(row, 0);
-  if (width > 1) dataset.set_label(1, "entry");
+  io::h5::Dataset dataset = file.write(path, shape, std::span<const double>(numbers), meaning);
+  dataset.attach_scale(file.dataset("row"), 0);
+  if (rounds > 1) dataset.attach_scale(file.dataset("round"), 1);
+  if (width > 1) dataset.set_label(static_cast<int>(shape.size()) - 1, "entry");
 }
 
 }  // namespace tessera::lab

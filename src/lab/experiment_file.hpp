@@ -1,22 +1,34 @@
-/// experiment.h5: how each row of an experiment ended, what it was, and what experiment.record names of its results.
+/// experiment.h5: how each row of an experiment ended, what it was, and what was recorded of its results.
 ///
 ///   /info             attributes: format, version, git_hash, build, hosts, devices, transport, question, command,
 ///                     deck, created
 ///   /row              number of the row, that of its folder; the dimension scale of all others
-///   /name /exit_code /reason /seconds /resolved_deck    [row]; reason "" where the exit code is 0
+///   /name /exit_code /reason /resolved_deck    [row]; of its last round; reason "" where the exit code is 0
+///   /seconds          [row, round] wall time
 ///   /keys/<key>       [row]  every key that rows set: numbers where all are, else text
-///   /record/<entry>   [row] what experiment.record names, or [row,entry] where it has several values; NaN or "" where
-///                     a row has none
+///   /record/<entry>   numbers [row, round, entry], text [row]: what experiment.record names; NaN or "" where a row has
+///                     none. If it names nothing, every column of the rows' bench.h5
+///   /relative/<entry> [row, round, entry] the same beside the row of experiment.baseline: of times and rates how many
+///                     times faster, of bytes the part that is saved
+///
+/// There is an axis `round`, with its scale /round, if rows have several, and an axis `entry` if values have several.
+///
+/// Robustness  Rows stay in memory. A flush writes them all to a file of its own, which then takes the place of
+///             experiment.h5: a kill at any instant leaves the previous one. It is due when 100 times the duration of
+///             the last flush have passed, so it costs 1 % of the time at most, and a kill loses at most the rows of
+///             that time, which --resume auto runs again.
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "config/deck.hpp"
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
-#include "lab/experiment_outcome.hpp"
+#include "lab/experiment_baseline.hpp"
+#include "lab/experiment_measurement.hpp"
 
 namespace tessera::lab {
 
@@ -24,32 +36,53 @@ namespace tessera::lab {
 struct EarlierRow {
   std::string name, computed;  // what its resolved deck computes
   std::filesystem::path folder;
-  Outcome outcome;
+  Rounds rounds;
 
   bool has_result() const;
 };
 
-/// For rank 0.
+/// For rank 0; on the others it is empty.
 class ExperimentFile {
  public:
   /// Keeps references to the context.
   explicit ExperimentFile(const jobs::Context& context);
+  ~ExperimentFile();  // flushes what an exception has left
+  ExperimentFile(const ExperimentFile&) = delete;
+  ExperimentFile& operator=(const ExperimentFile&) = delete;
 
   const std::string& path() const { return path_; }
 
-  /// Refuses (exit 6) a file of another kind or version.
+  /// The rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
   std::vector<EarlierRow> read_rows() const;
 
-  /// Writes the rows that have an outcome; nothing if none has. What a row that finished lacks of experiment.record is
-  /// returned, as a message; "" if nothing.
-  std::string write(const Outcomes& outcomes);
+  /// Takes over the measurements of an earlier start. What they lack of the last one is read from the row's file.
+  void keep(std::size_t row, Rounds rounds);
+
+  /// Adds a measurement, or replaces that of the same round, counted from 1. Its results are read from the row's file.
+  void add(std::size_t row, std::int64_t round, Outcome outcome);
+
+  const Rounds& rounds(std::size_t row) const { return measured_[row]; }
+
+  void flush_if_due();
+  void flush();  // nothing if no row was measured
+
+  /// What a row that finished lacks of experiment.record, as a message; "" if nothing.
+  std::string missing() const;
 
  private:
+  RowRecord read_results(std::size_t row, const Outcome& outcome) const;
+  std::set<std::string> entries() const;
+  void write(io::h5::File& file) const;
   void write_info(io::h5::File& file) const;
-  void write_key(io::h5::File& file, const io::h5::Dataset& row, const std::string& name,
-                 const std::vector<std::size_t>& ran) const;
-  void write_record(io::h5::File& file, const io::h5::Dataset& row, const std::string& entry,
-                    const std::vector<std::size_t>& ran, const Outcomes& outcomes);
+  void write_outcomes(io::h5::File& file, const std::vector<std::size_t>& rows) const;
+  void write_key(io::h5::File& file, const std::string& name, const std::vector<std::size_t>& rows) const;
+  void write_record(io::h5::File& file, const std::string& entry, const std::vector<std::size_t>& rows) const;
+  void write_relative(io::h5::File& file, const std::string& entry, const std::string& units,
+                      const std::vector<std::size_t>& rows) const;
+  void write_numbers(io::h5::File& file, const std::string& path, const std::vector<std::vector<double>>& cells,
+                     const io::h5::Meaning& meaning) const;
+  const Quantity* quantity(std::size_t row, std::size_t round, const std::string& entry) const;
+  std::size_t round_count() const;
 
   const jobs::Context& context_;
   const config::Settings& settings_;
@@ -57,7 +90,10 @@ class ExperimentFile {
   parallel::World& world_;
   const std::string path_, created_;
   const bool jobs_differ_;
-  std::string missing_;
+  const std::vector<std::size_t> baselines_;  // by row; none without experiment.baseline
+  std::vector<Rounds> measured_;              // by row
+  bool has_unwritten_ = false;
+  double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
 };
 
 }  // namespace tessera::lab

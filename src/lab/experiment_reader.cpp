@@ -7,9 +7,11 @@
 
 #include <fmt/format.h>
 
+#include "config/deck_file.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "config/text.hpp"
+#include "lab/experiment_baseline.hpp"
 #include "lab/kinds.hpp"
 
 namespace tessera::lab {
@@ -56,6 +58,13 @@ std::optional<std::string> text_of(const toml::node& node) {
   return text + "]";
 }
 
+std::vector<const toml::node*> elements_of(const toml::array* list) {
+  std::vector<const toml::node*> elements;
+  if (list == nullptr) return elements;
+  for (const toml::node& element : *list) elements.push_back(&element);
+  return elements;
+}
+
 /// The members as dotted keys: model.size = ... in a table is a table `model` in it.
 std::vector<std::pair<std::string, const toml::node*>> dotted(const toml::table& table) {
   std::vector<std::pair<std::string, const toml::node*>> keys;
@@ -92,6 +101,24 @@ void check_experiment(const config::Settings& settings, config::Rules rules) {
                   "a key of experiment.product or of a row's product");
 }
 
+/// Rows are told apart by their names, in folders and by --resume.
+void check_names(std::vector<std::string_view> names, std::string_view deck, config::Faults& faults) {
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) return;
+  faults.add({{std::string(deck)},
+              "experiment.rows",
+              fmt::format("describes two rows \"{}\"", *twice),
+              "rows whose names, made of that of their table and of their values, differ in their first 80 letters",
+              ""});
+}
+
+std::vector<std::string_view> variation_names(const Experiment& experiment) {
+  std::vector<std::string_view> names;
+  for (const Variation& variation : experiment.rows) names.push_back(variation.name);
+  return names;
+}
+
 }  // namespace
 
 bool ExperimentTables::has(std::string_view name) const {
@@ -101,6 +128,24 @@ bool ExperimentTables::has(std::string_view name) const {
 void ExperimentTables::refuse(const toml::node& node, const std::string& key, const std::string& wrong,
                               const std::string& legal) {
   faults_->add({(*locate_)(node), key, wrong, legal, config::find_key(key) == nullptr ? config::nearest_key(key) : ""});
+}
+
+std::optional<RowValues> ExperimentTables::values_of(const std::string& key, const toml::node& node,
+                                                     const std::vector<const toml::node*>& elements,
+                                                     const std::string& wrong, const std::string& legal) {
+  RowValues values{key, {}};
+  for (const toml::node* element : elements) {
+    std::optional<std::string> text = text_of(*element);
+    if (!text) break;
+    if (std::find(values.values.begin(), values.values.end(), *text) != values.values.end()) {
+      refuse(node, key, fmt::format("lists {} twice", *text), "each value once: experiment.rounds measures rows again");
+      return std::nullopt;
+    }
+    values.values.push_back(std::move(*text));
+  }
+  if (!elements.empty() && values.values.size() == elements.size()) return values;
+  refuse(node, key, wrong, legal);
+  return std::nullopt;
 }
 
 void ExperimentTables::read_keys(const std::string& table, const toml::table& node, bool are_lists,
@@ -115,31 +160,20 @@ void ExperimentTables::read_keys(const std::string& table, const toml::table& no
       refuse(*value, key, "is of the whole experiment, not of a row", "set it in its own section");
       continue;
     }
-    RowValues values{key, {}};
     const toml::array* list = value->as_array();
-    bool is_plain = true;
-    const auto add = [&](const toml::node& element) {
-      const auto text = text_of(element);
-      is_plain = is_plain && text.has_value();
-      values.values.push_back(text.value_or(""));
-    };
-    if (are_lists) {
-      if (list != nullptr)
-        for (const toml::node& element : *list) add(element);
-    } else {
-      add(*value);
-    }
-    if (values.values.empty() || !is_plain) {
-      refuse(*value, key, are_lists ? "is not a list of values" : "is not a value",
-             are_lists ? "a list that is not empty: one value of the key for each row" : "a value of the key");
-      continue;
-    }
+    const bool leaves_out = table == "when_quick.product" && list != nullptr && list->empty();
+    std::optional<RowValues> values = leaves_out ? RowValues{key, {}}
+                                      : are_lists
+                                          ? values_of(key, *value, elements_of(list), "is not a list of values",
+                                                      "a list that is not empty: one value of the key for each row")
+                                          : values_of(key, *value, {value}, "is not a value", "a value of the key");
+    if (!values) continue;
     const auto same = std::find_if(out.begin(), out.end(), [&](const RowValues& v) { return v.key == key; });
     places_[table + " " + key] = (*locate_)(*value);
     if (same == out.end()) {
-      out.push_back(std::move(values));
+      out.push_back(std::move(*values));
     } else {
-      *same = std::move(values);
+      *same = std::move(*values);
     }
   }
 }
@@ -182,23 +216,59 @@ void ExperimentTables::read(std::string_view name, const toml::node& node, const
   std::vector<RowValues> lists;
   read_keys("product", *table, true, lists);
   for (RowValues& list : lists) {
-    const auto replace = [&](std::vector<RowValues>& all, const std::string& where) {
-      for (RowValues& values : all) {
-        if (values.key != list.key) continue;
-        values = list;
-        places_[where + " " + list.key] = places_.at("product " + list.key);
-        return true;
-      }
-      return false;
-    };
-    bool is_replaced = replace(experiment.product, "product");
-    if (is_override) {  // of whichever product has the key, when_quick's included
-      for (Variation& variation : experiment.rows)
-        is_replaced = replace(variation.product, "rows." + variation.name + ".product") || is_replaced;
-      replace(experiment.when_quick.product, "when_quick.product");
-    }
-    if (!is_replaced) experiment.product.push_back(std::move(list));
+    const config::Where where = places_.at("product " + list.key);
+    if (!replace_lists(experiment, list, where, is_override)) experiment.product.push_back(std::move(list));
   }
+}
+
+/// Replaces the list of the same key in [experiment.product], or `everywhere`, when_quick's included; whether there was
+/// one.
+bool ExperimentTables::replace_lists(Experiment& experiment, const RowValues& list, const config::Where& where,
+                                     bool everywhere) {
+  bool is_replaced = false;
+  const auto replace = [&](std::vector<RowValues>& all, const std::string& table) {
+    for (RowValues& values : all) {
+      if (values.key != list.key) continue;
+      values = list;
+      places_[table + " " + list.key] = where;
+      is_replaced = true;
+    }
+  };
+  replace(experiment.product, "product");
+  if (!everywhere) return is_replaced;
+  for (Variation& variation : experiment.rows) replace(variation.product, "rows." + variation.name + ".product");
+  const bool is_of_rows = is_replaced;
+  replace(experiment.when_quick.product, "when_quick.product");
+  return is_of_rows;
+}
+
+bool ExperimentTables::sweeps(std::string_view key, const config::Settings& settings) const {
+  const Experiment& experiment = settings.section<Experiment>();
+  const auto has = [&](const std::vector<RowValues>& all) {
+    return std::any_of(all.begin(), all.end(), [&](const RowValues& values) { return values.key == key; });
+  };
+  return has(experiment.product) || std::any_of(experiment.rows.begin(), experiment.rows.end(),
+                                                [&](const Variation& variation) { return has(variation.product); });
+}
+
+std::optional<std::string> ExperimentTables::sweep(const std::string& key, const toml::node& node,
+                                                   config::Settings& settings, config::Faults& faults) {
+  static const Locate kThere = [](const toml::node&) { return config::kCommandLine; };
+  locate_ = &kThere;
+  faults_ = &faults;
+  const bool is_one = !node.is_array();
+  const auto elements = is_one ? std::vector<const toml::node*>{&node} : elements_of(node.as_array());
+  std::optional<RowValues> values =
+      values_of(key, node, elements, "is neither a value nor a list of values",
+                "a value of the key, or a list that is not empty: one value for each row");
+  if (!values) return std::nullopt;
+  for (std::size_t i = 0; config::find_key(key)->legal.is_path && i < elements.size(); ++i) {
+    if (const auto* path = elements[i]->as_string())  // of the command line: from the current directory
+      values->values[i] = config::toml_string(config::resolved_path(path->get(), config::working_directory()));
+  }
+  replace_lists(settings.section<Experiment>(), *values, config::kCommandLine, true);
+  swept_.insert(key);
+  return is_one ? std::optional(values->values.front()) : std::nullopt;
 }
 
 std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings& settings,
@@ -213,9 +283,16 @@ std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings&
                 fmt::format("at most {} rows", kMaxRows),
                 ""});
   check_experiment(settings, config::Rules(sources, deck, faults));
+  const auto is_fixed = [&](const std::string& key) {
+    return std::any_of(experiment.rows.begin(), experiment.rows.end(), [&](const Variation& variation) {
+      return std::any_of(variation.keys.begin(), variation.keys.end(),
+                         [&](const RowValues& v) { return v.key == key; });
+    });
+  };
   for (const std::string& key : varied_keys(experiment)) {
     const auto source = sources.find(key);
-    if (source != sources.end() && source->second.origin == config::Origin::command_line)
+    if (source != sources.end() && source->second.origin == config::Origin::command_line &&
+        (!swept_.contains(key) || is_fixed(key)))
       faults.add({config::kCommandLine, key, "would be ignored: rows of the experiment set it",
                   fmt::format("'experiment.product={{{}=[...]}}'", key), ""});
   }
@@ -234,6 +311,11 @@ std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings&
     rows.push_back(std::move(row));
     names.push_back(keys.name);
   }
+  check_names(names, deck, faults);
+  if (const std::string wrong = baselines_of(experiment, expanded).wrong; !wrong.empty())
+    faults.add({sources.at("experiment.baseline").where, "experiment.baseline", wrong,
+                "the NAME of an [experiment.rows.NAME] that has one row for each row that is compared",
+                config::nearest(experiment.baseline, variation_names(experiment))});
   for (const std::string& name : experiment.only)
     if (std::find(names.begin(), names.end(), name) == names.end())
       faults.add({sources.at("experiment.only").where, "experiment.only", fmt::format("no row is named \"{}\"", name),

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,10 @@ class ExperimentTables final : public config::RowTables {
   void read(std::string_view name, const toml::node& node, const Locate& locate, config::Settings& settings,
             config::Faults& faults, bool is_override) override;
 
+  bool sweeps(std::string_view key, const config::Settings& settings) const override;
+  std::optional<std::string> sweep(const std::string& key, const toml::node& node, config::Settings& settings,
+                                   config::Faults& faults) override;
+
   std::vector<config::DescribedRow> rows(const config::Settings& settings, const config::Sources& sources,
                                          std::string_view deck, config::Faults& faults) const override;
   void check_row(const config::DescribedRow& row, const config::Settings& settings,
@@ -31,6 +37,12 @@ class ExperimentTables final : public config::RowTables {
  private:
   void read_variation(const std::string& table, const toml::table& node, Variation& variation);
   void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
+  bool replace_lists(Experiment& experiment, const RowValues& list, const config::Where& where, bool everywhere);
+
+  /// Refuses `node` in these words unless it has elements and all of them are values, each once.
+  std::optional<RowValues> values_of(const std::string& key, const toml::node& node,
+                                     const std::vector<const toml::node*>& elements, const std::string& wrong,
+                                     const std::string& legal);
   void refuse(const toml::node& node, const std::string& key, const std::string& wrong, const std::string& legal);
 
   /// Where `key` stands in a table, as RowKeys::Assignment names it.
@@ -39,6 +51,7 @@ class ExperimentTables final : public config::RowTables {
   }
 
   std::map<std::string, config::Where> places_;  // by table and key
+  std::set<std::string, std::less<>> swept_;     // keys that the command line has set by name
   const Locate* locate_ = nullptr;               // of the call to read() under way, like the next
   config::Faults* faults_ = nullptr;
 };

@@ -57,8 +57,10 @@ double statistic_of(Statistic statistic, const std::vector<double>& all) {
   throw std::logic_error("statistic_of: not a statistic of one number");
 }
 
-Quantity read_quantity(const std::filesystem::path& path, const Recorded& recorded) {
-  const io::h5::File file = io::h5::File::open(path);
+namespace {
+
+/// Throws Failure(Exit::files) if the dataset is missing, or if numbers are asked of a text.
+Quantity read_quantity(const io::h5::File& file, const std::filesystem::path& path, const Recorded& recorded) {
   if (!file.has(recorded.path)) {
     throw Failure(Exit::files, fmt::format("{} has no dataset {}: correct experiment.record (h5ls -r shows them all)",
                                            path.string(), recorded.path));
@@ -81,6 +83,34 @@ Quantity read_quantity(const std::filesystem::path& path, const Recorded& record
     quantity.numbers = {statistic_of(recorded.statistic, numbers_of(dataset))};
   }
   return quantity;
+}
+
+constexpr const char* kRowScale = "row";  // of a benchmark's table
+
+/// The columns of a benchmark's table.
+std::vector<std::string> columns_of(const io::h5::File& file) {
+  std::vector<std::string> columns;
+  if (!file.has(kRowScale)) return columns;
+  for (const std::string& path : file.dataset_paths()) {
+    if (path.find('/') == std::string::npos && path != kRowScale) columns.push_back(path);
+  }
+  return columns;
+}
+
+}  // namespace
+
+RowRecord read_record(const std::filesystem::path& path, const std::vector<std::string>& entries) {
+  const io::h5::File file = io::h5::File::open(path);
+  RowRecord record;
+  for (const std::string& entry : entries.empty() ? columns_of(file) : entries) {
+    try {
+      record.quantities.emplace(entry, read_quantity(file, path, *parse_recorded(entry)));
+    } catch (const Failure& failure) {
+      if (failure.code() != Exit::files) throw;
+      record.lacking.emplace(entry, failure.what());
+    }
+  }
+  return record;
 }
 
 }  // namespace tessera::lab

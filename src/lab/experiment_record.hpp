@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,14 @@ struct Quantity {
 /// Of the numbers that are not NaN; NaN if there are none. `std` is that of a sample: 0 for one number.
 double statistic_of(Statistic statistic, const std::vector<double>& numbers);
 
-/// Throws Failure(Exit::files) if the file or the dataset is missing, or if numbers are asked of a text.
-Quantity read_quantity(const std::filesystem::path& file, const Recorded& recorded);
+/// What is known of one measurement of a row, by entry of experiment.record or by column.
+struct RowRecord {
+  std::map<std::string, Quantity> quantities;
+  std::map<std::string, std::string> lacking;  // why there is none: no such dataset, or numbers asked of a text
+};
+
+/// Opens the file once. No entries: every column of a benchmark's table, and nothing of another file.
+/// Throws Failure(Exit::files) if the file cannot be opened.
+RowRecord read_record(const std::filesystem::path& file, const std::vector<std::string>& entries);
 
 }  // namespace tessera::lab

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
+#include <utility>
 
 #include "io/checkpoint.hpp"
 #include "io/h5.hpp"
@@ -37,9 +39,9 @@ bool move_row(const fs::path& from, const fs::path& to) {
 }
 
 /// Whether the row's folder holds a training that a signal stopped: of this row, as it stands in the deck.
-bool has_checkpoint(const config::DeckRow& row, const std::optional<Outcome>& outcome, const Note& note) {
+bool has_checkpoint(const config::DeckRow& row, const Outcome& outcome, const Note& note) {
   const fs::path folder = row.settings.job.directory;
-  if (!outcome || outcome->code != Exit::stopped || row.settings.job.kind != config::JobKind::train ||
+  if (outcome.code != Exit::stopped || row.settings.job.kind != config::JobKind::train ||
       !io::newest_checkpoint(folder)) {
     return false;
   }
@@ -54,15 +56,14 @@ bool has_checkpoint(const config::DeckRow& row, const std::optional<Outcome>& ou
 
 }  // namespace
 
-Outcomes earlier_outcomes(const Context& context, ExperimentFile& file) {
+void keep_earlier(const Context& context, ExperimentFile& file) {
   const std::vector<config::DeckRow>& rows = context.deck.rows;
-  Outcomes outcomes(rows.size());
   std::error_code error;
-  if (!fs::exists(file.path(), error)) return outcomes;
-  std::vector<const EarlierRow*> kept(rows.size(), nullptr);
+  if (!fs::exists(file.path(), error)) return;
+  std::vector<EarlierRow*> kept(rows.size(), nullptr);
   std::vector<std::string> lost;
-  const std::vector<EarlierRow> earlier = file.read_rows();
-  for (const EarlierRow& row : earlier) {
+  std::vector<EarlierRow> earlier = file.read_rows();
+  for (EarlierRow& row : earlier) {
     const auto same = std::find_if(rows.begin(), rows.end(), [&](const config::DeckRow& now) {
       return now.name == row.name && what_is_computed(now.resolved) == row.computed;
     });
@@ -84,22 +85,38 @@ Outcomes earlier_outcomes(const Context& context, ExperimentFile& file) {
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!kept[i]) continue;
-    outcomes[i] = kept[i]->outcome;
     has_moved = move_row(kept[i]->folder, rows[i].settings.job.directory) || has_moved;
+    file.keep(i, std::move(kept[i]->rounds));
   }
-  if (has_moved) file.write(outcomes);
-  return outcomes;
+  if (has_moved) file.flush();
 }
 
-std::vector<Action> actions_of(const Context& context, const Outcomes& outcomes, const Note& note) {
-  std::vector<Action> actions;
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    const bool is_kept = outcomes[i] && is_final(*outcomes[i]);
-    actions.push_back(is_kept                                                   ? Action::keep
-                      : has_checkpoint(context.deck.rows[i], outcomes[i], note) ? Action::go_on
-                                                                                : Action::run);
+std::vector<Progress> progress_of(const Context& context, const ExperimentFile& file, const Note& note) {
+  std::vector<Progress> all;
+  for (std::size_t i = 0; i < context.deck.rows.size(); ++i) {
+    const Rounds& rounds = file.rounds(i);
+    Progress& row = all.emplace_back();
+    if (rounds.empty()) continue;
+    const Outcome& last = rounds.back().outcome;
+    row.rounds = row.kept = std::ssize(rounds) - (is_final(last) ? 0 : 1);
+    row.has_failed = is_final(last) && !has_run(last);
+    row.goes_on = has_checkpoint(context.deck.rows[i], last, note);
   }
-  return actions;
+  return all;
+}
+
+std::string progress_text(const std::vector<Progress>& all) {
+  std::string text;
+  for (const Progress& row : all)
+    text += fmt::format("{} {} {} {} ", row.rounds, row.kept, int{row.has_failed}, int{row.goes_on});
+  return text;
+}
+
+std::vector<Progress> parse_progress(const std::string& text) {
+  std::vector<Progress> all;
+  std::istringstream words(text);
+  for (Progress row; words >> row.rounds >> row.kept >> row.has_failed >> row.goes_on;) all.push_back(row);
+  return all;
 }
 
 }  // namespace tessera::lab

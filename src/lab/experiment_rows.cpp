@@ -106,6 +106,7 @@ std::vector<RowKeys> expand(const Experiment& experiment) {
     for (std::size_t number = 0; number < count && rows.size() < kMaxRows; ++number) {
       RowKeys row;
       row.name = name_part(variation.name);
+      row.variation = variation.name;
       for (const RowValues& key : variation.keys)
         row.keys.push_back({key.key, key.values.front(), "rows." + variation.name});
       std::size_t rest = number, combinations = count;

@@ -31,11 +31,13 @@ struct Variation {
 struct Experiment {
   std::string question;
   config::JobKind job = config::JobKind::train;  // of every row that sets no job.kind
-  std::vector<std::string> record;               // "DATASET" or "DATASET:STATISTIC" of a row's file
+  std::vector<std::string> record;               // "DATASET" or "DATASET:STATISTIC" of a row's file; none: all
   std::vector<std::int64_t> ranks = {1};         // that scripts/experiment starts, one launch for each number
   bool fresh_processes = false;                  // scripts/experiment starts one for each row
   std::vector<std::string> only;                 // rows that run, by name; none: all
   bool quick = false;
+  std::int64_t rounds = 1;         // how often all rows are measured
+  std::string baseline;            // the variation to whose rows the others relate; "": none
   double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
   std::vector<RowValues> product;  // common to all variations
   std::vector<Variation> rows;     // none: one without a name
@@ -52,7 +54,8 @@ struct RowKeys {
     std::string key, value;  // the value as TOML
     std::string table;       // of the deck, in which it stands: "product", "rows.NAME", "rows.NAME.product"
   };
-  std::string name;  // of its variation and of its values, "flash2_4096_bf16": fit for a file's name
+  std::string name;       // of its variation and of its values, "flash2_4096_bf16": fit for a file's name
+  std::string variation;  // its table's name
   std::vector<Assignment> keys;
 };
 

@@ -20,6 +20,4 @@ std::vector<config::KeyGroup> key_groups(const std::vector<config::JobTraits>& j
 /// Faults of [bench] and [experiment] in any deck (lab_rules.cpp).
 void check(const config::Settings& settings, config::Rules& rules);
 
-std::vector<config::NeedsCuda> needs_cuda(const config::Settings& settings);
-
 }  // namespace tessera::lab

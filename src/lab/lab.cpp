@@ -9,7 +9,7 @@
 #include "lab/experiment_reader.hpp"
 #include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
-#include "lab/set_ups.hpp"
+#include "lab/set_up.hpp"
 
 namespace tessera::lab {
 
@@ -36,28 +36,13 @@ struct Row {
 std::vector<Row> rows() {
   constexpr std::string_view kFile = "bench.h5";
   return {
-      {{.kind = kBenchStep,
-        .name = "bench.step",
-        .has_steps = true,
-        .file = kFile,
-        .set_ups = step_set_ups,
-        .captures_graphs = captures_graphs,
-        .without_graphs = "leave \"graph\" out of bench.variants"},
-       bench_step},
-      {{.kind = kBenchAttention, .name = "bench.attention", .file = kFile, .attention_lists = "bench"},
-       bench_attention},
+      {{.kind = kBenchStep, .name = "bench.step", .has_steps = true, .file = kFile, .set_up = step_set_up}, bench_step},
+      {{.kind = kBenchAttention, .name = "bench.attention", .has_own_dtype = true, .file = kFile}, bench_attention},
       {{.kind = kBenchKernels, .name = "bench.kernels", .file = kFile}, bench_kernels},
       {{.kind = kBenchComm, .name = "bench.comm", .file = kFile}, bench_comm},
-      {{.kind = kBenchStrategies,
-        .name = "bench.strategies",
-        .has_steps = true,
-        .file = kFile,
-        .set_ups = strategy_set_ups,
-        .strategies_key = "bench.strategies"},
-       bench_strategies},
+      {{.kind = kBenchStrategies, .name = "bench.strategies", .has_steps = true, .file = kFile}, bench_strategies},
       {{.kind = kBenchDecode, .name = "bench.decode", .file = kFile}, bench_decode},
-      {{.kind = kBenchGenerate, .name = "bench.generate", .file = kFile, .set_ups = generation_set_ups},
-       bench_generate},
+      {{.kind = kBenchGenerate, .name = "bench.generate", .file = kFile, .set_up = generation_set_up}, bench_generate},
       {{.kind = kBenchAccumulation, .name = "bench.accumulation", .file = kFile}, bench_accumulation},
       {{.kind = kExperiment,
         .name = "experiment",
@@ -82,7 +67,6 @@ void join() {
        .jobs_meaning = " bench.* measure; experiment runs one of these for each row that [experiment] describes.",
        .keys = key_groups(traits),
        .check = check,
-       .needs_cuda = needs_cuda,
        .make_tables = []() -> std::shared_ptr<config::RowTables> { return std::make_shared<ExperimentTables>(); },
        .tables_text = [](const config::Settings& deck) { return tables_text(deck.section<Experiment>()); }});
   jobs::add_jobs(functions);

@@ -10,17 +10,10 @@ namespace {
 
 using namespace config;  // what rows of a table of keys are written with
 
-constexpr Word kBenchImplementations[] = {word("standard"), word("tiled"), word("flash1"), word("flash2")};
 constexpr Word kBenchTypes[] = {word("fp32"), word("bf16"), word("fp16")};
-constexpr Word kBenchPasses[] = {word("forward"), word("backward"), word("both")};
-constexpr Word kBenchEngines[] = {word("auto"), word("mma"), word("wgmma")};
-constexpr Word kBenchSizes[] = {word("deck"), word("small"), word("medium"), word("large"),
-                                word("xl"),   word("2.7b"),  word("8b")};
+constexpr Word kBenchPasses[] = {word("all"), word("forward"), word("backward"), word("both")};
 constexpr Word kBenchOperations[] = {word("all_reduce"), word("reduce_scatter"), word("all_gather"), word("broadcast")};
-constexpr Word kBenchStrategies[] = {word("per_parameter"), word("flat"),      word("overlap"),   word("bucket"),
-                                     word("optimizer"),     word("gradients"), word("parameters")};
 constexpr Word kBenchPhases[] = {word("step"), word("forward")};
-constexpr Word kBenchVariants[] = {word("deck"), word("plain"), word("fused"), word("graph")};
 
 /// The kinds of jobs that a row of an experiment may be: all but experiment.
 std::span<const Word> row_kinds(const std::vector<JobTraits>& jobs) {
@@ -54,58 +47,35 @@ std::vector<Key> bench_keys() {
        "Repeats of one timing of bench.attention, bench.kernels and bench.comm stop when they have lasted this long; "
        "the row says how many there were. 0: never."},
       {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory limit of a row of bench.attention, bench.decode and bench.generate, or of a rank in one of bench.comm; "
-       "a larger row is reported and not run. 0: the machine's memory."},
-      {"bench.lengths", in<&Bench::lengths>(), not_empty(between(1, kMaxTokens)), "tokens",
-       "Sequence lengths T that bench.attention sweeps; in bench.decode the number of cached keys, in bench.generate "
-       "that of the prompt's tokens."},
-      {"bench.head_widths", in<&Bench::head_widths>(), not_empty(between(8, 256)), "channels",
-       "Head widths D that bench.attention and bench.decode sweep."},
-      {"bench.implementations", in<&Bench::implementations>(), not_empty(words(kBenchImplementations)), "-",
-       "Attention kernels that bench.attention sweeps, in tiles of attention.query_tile and attention.key_tile."},
-      {"bench.flash1_steps", in<&Bench::flash1_steps>(), not_empty(between(0, 5)), "steps",
-       "Versions of flash1 that bench.attention sweeps; the numbers are those of attention.flash1_steps."},
-      {"bench.flash2_steps", in<&Bench::flash2_steps>(), not_empty(between(-1, 3)), "steps",
-       "Portable versions of flash2 that bench.attention sweeps; the numbers are those of attention.flash2_steps."},
-      {"bench.passes", in<&Bench::passes>(), not_empty(words(kBenchPasses)), "-",
-       "Passes that bench.attention times: forward, backward, or both in sequence (the speed-up is of both)."},
-      {"bench.dtypes", in<&Bench::dtypes>(), not_empty(words(kBenchTypes)), "-",
-       "Number formats that bench.attention, bench.decode, bench.kernels and bench.comm sweep."},
-      {"bench.causal", in<&Bench::causal>(), not_empty(), "-",
-       "Masks that bench.attention sweeps: causal (true), none (false), or both."},
-      {"bench.tuned", in<&Bench::tuned>(), not_empty(), "-",
-       "Kernels that bench.attention sweeps: portable (false), tuned for GPUs (true), or both. true needs a CUDA build "
-       "and is flash2 as attention.tuned takes it: on tensor cores, or with three steps, unless bench.flash2_steps has "
-       "that row already."},
-      {"bench.engines", in<&Bench::engines>(), not_empty(words(kBenchEngines)), "-",
-       "Kernels that bench.attention sweeps in its tuned rows: tensor-core ones by name, or auto, the fastest; the "
-       "words are those of attention.engine."},
-      {"bench.deterministic", in<&Bench::deterministic>(), not_empty(), "-",
-       "Orders of summation that bench.attention sweeps in its tuned rows: fixed (true), any (false), or both."},
+       "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; what is larger "
+       "is "
+       "reported as out of memory and not run. 0: the machine's memory."},
+      {"bench.dtype", in<&Bench::dtype>(), words(kBenchTypes), "-",
+       "Number format of bench.attention, bench.decode, bench.kernels and bench.comm."},
+      {"bench.length", in<&Bench::length>(), between(1, kMaxTokens), "tokens",
+       "Sequence length T of bench.attention; in bench.decode the number of cached keys, in bench.generate that of the "
+       "prompt's tokens, to which the context is fitted."},
+      {"bench.head_width", in<&Bench::head_width>(), between(8, 256), "channels",
+       "Head width D of bench.attention and bench.decode."},
       {"bench.batch", in<&Bench::batch>(), between(1, 1 << 20), "sequences",
-       "Sequences B of a row of bench.attention, bench.decode and bench.generate."},
-      {"bench.heads", in<&Bench::heads>(), between(1, 65536), "heads",
-       "Heads H of a row of bench.attention and bench.decode."},
-      {"bench.parts", in<&Bench::parts>(), not_empty(between(0, 1024)), "parts",
-       "Numbers of parts that bench.decode sweeps, as attention.decode_parts names them. 0: chosen."},
-      {"bench.terms", in<&Bench::terms>(), not_empty(between(1, 1 << 24)), "numbers",
+       "Sequences B of bench.attention, bench.decode and bench.generate."},
+      {"bench.heads", in<&Bench::heads>(), between(1, 65536), "heads", "Heads H of bench.attention and bench.decode."},
+      {"bench.tokens", in<&Bench::tokens>(), between(0, 1 << 30), "tokens",
+       "Tokens B*T of bench.attention, instead of bench.batch: longer sequences get smaller batches, at least 1. 0: "
+       "use "
+       "bench.batch."},
+      {"bench.channels", in<&Bench::channels>(), between(0, 1 << 24), "channels",
+       "Channels H*D of bench.attention, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
+       "bench.heads."},
+      {"bench.causal", in<&Bench::causal>(), any(), "-", "Whether bench.attention has the causal mask, or none."},
+      {"bench.pass", in<&Bench::pass>(), words(kBenchPasses), "-",
+       "Passes that bench.attention times: forward, backward, both in sequence, or all: each of the three."},
+      {"bench.terms", in<&Bench::terms>(), between(1, 1 << 24), "numbers",
        "How many numbers bench.accumulation adds, one after the other."},
       {"bench.addend", in<&Bench::addend>(), between(-1e4, 1e4), "1",
-       "The number that bench.accumulation adds each time, rounded to the format of the row."},
-      {"bench.tokens", in<&Bench::tokens>(), between(0, 1 << 30), "tokens",
-       "Tokens B*T of a bench.attention row, instead of bench.batch: longer sequences get smaller batches, at least 1. "
-       "0: use bench.batch."},
-      {"bench.channels", in<&Bench::channels>(), between(0, 1 << 24), "channels",
-       "Channels H*D of a bench.attention row, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
-       "bench.heads."},
+       "The number that bench.accumulation adds each time, rounded to each format."},
       {"bench.rows", in<&Bench::rows>(), between(1, 1 << 28), "rows", "Rows N of the tensors in bench.kernels."},
       {"bench.width", in<&Bench::width>(), between(1, 1 << 22), "channels", "Width C of the tensors in bench.kernels."},
-      {"bench.sizes", in<&Bench::sizes>(), not_empty(words(kBenchSizes)), "-",
-       "Models that bench.step, bench.strategies and bench.generate time: named sizes, or the deck's own. Everything "
-       "else is the deck's; bench.generate sets the context length to what a row needs."},
-      {"bench.variants", in<&Bench::variants>(), not_empty(words(kBenchVariants)), "-",
-       "Variants of the step that bench.step times. plain: launch by launch, nothing fused; fused: launch by launch; "
-       "graph: one captured graph; deck: as train.graph and train.fused say."},
       {"bench.phase", in<&Bench::phase>(), words(kBenchPhases), "-",
        "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes "
        "alone, with memory for weights and the activations of inference, and nothing for gradients, optimizer or "
@@ -113,15 +83,12 @@ std::vector<Key> bench_keys() {
       {"bench.profile", in<&Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
        "which costs it some microseconds; the measured steps are not affected."},
-      {"bench.operations", in<&Bench::operations>(), not_empty(words(kBenchOperations)), "-",
-       "Collective operations that bench.comm times, over the collectives that parallel.collectives and "
+      {"bench.operation", in<&Bench::operation>(), words(kBenchOperations), "-",
+       "Collective operation that bench.comm times, over the collectives that parallel.collectives and "
        "parallel.all_reduce choose. A broadcast under NCCL never goes by copy engines."},
-      {"bench.mbytes", in<&Bench::mbytes>(), not_empty(between(1, 1 << 20)), "MB",
-       "Sizes of the messages that bench.comm sweeps, in millions of bytes: of all ranks' parts together, as "
-       "nccl-tests count them."},
-      {"bench.strategies", in<&Bench::strategies>(), not_empty(words(kBenchStrategies)), "-",
-       "Ways to share a step that bench.strategies times: the words of parallel.gradient_sync, with nothing sharded, "
-       "and those of parallel.shard. Other keys under parallel apply to the rows that use them."},
+      {"bench.mbyte", in<&Bench::mbyte>(), between(1, 1 << 20), "MB",
+       "Size of the message of bench.comm, in millions of bytes: of all ranks' parts together, as nccl-tests count "
+       "them."},
   };
 }
 
@@ -136,20 +103,29 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
       {"experiment.record", in<&Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
        "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values as "
-       "they are."},
+       "they are. None named: every column of bench.h5, and nothing of run.h5."},
+      {"experiment.rounds", in<&Experiment::rounds>(), between(1, 10000), "rounds",
+       "How often all rows are measured, each time by a job of its own that replaces the row's files: odd rounds in "
+       "the "
+       "order of the rows, even rounds in the opposite order, with the row's bench.rest_ms of rest before each. With "
+       "several rounds experiment.h5 keeps numbers by [row, round]."},
+      {"experiment.baseline", in<&Experiment::baseline>(), any(), "-",
+       "NAME of the [experiment.rows.NAME] with whose rows experiment.h5 compares the others, in /relative: each with "
+       "the one that has the same values of what the table's rows take from lists. Times and rates give the speed-up, "
+       "bytes the part saved. None: no comparison."},
       {"experiment.ranks", in<&Experiment::ranks>(), not_empty(between(1, 1 << 20)), "ranks",
        "Numbers of ranks on which scripts/experiment starts the experiment. The program itself runs on those that it "
        "is started with."},
       {"experiment.time_limit_s", in<&Experiment::time_limit_s>(), at_least(0), "s",
        "Wall time after which no further row starts and the experiment exits with code 75. 0: no limit."},
       {"experiment.fresh_processes", in<&Experiment::fresh_processes>(), any(), "-",
-       "Whether scripts/experiment starts a process for each row, so that none profits from what an earlier one has "
-       "loaded. The program itself runs all its rows in one."},
+       "Whether scripts/experiment starts a process for each row in each round, so that none profits from what an "
+       "earlier one has loaded. The program itself runs all its rows in one."},
       {"experiment.only", in<&Experiment::only>(), any(), "-",
        "Names of the rows that run, as --check lists them. None: all."},
       {"experiment.quick", in<&Experiment::quick>(), any(), "-",
        "Whether [experiment.when_quick] counts: its keys go to every row, and the lists of its `product` replace those "
-       "of the same keys."},
+       "of the same keys; an empty one leaves their rows out."},
   };
 }
 

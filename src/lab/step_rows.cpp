@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdio>  // stderr
 
 #include "lab/bench.hpp"
 #include "jobs/open_corpus.hpp"
-#include "jobs/failure.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
-#include "kernels/core/device_info.hpp"
+#include "jobs/failure.hpp"
 #include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
@@ -20,12 +18,10 @@ using Exec = kernels::Device;
 
 }  // namespace
 
-StepRows::StepRows(const Context& context)
-    : world_(context.world), console_(console_style(context), 1, stderr), free_at_start_(0) {
+StepRows::StepRows(const Context& context) : world_(context.world), console_(console_style(context), 1, stderr) {
   const auto watch = world_.watch("the start of the benchmark");
   if constexpr (kernels::kIsHost<Exec>) world_.agree(require_fast_blas);
-  free_at_start_ = free_now(world_);
-  free_at_start(world_);  // noted, before a row takes memory
+  free_at_start(world_);  // noted, before a row takes memory; an experiment has, before its first
 }
 
 void StepRows::prepare(const config::Settings& settings, const std::function<void(const train::Plan&)>& planned,
@@ -76,35 +72,31 @@ void StepRows::open_data(const config::Settings& settings, StepRow& row) {
   });
 }
 
-std::optional<Failure> StepRows::run(const std::function<void(StepRow&)>& measure,
-                                     const std::function<bool(Exit)>& is_outcome) {
-  std::optional<Failure> outcome;
+void StepRows::run(const std::function<void(StepRow&)>& measure) {
+  std::optional<parallel::AgreedError> failure;
   {
     StepRow row;
     try {
       measure(row);
     } catch (const std::exception& caught) {
       const auto* all = dynamic_cast<const parallel::AgreedError*>(&caught);
-      if (all == nullptr || !is_outcome(static_cast<Exit>(all->exit_code()))) {
+      if (all == nullptr || static_cast<Exit>(all->exit_code()) != Exit::out_of_memory) {
         world_.leave(caught);
         if (row.trainer) row.trainer->keep_memory();
         throw;
       }
-      outcome = failure_of(*all);
+      failure = *all;
     }
-    const auto watch = world_.watch("the end of a row");
+    const auto watch = world_.watch("the end of the steps");
     if (row.trainer) row.trainer->disconnect();
     world_.barrier();
   }
-  // the next row reads the free memory after every rank has released this one's
-  const auto watch = world_.watch("the exchange between rows");
+  // whoever reads the free memory next does so after every rank has released its own
+  const auto watch = world_.watch("the exchange after the steps");
   world_.barrier();
-  return outcome;
+  if (failure) throw parallel::AgreedError(*failure);
 }
 
-double StepRows::taken_bytes() const {
-  if constexpr (kernels::kIsHost<Exec>) return NAN;
-  return static_cast<double>(free_at_start_ - kernels::device_info<Exec>().free_bytes);
-}
+double StepRows::taken_bytes() const { return jobs::taken_bytes(world_); }
 
 }  // namespace tessera::lab

@@ -32,7 +32,7 @@ struct Traits {
 };
 
 inline Traits traits_of(config::OptimizerKind kind) {
-  return with_rule(kind, []<class Rule>() { return Traits{Rule::kName, Rule::kMoments, Rule::kNeedsWholeMatrices}; });
+  return with_rule(kind, [&]<class Rule>() { return Traits{Rule::kName, Rule::kMoments, Rule::kNeedsWholeMatrices}; });
 }
 
 }  // namespace tessera::optim

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "config/job_traits.hpp"
 #include "errors.hpp"
@@ -50,57 +51,33 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
 
 namespace {
 
-struct NamedRow {
-  std::string name;
-  config::Parallel parallel;
-};
-
-/// What a deck runs one after the other: those of its rows that are chosen, the strategies of a sweep over them. At
-/// least one.
-std::vector<NamedRow> rows_of(const config::Deck& deck) {
-  std::vector<NamedRow> rows;
-  const auto add = [&](const std::string& name, const config::Settings& settings) {
-    const config::JobTraits& job = config::traits_of(settings.job.kind);
-    if (job.strategies_key.empty()) return rows.push_back({name, settings.parallel});
-    for (const config::SetUp& each : job.set_ups(settings)) {
-      rows.push_back({name.empty() ? each.name : name + ", " + each.name, each.settings.parallel});
-    }
-  };
-  for (const config::DeckRow& row : deck.rows) {
-    if (row.is_chosen) add(row.name, row.settings);
-  }
-  if (rows.empty()) add("", deck.settings);
+/// The decks that share their communicators: the rows that are chosen, else the deck itself. At least one.
+std::vector<config::DeckRow> rows_of(const config::Deck& deck) {
+  std::vector<config::DeckRow> rows;
+  std::copy_if(deck.rows.begin(), deck.rows.end(), std::back_inserter(rows),
+               [](const auto& row) { return row.is_chosen; });
+  if (rows.empty()) rows.push_back({"", {}, deck.settings, ""});
   return rows;
-}
-
-/// The keys that name which of them run.
-std::string keys_of_rows(const config::Deck& deck) {
-  std::string keys(config::traits_of(deck.settings.job.kind).rows_key);
-  const auto add = [&](const config::Settings& settings) {
-    const std::string_view key = config::traits_of(settings.job.kind).strategies_key;
-    if (!key.empty() && keys.find(key) == std::string::npos) keys += (keys.empty() ? "" : ", ") + std::string(key);
-  };
-  for (const config::DeckRow& row : deck.rows) add(row.settings);
-  if (deck.rows.empty()) add(deck.settings);
-  return keys;
 }
 
 }  // namespace
 
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks) {
-  return collectives_of(rows_of(deck).front().parallel, ranks);
+  return collectives_of(rows_of(deck).front().settings.parallel, ranks);
 }
 
 void require_same_method(const config::Deck& deck, int ranks) {
   if (deck.settings.parallel.all_reduce != config::AllReduceMethod::automatic) return;
   std::string with, without;  // names of rows
-  for (const NamedRow& row : rows_of(deck)) (forms_groups(row.parallel, ranks) ? with : without) = row.name;
+  for (const config::DeckRow& row : rows_of(deck)) {
+    (forms_groups(row.settings.parallel, ranks) ? with : without) = row.name;
+  }
   if (with.empty() || without.empty()) return;
   throw Failure(Exit::usage,
                 fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
                             "would choose another method for each, but all rows share their communicators: set "
                             "parallel.all_reduce = \"ring\", or run them one by one ({})",
-                            ranks, with, without, keys_of_rows(deck)));
+                            ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key));
 }
 
 kernels::GemmMath math_of(config::Precision precision) {

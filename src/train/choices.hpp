@@ -37,11 +37,10 @@ model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype 
                                         const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
 
-/// The same for a deck: of one with rows they are those of the first that is chosen, of a sweep over strategies those
-/// of the first.
+/// The same for a deck: of one with rows they are those of the first that is chosen.
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
 
-/// The rows of a deck, or of such a sweep, share their communicators.
+/// The rows of a deck share their communicators.
 /// Throws  Failure(Exit::usage) if parallel.all_reduce is "auto", and ranks form groups (parallel.shard_ranks) in some
 ///         of them that run and not in others: each would have a method of its own.
 void require_same_method(const config::Deck& deck, int ranks);

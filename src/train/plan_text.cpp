@@ -186,61 +186,41 @@ std::string plan_text(const config::Settings& settings, int started) {
   const config::JobTraits& job = config::traits_of(settings.job.kind);
   const Machine machine = require_machine(settings, started);
   const int ranks = ranks_of(settings, started);
-  std::string text =
+  const std::string text =
       fmt::format("plan       for {} ({}) on {}\n", counted(ranks, "rank"),
                   settings.parallel.ranks > 0 ? "parallel.ranks" : "as started; parallel.ranks=N plans for N",
                   device_text(settings.plan.device));
-  const auto add = [&](const config::Settings& row) {
-    const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
-    text += describe(plan, row) + sums_text(plan, settings.plan, !machine.target.is_host) +
-            describe_time(plan, row, machine);
-  };
-  if (job.set_ups == nullptr) {
-    add(settings);
-    return text;
-  }
-  for (const config::SetUp& each : job.set_ups(settings)) {
-    text += each.title;
-    switch (each.memory) {
-      case config::SetUp::Memory::steps: add(each.settings); break;
-      case config::SetUp::Memory::forward: text += forward_text(each.settings, ranks, machine); break;
-      case config::SetUp::Memory::generation: text += generation_text(each, machine); break;
+  const config::SetUp set_up = job.set_up != nullptr ? job.set_up(settings) : config::SetUp{.settings = settings};
+  switch (set_up.memory) {
+    case config::SetUp::Memory::steps: {
+      const Plan plan = plan_training(settings, dtype_of(settings.precision.compute), ranks, machine);
+      return text + describe(plan, settings) + sums_text(plan, settings.plan, !machine.target.is_host) +
+             describe_time(plan, settings, machine);
     }
+    case config::SetUp::Memory::forward: return text + forward_text(settings, ranks, machine);
+    case config::SetUp::Memory::generation: break;
   }
-  return text;
+  return text + generation_text(set_up, machine);
 }
 
 std::string plan_figures(const config::Settings& settings, int started, std::string_view name) {
   const config::JobTraits& job = config::traits_of(settings.job.kind);
   const Machine machine = require_machine(settings, started);
   const int ranks = ranks_of(settings, started);
-  std::string text;
-  const auto add = [&](const config::Settings& row) {
-    const Plan plan = plan_training(row, dtype_of(row.precision.compute), ranks, machine);
-    const Parts parts = parts_of(plan);
-    const std::int64_t on_host = machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0;
-    text += fmt::format("[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\n",
-                        config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state,
-                        parts.activations);
-    const Rates rates = rates_of(row, plan, machine);
-    const Spread spread = spread_of(plan, row.plan);
-    const std::vector<std::string> missing = missing_rates(plan, rates, spread);
-    if (missing.empty()) {
-      const double step_s = offloaded_bytes(plan) > 0 ? predict_offloaded(plan, row, machine).step_s
-                                                      : predict_step(plan, row.parallel, rates, spread).step_s();
-      text += fmt::format("step_s = {}\n", config::toml_number(step_s));
-    } else {
-      text += fmt::format("missing_rates = [\"{}\"]\n", fmt::join(missing, "\", \""));
-    }
-  };
-  if (job.set_ups == nullptr) {
-    add(settings);
-    return text;
-  }
-  for (const config::SetUp& each : job.set_ups(settings)) {
-    if (each.memory == config::SetUp::Memory::steps) add(each.settings);
-  }
-  return text;
+  if (job.set_up != nullptr && job.set_up(settings).memory != config::SetUp::Memory::steps) return "";
+  const Plan plan = plan_training(settings, dtype_of(settings.precision.compute), ranks, machine);
+  const Parts parts = parts_of(plan);
+  const std::int64_t on_host = machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0;
+  std::string text = fmt::format(
+      "[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\n",
+      config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations);
+  const Rates rates = rates_of(settings, plan, machine);
+  const Spread spread = spread_of(plan, settings.plan);
+  const std::vector<std::string> missing = missing_rates(plan, rates, spread);
+  if (!missing.empty()) return text + fmt::format("missing_rates = [\"{}\"]\n", fmt::join(missing, "\", \""));
+  const double step_s = offloaded_bytes(plan) > 0 ? predict_offloaded(plan, settings, machine).step_s
+                                                  : predict_step(plan, settings.parallel, rates, spread).step_s();
+  return text + fmt::format("step_s = {}\n", config::toml_number(step_s));
 }
 
 std::string build_figures() {

@@ -6,14 +6,14 @@ import unittest
 
 import h5py
 
-from harness import TINY, USAGE, BenchTest
+from harness import OUT_OF_MEMORY, TINY, USAGE, BenchTest
 
 COMM = """
 [job]
 kind = "bench.comm"
 
 [bench]
-mbytes = [1, 3]
+mbyte = 3
 warmup = 1
 repeats = 3
 """
@@ -24,11 +24,11 @@ STEPS = TINY.read_text().replace('"train"', '"bench.strategies"') + "\n[bench]\n
 
 
 class Comm(BenchTest):
-    def test_every_operation_dtype_and_size_is_a_row_whose_bandwidths_follow_from_its_time(self):
-        rows = self.rows(self.deck(COMM), 'bench.dtypes=["fp32", "bf16"]', ranks=2)
-        cases = [(row["operation"], row["dtype"], row["bytes"]) for row in rows]
-        self.assertEqual(cases, [*itertools.product(OPERATIONS, ("fp32", "bf16"), (1e6, 3e6))])
-        for row in rows:
+    def test_bandwidths_follow_from_the_time(self):
+        deck = self.deck(COMM)
+        for operation, dtype, mbyte in itertools.product(OPERATIONS, ("fp32", "bf16"), (1, 3)):
+            row, = self.rows(deck, f"bench.operation={operation}", f"bench.dtype={dtype}", f"bench.mbyte={mbyte}", ranks=2)
+            self.assertEqual((row["operation"], row["dtype"], row["bytes"]), (operation, dtype, 1e6 * mbyte))
             self.assertEqual((row["outcome"], row["ranks"], row["repeats"]), ("ok", 2, 3))
             self.assertLessEqual(0, row["std_ms"])
             self.assertTrue(0 < row["min_ms"] <= row["median_ms"] <= 3 * row["mean_ms"], row)
@@ -40,14 +40,14 @@ class Comm(BenchTest):
             self.assertLess(row["bus_gbyte_per_s"], 10_000)  # no memory is so fast
 
     def test_on_three_ranks_parts_are_of_whole_16_bytes(self):
-        rows = self.rows(self.deck(COMM), "bench.mbytes=[1]", "bench.repeats=1", "bench.warmup=0", ranks=3)
-        self.assertEqual([row["bytes"] for row in rows], [1e6, 3 * 333_328, 3 * 333_328, 1e6])
-        for row, factor in zip(rows, (4 / 3, 2 / 3, 2 / 3, 1)):
+        for operation, size, factor in zip(OPERATIONS, (1e6, 3 * 333_328, 3 * 333_328, 1e6), (4 / 3, 2 / 3, 2 / 3, 1)):
+            row, = self.rows(self.deck(COMM), f"bench.operation={operation}", "bench.mbyte=1", "bench.repeats=1", "bench.warmup=0", ranks=3)
+            self.assertEqual(row["bytes"], size)
             self.assertAlmostEqual(row["bus_gbyte_per_s"] / row["algorithm_gbyte_per_s"], factor, places=9)
 
     def test_the_file_says_what_joined_the_ranks(self):
         result = self.folder / "comm.h5"
-        self.run_deck(self.deck(COMM), f"job.output={result}", "bench.mbytes=[1]", 'bench.operations=["broadcast"]', ranks=2,
+        self.run_deck(self.deck(COMM), f"job.output={result}", "bench.mbyte=1", "bench.operation=broadcast", ranks=2,
                       says="transport")
         with h5py.File(result, "r") as file:
             self.assertTrue(file.attrs["transport"])
@@ -57,13 +57,12 @@ class Comm(BenchTest):
             self.assertEqual(file["bus_gbyte_per_s"].attrs["units"], "GB/s")
             self.assertEqual(file["bytes"].attrs["units"], "B")
 
-    def test_a_size_above_the_memory_limit_is_a_row_and_the_job_goes_on(self):
-        rows = self.rows(self.deck(COMM), "bench.memory_limit_gib=0.0038", 'bench.operations=["broadcast", "all_gather"]',
-                         "bench.mbytes=[1000, 1]", ranks=2)
-        self.assertEqual([row["outcome"] for row in rows], ["out of memory", "ok"] * 2)
-        for row in rows:
-            self.assertEqual(math.isnan(row["mean_ms"]), row["outcome"] != "ok")
-            self.assertEqual(math.isnan(row["bus_gbyte_per_s"]), row["outcome"] != "ok")
+    def test_a_size_above_the_memory_limit_is_a_row_without_times(self):
+        for operation, (mbyte, outcome) in itertools.product(("broadcast", "all_gather"), ((1000, "out of memory"), (1, "ok"))):
+            row, = self.rows(self.deck(COMM), "bench.memory_limit_gib=0.0038", f"bench.operation={operation}", f"bench.mbyte={mbyte}", ranks=2)
+            self.assertEqual(row["outcome"], outcome)
+            self.assertEqual(math.isnan(row["mean_ms"]), outcome != "ok")
+            self.assertEqual(math.isnan(row["bus_gbyte_per_s"]), outcome != "ok")
             self.assertGreaterEqual(row["needed_mib"], row["bytes"] / 2**20)
 
     def test_a_slow_row_is_repeated_less_often_and_by_all_ranks(self):
@@ -82,12 +81,16 @@ class Comm(BenchTest):
 
 
 class Strategies(BenchTest):
-    def test_every_strategy_is_a_row_of_times_and_of_memory_that_adds_up(self):
-        rows = self.rows(self.deck(STEPS), "parallel.bucket_mbyte=0.02", ranks=2)
-        self.assertEqual([row["strategy"] for row in rows], STRATEGIES)
-        by_name = {row["strategy"]: row for row in rows}
-        for row in rows:
-            self.assertEqual(row["outcome"], "ok")
+    def strategy(self, name, *arguments):
+        """The row of one way to share a step."""
+        key = "shard" if name in STRATEGIES[4:] else "gradient_sync"
+        row, = self.rows(self.deck(STEPS), f"parallel.{key}={name}", *["parallel.bucket_mbyte=0.02"] * (name == "bucket"), *arguments, ranks=2)
+        self.assertEqual(row["strategy"], name)
+        return row
+
+    def test_times_and_memory_of_every_strategy_add_up(self):
+        by_name = {name: self.strategy(name) for name in STRATEGIES}
+        for row in by_name.values():
             self.assertGreater(row["step_mean_ms"], 0)
             self.assertGreaterEqual(row["step_std_ms"], 0)
             self.assertAlmostEqual(row["tokens_per_s"] * 1e-3 * row["step_mean_ms"] / row["tokens"], 1, places=9)
@@ -124,46 +127,29 @@ class Strategies(BenchTest):
 
     def test_offloaded_state_is_counted_on_the_host(self):
         def memory(offload):
-            rows = self.rows(self.deck(STEPS), 'bench.strategies=["bucket", "optimizer"]', f"parallel.offload={offload}", ranks=2)
+            rows = [self.strategy(name, f"parallel.offload={offload}") for name in ("bucket", "optimizer")]
             return [(row["host_mib"] * 2**20, row["initial_optimizer_bytes"]) for row in rows]
 
         for (host, state), (host_with, state_with) in zip(memory("none"), memory("optimizer")):
             self.assertLess(state_with, 0.5 * state, "the chunks that lie where the model computes")
             self.assertTrue(state <= host_with - host < 1.01 * state + 1024, (host, host_with, state))
 
-    def test_a_strategy_that_these_ranks_cannot_run_is_a_row_with_its_reason(self):
-        rows = self.rows(self.deck(STEPS), 'bench.strategies=["optimizer", "flat"]', "parallel.shard_ranks=3", ranks=2)
-        self.assertIn("parallel.shard_ranks", rows[0]["outcome"])
-        self.assertTrue(all(math.isnan(rows[0][name]) for name in ("step_mean_ms", "communication_ms", "initial_mib")))
-        self.assertEqual(rows[1]["outcome"], "ok")
-        self.run_deck(self.deck(STEPS), f"job.output={self.folder / 'alone.h5'}", 'bench.strategies=["optimizer"]',
-                      "parallel.shard_ranks=3", ranks=2, code=USAGE, says="parallel.shard_ranks")
-
-    def test_ranks_that_can_run_no_strategy_end_with_the_reason_and_keep_an_earlier_result(self):
+    def test_what_these_ranks_cannot_run_is_refused_and_an_earlier_result_stays(self):
         earlier = self.folder / "earlier.h5"
         earlier.write_bytes(b"a result")
-        result = self.run_deck(self.deck(STEPS), f"job.output={earlier}", "job.overwrite=true", "train.batch_size=3",
-                               'bench.strategies=["flat", "parameters"]', ranks=2, code=USAGE,
-                               says="train.batch_size=3 is not a multiple of 2 ranks")
-        self.assertEqual(earlier.read_bytes(), b"a result")
-        self.assertEqual(result.err.count("is not a multiple of"), 1, "said once, not by each rank")
-        self.assertNotIn("flat", result.out, "no row is begun")
+        for arguments, says in ((["parallel.shard=optimizer", "parallel.shard_ranks=3"], "parallel.shard_ranks"),
+                                (["train.batch_size=3"], "train.batch_size=3 is not a multiple of 2 ranks")):
+            result = self.run_deck(self.deck(STEPS), f"job.output={earlier}", "job.overwrite=true", *arguments, ranks=2, code=USAGE, says=says)
+            self.assertEqual(earlier.read_bytes(), b"a result")
+            self.assertEqual(result.err.count(says), 1, "said once, not by each rank")
 
-    def test_a_model_that_does_not_fit_is_a_row_for_each_strategy(self):
+    def test_a_model_that_does_not_fit_ends_with_the_table_of_its_memory(self):
         huge = ("model.d_model=65536", "model.num_heads=1024", "model.d_ff=262144", "model.num_layers=1000")
-        rows = self.rows(self.deck(STEPS), 'bench.strategies=["flat", "parameters"]', *huge, ranks=2)
-        self.assertEqual([row["outcome"] for row in rows], ["out of memory"] * 2)
-        self.assertGreater(rows[0]["planned_bytes"], rows[1]["planned_bytes"])
+        self.run_deck(self.deck(STEPS), f"job.output={self.folder / 'none.h5'}", *huge, ranks=2, code=OUT_OF_MEMORY, says="parameters")
+        self.assertFalse((self.folder / "none.h5").exists())
 
     def test_what_the_job_would_not_heed_is_refused(self):
-        deck = self.deck(STEPS)
-        for override, says in (("parallel.shard=optimizer", "parallel.shard"), ("parallel.gradient_sync=flat", "parallel.gradient_sync"),
-                               ('bench.variants=["fused"]', "bench.variants")):
-            self.run_deck(deck, override, code=USAGE, says=[says, "would be ignored"])
-        self.run_deck(deck, "parallel.prefetch_blocks=2", 'bench.strategies=["flat"]', code=USAGE, says="would be ignored")
-        plan = self.run_deck(deck, "--plan", "parallel.ranks=2", "parallel.prefetch_blocks=2")
-        for strategy in STRATEGIES:
-            self.assertIn(f"strategy   {strategy}\n", plan.out)
+        self.run_deck(self.deck(STEPS), "bench.phase=forward", code=USAGE, says=["bench.phase", "would be ignored"])
 
 
 if __name__ == "__main__":

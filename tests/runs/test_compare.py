@@ -2,6 +2,7 @@
 """The GPU side of scripts/compare_torch as far as it goes without a GPU: our program's rows, ratios, verdicts."""
 import contextlib
 import io
+import itertools
 import json
 import math
 import re
@@ -10,11 +11,14 @@ import sys
 import unittest
 import unittest.mock
 from argparse import Namespace
+from pathlib import Path
+from unittest import mock
 
 from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from compare import gpu, plots, steps  # noqa: E402  (after the path to it)
+from compare.strategy_setup import Setup  # noqa: E402
 
 
 class Compare(RunTest):
@@ -22,9 +26,9 @@ class Compare(RunTest):
         return gpu.Report(self.folder / "report")
 
     def test_our_rows_come_back_as_the_program_measured_them(self):
-        deck = self.deck('[job]\nkind = "bench.attention"\n[bench]\nwarmup = 0\nrepeats = 1\nheads = 1\n')
-        rows = gpu.Ours(PROGRAM).run(deck, f"bench.lengths={gpu.numbers([16, 32])}", f"bench.head_widths={gpu.numbers([8])}",
-                                     f"bench.dtypes={gpu.words('fp32')}", f"bench.causal={gpu.numbers([True, False])}")
+        deck = self.deck('[job]\nkind = "experiment"\n[experiment]\njob = "bench.attention"\n[experiment.product]\nbench.causal = [true]\n'
+                         "bench.length = [8]\n[bench]\nwarmup = 0\nrepeats = 1\nheads = 1\nhead_width = 8\n")
+        rows = gpu.Ours(PROGRAM).run(deck, f"bench.length={gpu.numbers([16, 32])}", f"bench.causal={gpu.numbers([True, False])}")
         self.assertEqual([(row["causal"], row["T"], row["D"], row["engine"]) for row in rows],
                          [("yes", 16, 8, "portable"), ("yes", 32, 8, "portable"), ("no", 16, 8, "portable"), ("no", 32, 8, "portable")])
         self.assertTrue(all(row["forward_ms"] > 0 for row in rows))
@@ -107,8 +111,37 @@ class Compare(RunTest):
 
     def test_a_refusal_of_our_program_is_told_with_its_words(self):
         deck = self.deck('[job]\nkind = "bench.attention"\n')
-        with self.assertRaisesRegex(gpu.Failed, "exit code 2.*bench.lengths"):
-            gpu.Ours(PROGRAM).run(deck, "bench.lengths=[]")
+        with self.assertRaisesRegex(gpu.Failed, "exit code 2.*bench.length"):
+            gpu.Ours(PROGRAM).run(deck, "bench.length=[]")
+
+    def test_what_is_run_on_gpus_is_what_the_decks_have(self):
+        checked = []
+
+        def check(_, deck, *overrides, **__):
+            command = [PROGRAM, deck, *map(str, overrides), "--check"]
+            answer = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            checked.append(Path(deck).stem)
+            raise gpu.Failed("only checked")
+
+        with mock.patch.object(gpu.Ours, "run", check), contextlib.redirect_stdout(io.StringIO()):
+            ours = gpu.Ours(PROGRAM)
+            for quick in (True, False):
+                gpu.gpt2(ours, None, self.report(), quick)
+                for work in (lambda: gpu.ours_attention(ours, gpu.ATTENTION_CASES, quick, "all", gpu.tuned_rows("wgmma", (True, False))),
+                             lambda: gpu.course(ours, None, self.report(), 1, quick), lambda: gpu.kernels(ours, None, self.report(), quick)):
+                    with self.assertRaises(gpu.Failed):
+                        work()
+            gpu.scaling(ours, self.report(), 2, True)
+            for size, variant in itertools.product(steps.SIZES, ("plain", "fused", "graph")):
+                with self.assertRaises(gpu.Failed):
+                    steps.Size(size, ours, None, 2).our_turn(variant)
+            for is_gpu in (True, False):
+                setup = Setup(ours, self.folder, is_gpu, [1, 4], [])
+                for work in (lambda: setup.our_step("large", 4, 2), lambda: setup.our_strategies("xl", 4, 2, ["bucket", "optimizer"])):
+                    with self.assertRaises(gpu.Failed):
+                        work()
+        self.assertEqual(set(checked), {"gpt2_124m", "gpt2_1558m", "attention_gpu", "kernels_gpu", "step_gpu", "step", "strategies_gpu", "strategies"})
 
     def attention(self, wgmma, mma, any_order):
         """A report of what `attention` would have gathered, CUDNN at 1 ms and FLASH at 2 ms everywhere, and its rows."""
@@ -205,10 +238,10 @@ class Compare(RunTest):
 
     def test_a_profile_is_summed_by_kind(self):
         table = self.folder / "ncu.csv"
-        kernels = [("tessera::kernels::AdamwUpdate<bfloat16>", 9), ("nvjet_sm90_tst_128x256_64x4", 100),
+        kernels = [("tessera::kernels::WeightUpdate<tessera::kernels::Adamw>", 9), ("nvjet_sm90_tst_128x256_64x4", 100),
                    ("void parallel<tessera::kernels::detail::hopper_forward::Forward<bfloat16, 64>>", 30),
                    ("void parallel<tessera::kernels::ampere::BackwardRowsTeam<bfloat16, 8>>", 20),
-                   ("void parallel<tessera::kernels::RmsnormForward<bfloat16>>", 40), ("tessera::kernels::AdamwUpdate<bfloat16>", 60)]
+                   ("void parallel<tessera::kernels::RmsnormForward<bfloat16>>", 40), ("tessera::kernels::WeightUpdate<tessera::kernels::Adamw>", 60)]
         rows = ['"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']
         for number, (name, us) in enumerate(kernels):
             rows.append(f'"{number}","{name}","gpu__time_duration.sum","usecond","{us}"')

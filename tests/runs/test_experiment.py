@@ -15,6 +15,7 @@ from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TI
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import launch  # noqa: E402  (after the path to it)
+from results import Results  # noqa: E402
 
 MODEL = TINY.read_text().split("[data]")[0].split("[model]")[1]
 ROWS = f"""
@@ -198,7 +199,7 @@ parallel.shard = ["optimizer", "parameters"]
     def test_rows_of_different_jobs(self):
         deck = self.deck("""
 job.kind = "experiment"
-bench = {lengths = [16], repeats = 1, warmup = 0, terms = [5]}
+bench = {length = 16, repeats = 1, warmup = 0, terms = 5}
 [experiment]
 job = "bench.accumulation"
 record = ["outcome", "sum"]
@@ -304,6 +305,252 @@ repeats = 1
         self.run_deck(self.rows, 'experiment.only=["small_fp32"]', "job.overwrite=true", code=FILES, says="experiment.h5 is not")
         self.assertEqual((self.directory / "experiment.h5").read_text(), "mine")
         self.assertEqual([path.name for path in (self.directory / "rows").iterdir()], ["table.csv"])
+
+
+COMPARED = """
+job.kind = "experiment"
+[experiment]
+job = "bench.attention"
+rounds = 3
+baseline = "standard"
+[experiment.product]
+bench.length = [16, 32]
+[experiment.rows.standard]
+attention.implementation = "standard"
+[experiment.rows.flash2]
+attention.implementation = "flash2"
+[bench]
+warmup = 0
+repeats = 1
+"""
+COMPARED_NAMES = ["standard_16", "standard_32", "flash2_16", "flash2_32"]
+
+
+class Rounds(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.compared = self.deck(COMPARED, "compared.toml")
+        self.directory = self.folder / "runs/compared"
+
+    def test_rows_alternate_and_every_round_is_kept(self):
+        result = self.run_deck(self.compared)
+        order = re.findall(r"--- round (\d), row (\d) of 4: ", result.out)
+        self.assertEqual(order, [(r, i) for r in "123" for i in ("1234" if r != "2" else "4321")])
+        found = contents(self.directory)
+        self.assertEqual(found["seconds"].shape, (4, 3))
+        self.assertEqual(list(found["round"]), [1, 2, 3])
+        self.assertEqual(list(found["record/implementation"]), ["standard", "standard", "flash2", "flash2"])
+        times = found["record/forward_ms"]
+        self.assertEqual((times.shape, len(set(times.ravel()))), ((4, 3), 12), "measured each time")
+        with h5py.File(self.directory / "experiment.h5", "r") as file:
+            self.assertEqual([file["record/forward_ms"].dims[axis].keys() for axis in (0, 1)], [["row"], ["round"]])
+            self.assertEqual(file["info"].attrs["format_version"], 2)
+            self.assertIn("standard", file["relative/forward_ms"].attrs["description"])
+        for i, name in enumerate(COMPARED_NAMES):  # the last round is in the row's file
+            with h5py.File(self.directory / f"rows/{i + 1:04d}_{name}/bench.h5", "r") as file:
+                self.assertEqual(file["forward_ms"][0], times[i, -1])
+
+    def test_numbers_are_compared_with_the_row_of_the_baseline(self):
+        self.run_deck(self.compared, f"job.directory={self.folder / 'ranks_0001'}", "experiment.rounds=2")
+        found = contents(self.folder / "ranks_0001")
+        base = [0, 1, 0, 1]
+        for entry, expected in (("forward_ms", lambda x: x[base] / x), ("backward_gflop_per_s", lambda x: x / x[base]),
+                                ("memory_mib", lambda x: 1 - x / x[base])):
+            np.testing.assert_allclose(found[f"relative/{entry}"], expected(found[f"record/{entry}"]), err_msg=entry)
+        self.assertEqual({name for name in found if name.startswith("relative/")} & {f"relative/{name}" for name in ("T", "outcome", "forward_repeats")}, set())
+        self.assertTrue((found["relative/memory_mib"][2:] > 0).all())
+        flash2 = Results(self.folder).rows[3]
+        self.assertEqual((flash2["implementation"], flash2["bench.length"]), ("flash2", 32))
+        rounds = found["record/forward_ms"][3]
+        self.assertEqual(flash2["forward_ms"], np.median(rounds))
+        np.testing.assert_array_equal(flash2.rounds["forward_ms"], rounds)
+        self.assertAlmostEqual(flash2.spread("forward_ms"), abs(rounds[0] - rounds[1]) / np.median(rounds))
+        self.assertTrue(np.isnan(flash2.spread("implementation")))
+        self.assertEqual(flash2["relative/forward_ms"], np.median(found["relative/forward_ms"][3]))
+        self.assertEqual(flash2.seconds, np.median(found["seconds"][3]))
+
+    def test_without_its_baseline_a_row_has_no_comparison(self):
+        self.run_deck(self.compared, 'experiment.only=["flash2_16"]', "experiment.rounds=1")
+        found = contents(self.directory)
+        self.assertEqual(found["relative/forward_ms"].shape, (1,))
+        self.assertTrue(np.isnan(found["relative/forward_ms"]).all())
+        self.assertTrue(np.isfinite(found["record/forward_ms"]).all())
+
+    def test_a_baseline_that_is_not_there_is_refused_before_any_row(self):
+        for name, says in (("standart", "there is no [experiment.rows.standart]"), ("flash2", "has 2 rows with the values of row")):
+            deck = self.deck(COMPARED.replace('attention.implementation = "flash2"', 'product.bench.batch = [1, 2]'), "wrong.toml")
+            self.run_deck(deck, f"experiment.baseline={name}", code=USAGE, says=says)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_going_on_within_a_round_with_more_and_with_fewer(self):
+        self.run_deck(self.compared, 'experiment.only=["standard_16", "flash2_32"]', "experiment.rounds=2")
+        first = contents(self.directory)
+        self.assertEqual(first["record/forward_ms"].shape, (2, 2))
+        result = self.run_deck(self.compared, "--resume", "auto", "experiment.rounds=2")
+        self.assertEqual(result.out.count(" has run\n"), 4, str(result))
+        self.assertEqual(result.out.count(" took "), 4, str(result))
+        second = contents(self.directory)
+        np.testing.assert_array_equal(second["record/forward_ms"][[0, 3]], first["record/forward_ms"])
+        self.assertTrue(np.isfinite(second["record/forward_ms"]).all())
+        self.assertTrue(np.isfinite(second["relative/forward_ms"]).all())
+        self.run_deck(self.compared, "--resume", "auto", 'experiment.only=["flash2_16"]')  # of three rounds
+        third = contents(self.directory)
+        np.testing.assert_array_equal(third["record/forward_ms"][:, :2], second["record/forward_ms"])
+        self.assertEqual(np.isfinite(third["record/forward_ms"][:, 2]).tolist(), [False, False, True, False])
+        result = self.run_deck(self.compared, "--resume", "auto", "experiment.rounds=1")
+        self.assertEqual((result.out.count(" has run\n"), result.out.count(" took ")), (4, 0), str(result))
+        np.testing.assert_array_equal(contents(self.directory)["record/forward_ms"], third["record/forward_ms"])
+        self.run_deck(self.compared, "job.overwrite=true", "experiment.rounds=1")
+        self.assertEqual(contents(self.directory)["record/forward_ms"].shape, (4,))
+
+    def test_what_is_recorded_may_change_between_rounds(self):
+        self.run_deck(self.compared, 'experiment.record=["forward_ms"]', "experiment.rounds=1")
+        before = contents(self.directory)
+        self.assertEqual({name for name in before if name.startswith("record/")}, {"record/forward_ms"})
+        self.run_deck(self.compared, "--resume", "auto", "experiment.rounds=2")
+        found = contents(self.directory)
+        np.testing.assert_array_equal(found["record/forward_ms"][:, 0], before["record/forward_ms"])
+        self.assertTrue(np.isfinite(found["record/backward_ms"]).all(), "the first round's were still in the rows' files")
+
+    def test_a_signal_between_rounds_ends_it_and_it_goes_on(self):
+        words = ("experiment.rounds=2", "bench.pass=forward", "bench.rest_ms=2000", 'experiment.only=["flash2_16"]')
+        job = self.start(self.compared, *words)
+        self.wait_until(lambda: " took " in job.printed(), "the first round", job)
+        os.kill(job.process.pid, signal.SIGTERM)  # while the program rests
+        started = time.monotonic()
+        result = job.wait()
+        self.assertLess(time.monotonic() - started, 1.5)
+        self.assertEqual(result.code, STOPPED, str(result))
+        self.assertIn("stopped by SIGTERM before round 2, row 3 of 4", result.out)
+        self.assertEqual(np.isfinite(contents(self.directory)["seconds"]).tolist(), [[True, False]])
+        started = time.monotonic()
+        self.run_deck(self.compared, *words, "--resume", "auto")
+        self.assertGreater(time.monotonic() - started, 2, "the rest within the timing")
+        self.assertTrue(np.isfinite(contents(self.directory)["record/forward_ms"]).all())
+
+    def test_the_program_rests_between_rounds(self):
+        words = ("bench.pass=forward", "bench.rest_ms=1000", 'experiment.only=["flash2_16"]', "experiment.record=[\"forward_ms\"]")
+        started = time.monotonic()
+        self.run_deck(self.compared, *words, "experiment.rounds=2")
+        self.assertGreater(time.monotonic() - started, 3, "two within timings, and one between them")
+
+    def test_a_kill_at_any_time_leaves_a_file_that_goes_on(self):
+        deck = self.deck(COMPARED.replace("[16, 32]", str(list(range(8, 58)))), "many.toml")
+        directory = self.folder / "runs/many"
+        job = self.start(deck, "experiment.rounds=1")
+        self.wait_until(lambda: job.printed().count(" took ") > 20, "some rows", job)
+        end_all(job.ranks(), signal.SIGKILL)
+        job.wait()
+        before = contents(directory)
+        self.assertGreater(len(before["row"]), 0)
+        self.run_deck(deck, "--resume", "auto", "experiment.rounds=1")
+        found = contents(directory)
+        self.assertEqual(found["record/forward_ms"].shape, (100,))
+        self.assertTrue(np.isfinite(found["record/forward_ms"]).all())
+        np.testing.assert_array_equal(found["record/forward_ms"][:len(before["row"])], before["record/forward_ms"])
+
+    def test_a_row_that_failed_is_not_measured_again(self):
+        deck = self.deck(ROWS)
+        only = 'experiment.only=["small_fp32", "too_big_fp32"]'
+        result = self.run_deck(deck, only, "experiment.rounds=2")
+        self.assertEqual(result.out.count("too_big_fp32\n"), 2, "its title, and in the summary")
+        found = contents(self.folder / "runs/deck")
+        self.assertEqual(list(found["exit_code"]), [FINISHED, OUT_OF_MEMORY])
+        self.assertEqual(np.isfinite(found["seconds"]).tolist(), [[True, True], [True, False]])
+        losses = found["record/steps/loss"]
+        self.assertEqual(losses.shape, (2, 2, 4))
+        np.testing.assert_array_equal(losses[0, 0], losses[0, 1])  # each round trains anew
+        again = self.run_deck(deck, only, "experiment.rounds=2", "--resume", "auto")
+        self.assertEqual(again.out.count(" has run\n"), 3)
+
+    def test_a_training_that_was_stopped_in_its_second_round_goes_on(self):
+        deck = self.deck(ROWS.replace("steps = 4", "steps = 3000"))
+        words = ('experiment.only=["small_fp32"]', "experiment.rounds=2")
+        for _ in range(5):  # on a busy machine it may end before the signal is sent
+            job = self.start(deck, *words, "job.overwrite=true")
+            self.wait_until(lambda: re.search(r"--- round 2(.|\n)* ms/step .*\n +\d+ ", job.printed()), "the second round", job)
+            os.kill(job.process.pid, signal.SIGTERM)
+            if job.wait().code == STOPPED:
+                break
+        found = contents(self.folder / "runs/deck")
+        self.assertEqual(list(found["exit_code"]), [STOPPED])
+        again = self.run_deck(deck, *words, "--resume", "auto")
+        self.assertIn("round 2, row 1 of 6: small_fp32, goes on\n", again.out)
+        losses = contents(self.folder / "runs/deck")["record/steps/loss"]
+        self.assertEqual(losses.shape, (1, 2, 3000))
+        np.testing.assert_array_equal(losses[0, 0], losses[0, 1])
+
+    def test_on_two_ranks(self):
+        deck = self.deck("""
+job.kind = "experiment"
+[experiment]
+job = "bench.comm"
+rounds = 2
+[experiment.product]
+bench.operation = ["broadcast", "all_gather"]
+[bench]
+mbyte = 1
+warmup = 0
+repeats = 1
+""")
+        result = self.run_deck(deck, ranks=2)
+        self.assertEqual(re.findall(r"--- (round . row .) of 2", result.out.replace(", ", " ")), ["round 1 row 1", "round 1 row 2", "round 2 row 2", "round 2 row 1"])
+        self.assertEqual(contents(self.folder / "runs/deck")["record/median_ms"].shape, (2, 2))
+
+    def test_without_names_every_column_of_a_benchmark_is_recorded(self):
+        deck = self.deck("""
+job.kind = "experiment"
+[experiment]
+job = "bench.kernels"
+[experiment.rows.kernels]
+[experiment.rows.attention]
+job.kind = "bench.attention"
+[bench]
+length = 16
+rows = 8
+width = 16
+warmup = 0
+repeats = 1
+""")
+        self.run_deck(deck)
+        found = contents(self.folder / "runs/deck")
+        for i, name in enumerate(("kernels", "attention")):
+            with h5py.File(next((self.folder / "runs/deck/rows").glob(f"*_{name}/bench.h5")), "r") as file:
+                for column in set(file) - {"row"}:
+                    kept, values = found[f"record/{column}"][i], file[column]
+                    if h5py.check_string_dtype(values.dtype):
+                        self.assertEqual(kept, ", ".join(values.asstr()[...]), column)
+                    else:
+                        np.testing.assert_array_equal(np.atleast_1d(kept)[:len(values)], values[...], column)
+        trained = self.deck(re.sub("record = .*", "", ROWS), "trained.toml")
+        self.run_deck(trained, 'experiment.only=["small_fp32"]', "train.steps=1")
+        self.assertFalse([name for name in contents(self.folder / "runs/trained") if name.startswith("record/")])
+
+    def test_files_of_the_version_before_go_on_and_later_ones_are_refused(self):
+        self.run_deck(self.compared, "experiment.rounds=1")
+        path = self.directory / "experiment.h5"
+        for version, code in ((3, FILES), (1, FINISHED)):
+            with h5py.File(path, "r+") as file:
+                file["info"].attrs["format_version"] = version
+            says = "is not an experiment of this version" if code else " has run\n"
+            self.run_deck(self.compared, "experiment.rounds=2", "--resume", "auto", code=code, says=says)
+        self.assertEqual(contents(self.directory)["record/forward_ms"].shape, (4, 2))
+
+    def test_lists_and_values_of_the_command_line_take_the_place_of_lists(self):
+        check = lambda *words: self.run_deck(self.compared, *words, "--check").out.splitlines()[1:]
+        self.assertEqual(check("bench.length=8"), ["row standard_8", "row flash2_8"])
+        self.assertEqual(check("bench.length=[8, 9]"), ["row standard_8", "row standard_9", "row flash2_8", "row flash2_9"])
+        for words, says in ((("bench.repeats=[1, 2]",), "a list is for a key of an experiment's product"),
+                            (("bench.length=[8, 8]",), "lists 8 twice"), (("experiment.rounds=0",), "0 is out of range")):
+            self.run_deck(self.compared, *words, "--check", code=USAGE, says=says)
+
+    def test_fresh_processes_alternate_too(self):
+        self.assertEqual(launch.own_launches(["a", "b"], 3), [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("a", 3), ("b", 3)])
+        for round_number in (1, 2):  # what scripts/experiment starts
+            for name in ("standard_16", "flash2_16")[::3 - 2 * round_number]:
+                self.run_deck(self.compared, f'experiment.only=["{name}"]', f"experiment.rounds={round_number}", "--resume", "auto")
+        self.assertTrue(np.isfinite(contents(self.directory)["record/forward_ms"]).all())
+        self.assertEqual(contents(self.directory)["record/forward_ms"].shape, (2, 2))
 
 
 class Questions(RunTest):
@@ -415,27 +662,27 @@ every = 20
         with h5py.File(row / "run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["attempts"], 2)
 
-    def test_a_benchmark_of_several_ranks_stops_between_its_rows_and_runs_again(self):
-        deck = self.deck(f"""
+    def test_a_benchmark_of_many_kernels_stops_between_them_and_runs_again(self):
+        deck = self.deck("""
 job.kind = "experiment"
 [experiment]
-job = "bench.comm"
-record = ["bytes"]
-[experiment.rows.sizes]
-bench.mbytes = {list(range(1, 400))}
+job = "bench.kernels"
+record = ["kernel"]
+[bench]
+repeats = 400
 """)
-        row = self.folder / "runs/deck/rows/0001_sizes"
-        job = self.start(deck, ranks=2)
-        self.wait_until((row / "bench.h5.part").exists, "the first row of the benchmark", job)
+        row = self.folder / "runs/deck/rows/0001_deck"
+        job = self.start(deck)
+        self.wait_until(lambda: "copy" in job.printed(), "the first kernel", job)
         end_all(job.ranks(), signal.SIGTERM)
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
         self.assertIn("stopped by SIGTERM after the last row", result.out)
         self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
         self.assertFalse((row / "bench.h5").exists())
-        deck.write_text(deck.read_text().replace(str(list(range(1, 400))), "[1]"))
-        self.run_deck(deck, "--resume", "auto", ranks=2)
-        self.assertEqual(contents(self.folder / "runs/deck")["record/bytes"].tolist(), [[1e6] * 4])
+        deck.write_text(deck.read_text().replace("repeats = 400", "repeats = 1\nrows = 16\nwidth = 16"))
+        self.run_deck(deck, "--resume", "auto")
+        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [FINISHED])
         self.assertEqual([path.name for path in row.iterdir()], ["bench.h5"])
 
     def test_a_benchmark_whose_last_row_is_under_way_has_run(self):
@@ -445,10 +692,10 @@ job.kind = "experiment"
 job = "bench.comm"
 record = ["bytes"]
 [experiment.product]
-bench.dtypes = [["fp32"], ["bf16"]]
+bench.dtype = ["fp32", "bf16"]
 [bench]
-mbytes = [1]
-operations = ["broadcast"]
+mbyte = 1
+operation = "broadcast"
 repeats = 20000
 row_limit_s = 0
 """)
@@ -473,7 +720,7 @@ row_limit_s = 0
     def test_scripts_take_a_row_that_its_own_limit_ended_as_a_result(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 1"))
         self.run_deck(deck, 'experiment.only=["small_fp32"]', f"job.directory={self.folder / 'rows/ranks_0001'}")
-        results = launch.Results(self.folder / "rows")
+        results = Results(self.folder / "rows")
         (row,) = results.rows
         self.assertEqual((row.exit_code, row.has_run, row.outcome), (STOPPED, True, "stopped by its train.time_limit_s"))
         with row.file() as file:  # a busy machine may not come to a first step

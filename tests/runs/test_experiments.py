@@ -14,6 +14,8 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+from launching import Refusal  # noqa: E402
+from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
@@ -174,7 +176,7 @@ class Room(RunTest):
         self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], *self.room(self.GPUS)), [1, 2, 4])
         self.assertEqual(launch.numbers_of_ranks("4,2", [8], *self.room(self.GPUS)), [4, 2])
         for asked, of_deck, absent in (("2,8", [1], "8 ranks"), (None, [8, 16], "8 or 16 ranks")):
-            with self.assertRaisesRegex(launch.Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
+            with self.assertRaisesRegex(Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
                 launch.numbers_of_ranks(asked, of_deck, *self.room(self.GPUS))
             self.assertEqual(caught.exception.code, 3)
 
@@ -199,11 +201,11 @@ class Tables(unittest.TestCase):
 
 def results_of(rows):
     """Results without files, of (ranks, {name: value}); rows without values are out of memory."""
-    results = launch.Results.__new__(launch.Results)
+    results = Results.__new__(Results)
     results.rows, results.info, results.is_quick = [], {}, False
     for ranks, values in rows:
-        row = launch.Row(values)
-        row.ranks, row.exit_code = ranks, launch.FINISHED if "outcome" in values else launch.OUT_OF_MEMORY
+        row = Row(values)
+        row.ranks, row.exit_code = ranks, FINISHED if "outcome" in values else OUT_OF_MEMORY
         results.rows.append(row)
     results.ranks = sorted({row.ranks for row in results.rows})
     return results
@@ -233,12 +235,12 @@ class Pictures(unittest.TestCase):
                          [(1, "-", "-", "out of memory"), (2, "2", "100", "ok"), (4, "4", "100", "ok")])
 
     def test_the_ladder_has_a_line_for_each_case_and_a_column_for_each_version(self):
-        engines = ("-", "0 steps", "3 steps", "5 steps", "portable", "wgmma")
-        values = {"bench.dtypes": "bf16", "bench.heads": 8, "bench.head_widths": 64, "bench.lengths": 1024,
-                  "implementation": "standard, flash1, flash1, flash1, flash2, flash2", "engine": ", ".join(engines),
-                  "forward_ms": [8.0, 4.0, 2.0, float("nan"), 1.0, 0.5], "memory_mib": [64.0, *[4.0] * 5], "peak_mib": [64.0] * 6,
-                  "outcome": "ok, ok, ok, out of memory, ok, ok"}
-        times, speed_ups, exchange = flash_ladder.tables(results_of([(1, values)]))
+        kernels = (("standard", "-", 8.0, 64.0), ("flash1", "0 steps", 4.0, 4.0), ("flash1", "3 steps", 2.0, 4.0), ("flash1", "5 steps", float("nan"), 4.0),
+                   ("flash2", "portable", 1.0, 4.0), ("flash2", "wgmma", 0.5, 4.0))
+        case = {"bench.dtype": "bf16", "bench.heads": 8, "bench.head_width": 64, "bench.length": 1024}
+        rows = [(1, {**case, "implementation": name, "engine": engine, "forward_ms": ms, "memory_mib": kept, "peak_mib": 64.0,
+                     "outcome": "ok" if ms == ms else "out of memory"}) for name, engine, ms, kept in kernels]
+        times, speed_ups, exchange = flash_ladder.tables(results_of(rows))
         self.assertEqual(times[0][4:], ["forward, ms: standard", "flash1, 0 steps", "flash1, 3 steps", "flash1, 5 steps", "flash2, usual",
                                         "flash2, tensor cores"])
         self.assertEqual(times[1], [["bf16", 8, 64, 1024, 8.0, 4.0, 2.0, "out of memory", 1.0, 0.5]])

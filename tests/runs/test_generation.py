@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Text from a checkpoint, for one prompt or several, and what bench.decode and bench.generate measure of it."""
+import itertools
 import unittest
 
 from harness import ENVIRONMENT, SOURCE, TINY, USAGE, BenchTest, gpus, latest_step
@@ -9,10 +10,6 @@ DECODE = """
 kind = "bench.decode"
 
 [bench]
-lengths = [1, 100]
-head_widths = [8, 24]
-parts = [0, 1, 3]
-dtypes = ["fp32", "bf16"]
 batch = 2
 heads = 3
 warmup = 1
@@ -65,24 +62,25 @@ class Generation(BenchTest):
             self.run_deck(deck, "job.input=somewhere", "generate.graph=true", code=ENVIRONMENT, says=["generate.graph", "CUDA"])
 
     def test_decode_measures_every_case_beside_a_copy(self):
-        rows = self.rows(self.deck(DECODE))
-        self.assertEqual([(row["dtype"], row["T"], row["D"]) for row in rows],
-                         [(dtype, T, D) for dtype in ("fp32", "bf16") for T in (1, 100) for D in (8, 24) for _ in range(3)])
-        for row in rows:
+        deck = self.deck(DECODE)
+        for dtype, T, D, parts in itertools.product(("fp32", "bf16"), (1, 100), (8, 24), (0, 3)):
+            keys = (f"bench.dtype={dtype}", f"bench.length={T}", f"bench.head_width={D}")
+            row, = self.rows(deck, *keys, f"attention.decode_parts={parts}")
+            self.assertEqual((row["dtype"], row["T"], row["D"]), (dtype, T, D))
+            self.assertEqual(row["parts"], parts) if parts else self.assertGreaterEqual(row["parts"], 1)
             self.assertEqual((row["outcome"], row["B"], row["H"], row["repeats"]), ("ok", 2, 3, 3))
             read = 2 * 2 * 3 * row["T"] * row["D"] * (4 if row["dtype"] == "fp32" else 2)
             self.assertAlmostEqual(row["gbyte_per_s"] * row["median_ms"] * 1e6 / read, 1, places=6)
             self.assertAlmostEqual(row["of_copy"] * row["copy_gbyte_per_s"] / row["gbyte_per_s"], 1, places=6)
-        self.assertEqual([row["parts"] for row in rows][1:3], [1, 3])
-        for row in self.rows(self.deck(DECODE), "bench.memory_limit_gib=1e-6"):
-            self.assertEqual(row["outcome"], "out of memory" if row["T"] == 100 else row["outcome"])
+        self.assertEqual(self.rows(deck, "bench.length=100", "bench.memory_limit_gib=1e-6")[0]["outcome"], "out of memory")
 
     def test_generate_measures_tokens_beside_the_bound_of_the_weights(self):
         deck = (SOURCE / "input/bench/generate.toml").read_text().replace("repeats = 50", "repeats = 5")
+        deck = deck.replace('"experiment"', '"bench.generate"').replace(deck[deck.index("[experiment]"):deck.index("[model]")], "")
         for batch in (1, 3):
-            rows = self.rows(self.deck(deck), f"bench.batch={batch}", "bench.lengths=[1, 20]")
-            self.assertEqual([row["prompt"] for row in rows], [1, 20])
-            for row in rows:
+            for prompt in (1, 20):
+                row, = self.rows(self.deck(deck), f"bench.batch={batch}", f"bench.length={prompt}")
+                self.assertEqual(row["prompt"], prompt)
                 self.assertEqual((row["outcome"], row["B"], row["repeats"]), ("ok", batch, 5))
                 read = row["parameters"] - 257 * 128 + batch * 128  # of the embedding, the rows of the tokens
                 self.assertAlmostEqual(row["weights_mib"], 4 * read / 2**20, places=6)
@@ -92,7 +90,7 @@ class Generation(BenchTest):
                 self.assertAlmostEqual(row["of_bound"], row["bound_ms"] / row["token_ms"], places=6)
 
     def test_generate_is_planned_for_a_gpu_without_one(self):
-        plan = self.run_deck(SOURCE / "input/bench/generate_gpu.toml", "--plan", "plan.device=h200", "bench.lengths=[1024, 16384]",
+        plan = self.run_deck(SOURCE / "input/bench/generate_gpu.toml", "--plan", "plan.device=h200", "bench.length=[1024, 16384]",
                              says=["H200"]).out
         self.assertEqual(plan.count("fits"), 2, plan)
         self.assertEqual(plan.count("8b, "), 2, plan)

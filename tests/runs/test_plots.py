@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -17,11 +19,19 @@ import plotting  # noqa: E402  (after the path to it)
 
 ATTENTION = """
 [job]
-kind = "bench.attention"
+kind = "experiment"
+[experiment]
+job = "bench.attention"
+baseline = "standard"
+[experiment.product]
+bench.length = [16, 64]
+bench.head_width = [8, 16]
+bench.causal = [true, false]
+[experiment.rows.standard]
+attention.implementation = "standard"
+[experiment.rows.flash2]
+attention.implementation = "flash2"
 [bench]
-lengths = [16, 64]
-head_widths = [8, 16]
-causal = [true, false]
 heads = 1
 warmup = 0
 repeats = 1
@@ -209,29 +219,47 @@ class Pictures(Plots):
         self.assertFalse(picture.exists())
 
 
+def sweep(job, tables, base):
+    """An experiment over `job`: its tables, and the deck whose job.kind is not yet of it."""
+    base = re.sub(r'kind = "[\w.]+"', 'kind = "experiment"', base)
+    return base.replace("[job]", f'[experiment]\njob = "{job}"\n{tables}\n[job]', 1)
+
+
 class BenchFile(Plots):
     def bench(self, text, *arguments, ranks=None):
-        result = self.folder / "bench.h5"
-        self.run_deck(self.deck(text), f"job.output={result}", "job.overwrite=true", f"job.directory={self.folder / 'unused'}", *arguments,
-                      ranks=ranks)
-        return result
+        directory = Path(tempfile.mkdtemp(dir=self.folder)) / "bench"
+        self.run_deck(self.deck(text), f"job.directory={directory}", *arguments, ranks=ranks)
+        return directory
 
     def drawn(self, result):
         return self.words(result, script="plot_bench")
 
     def test_attention_has_a_panel_for_each_width(self):
-        result = self.bench(ATTENTION, 'bench.implementations=["standard", "flash2"]')
+        result = self.bench(ATTENTION)
         words = self.drawn(result)
         for text in ("head width 8", "head width 16", "forward", "backward", "standard", "flash2, portable", "causal", "full", "tokens T"):
             self.assertIn(text, words)
         self.assertEqual(words.count("64"), 2)  # T, once below each column
         self.assertNotIn("out of memory", words)
-        self.plot(result, code=0, says="bench.png", script="plot_bench")
-        self.assertGreater((self.folder / "bench.png").stat().st_size, 20_000)
+        self.plot(result, code=0, says="experiment.png", script="plot_bench")
+        self.assertGreater((result / "experiment.png").stat().st_size, 20_000)
 
-    def test_attention_of_one_implementation_mask_and_pass(self):
-        words = self.drawn(self.bench(ATTENTION, 'bench.implementations=["flash2"]', "bench.causal=[true]", 'bench.passes=["both"]',
-                                      "bench.lengths=[16]", "bench.head_widths=[8]"))
+    def test_the_table_has_the_swept_keys_and_what_relates_to_the_baseline(self):
+        result = self.bench(ATTENTION, "bench.head_width=8", "bench.causal=true", "experiment.rounds=3")
+        answer = subprocess.run([SOURCE / "scripts/plot_bench", result], text=True, capture_output=True)
+        lines = [re.split("  +", line) for line in answer.stdout.splitlines()]
+        self.assertNotIn("B", lines[0], "what no comparison needs stays in the file")
+        for column in ("bench.length", "engine", "forward_ms", "relative both_ms", "relative memory_mib"):
+            self.assertIn(column, lines[0])
+        self.assertEqual([line[lines[0].index("implementation")] for line in lines[1:5]], ["standard"] * 2 + ["flash2"] * 2)
+        with h5py.File(result / "experiment.h5", "r") as file:
+            rounds = file["record/both_ms"][...]
+        self.assertEqual(rounds.shape, (4, 3))
+        self.assertAlmostEqual(float(lines[1][lines[0].index("both_ms")]) / np.median(rounds[0]), 1, delta=0.01)
+
+    def test_attention_of_one_kernel_mask_and_pass(self):
+        words = self.drawn(self.bench('[job]\nkind = "bench.attention"\n[bench]\nheads = 1\nlength = 16\nhead_width = 8\nwarmup = 0\nrepeats = 1\n',
+                                      "attention.implementation=flash2", "bench.pass=both"))
         for text in ("forward + backward", "flash2, portable", "head width 8"):
             self.assertIn(text, words)
         for text in ("standard", "causal", "full", "forward"):
@@ -239,57 +267,52 @@ class BenchFile(Plots):
 
     def test_attention_out_of_memory_is_marked(self):
         limit = "bench.memory_limit_gib=2e-5"  # 21 KiB: less than the scores of T = 64, and more than all of T = 16
-        self.assertIn("out of memory", self.drawn(self.bench(ATTENTION, 'bench.implementations=["standard", "flash2"]', limit)))
-        words = self.drawn(self.bench(ATTENTION, "bench.memory_limit_gib=1e-6"))  # nothing fits
-        self.assertIn("out of memory", words)
+        self.assertIn("out of memory", self.drawn(self.bench(ATTENTION, limit)))
+        self.assertIn("out of memory", self.drawn(self.bench(ATTENTION, "bench.memory_limit_gib=1e-6")))  # nothing fits
 
     def test_steps_and_kernels(self):
-        step = TINY.read_text().replace('"train"', '"bench.step"') + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
+        deck = TINY.read_text() + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
+        step = deck.replace('"train"', '"bench.step"')
         result = self.bench(step)
         words = self.drawn(result)
         for text in ("custom, fused", "backward", "planned"):
             self.assertIn(text, words)
         self.assertEqual(sum("tokens/s" in word for word in words), 1)
-        with h5py.File(result, "r+") as file:  # as if a step had been held up
+        with h5py.File(result / "bench.h5", "r+") as file:  # as if a step had been held up
             file["step_ms"][0], file["step_std_ms"][0] = 15.42, 11.8
         self.assertIn("15.4 ± 11.8 ms", self.drawn(result))
-        with h5py.File(result, "r+") as file:  # as if the only row had not fitted
-            file["outcome"][0] = "out of memory"
-            for name in file:
-                if name.endswith("_ms") or name.endswith("_per_s"):
-                    file[name][0] = np.nan
-        words = self.drawn(result)
+        models = "[experiment.rows.small]\n[experiment.rows.huge]\nmodel.d_model = 65536\nmodel.num_heads = 1024\nmodel.num_layers = 1000\n"
+        words = self.drawn(self.bench(sweep("bench.step", models, deck)))
         self.assertIn("out of memory", words)
-        self.assertFalse(any("tokens/s" in word for word in words))
+        self.assertIn("huge", words)
+        self.assertEqual(sum("tokens/s" in word for word in words), 1)
         words = self.drawn(self.bench('[job]\nkind = "bench.kernels"\n[bench]\nrows = 16\nwidth = 64\nwarmup = 0\nrepeats = 1\n'))
         self.assertIn("rmsnorm", words)
         self.assertTrue(any("GB/s" in word for word in words))
 
     def test_collective_operations(self):
-        comm = '[job]\nkind = "bench.comm"\n[bench]\nmbytes = [1, 2]\nwarmup = 0\nrepeats = 1\n'
+        comm = sweep("bench.comm", """[experiment.product]
+bench.dtype = ["fp32"]
+bench.operation = ["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
+bench.mbyte = [1, 2]
+""", '[job]\nkind = ""\n[bench]\nwarmup = 0\nrepeats = 1\n'.replace('""', '"train"'))
         words = self.drawn(self.bench(comm, ranks=2))
         for text in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "1 MB", "2 MB"):
             self.assertIn(text, words)
         self.assertTrue(any("2 ranks" in word for word in words), words)
         for text in ("out of memory", "fp32"):
             self.assertNotIn(text, words)
-        words = self.drawn(self.bench(comm, "bench.memory_limit_gib=0.0025", 'bench.dtypes=["fp32", "bf16"]', ranks=2))  # 2.7 MB
+        words = self.drawn(self.bench(comm, "bench.memory_limit_gib=0.0025", 'bench.dtype=["fp32", "bf16"]', ranks=2))  # 2.7 MB
         for text in ("out of memory", "fp32", "bf16"):
             self.assertIn(text, words)
 
     def test_decoding_has_a_panel_for_each_format_and_width(self):
-        decode = """
-[job]
-kind = "bench.decode"
-[bench]
-lengths = [32, 64]
-head_widths = [8, 16]
-heads = 2
-parts = [1, 4]
-dtypes = ["fp32", "bf16"]
-warmup = 0
-repeats = 2
-"""
+        decode = sweep("bench.decode", """[experiment.product]
+bench.dtype = ["fp32", "bf16"]
+bench.length = [32, 64]
+bench.head_width = [8, 16]
+attention.decode_parts = [1, 4]
+""", '[job]\nkind = "train"\n[bench]\nheads = 2\nwarmup = 0\nrepeats = 2\n')
         words = self.drawn(self.bench(decode))
         for text in ("fp32, head width 8", "bf16, head width 16", "1 part", "4 parts", "a copy", "cached keys T"):
             self.assertIn(text, words)
@@ -299,7 +322,7 @@ repeats = 2
         self.assertIn("out of memory", self.drawn(self.bench(decode, "bench.memory_limit_gib=1e-6")))  # nothing fits
 
     def test_generation_stands_beside_what_reading_the_weights_takes(self):
-        generate = TINY.read_text().replace('"train"', '"bench.generate"') + "\n[bench]\nlengths = [8, 16]\nwarmup = 1\nrepeats = 3\n"
+        generate = sweep("bench.generate", "[experiment.product]\nbench.length = [8, 16]\n", TINY.read_text() + "\n[bench]\nwarmup = 1\nrepeats = 3\n")
         words = self.drawn(self.bench(generate))
         for text in ("custom", "reading the weights at a copy's rate", "weights and cache", "Tokens per second", "fp32, 1 prompt", "16"):
             self.assertIn(text, words)
@@ -308,14 +331,15 @@ repeats = 2
         self.assertIn("out of memory", self.drawn(self.bench(generate, "bench.memory_limit_gib=1e-6")))
 
     def test_ways_to_share_a_step(self):
-        deck = TINY.read_text().replace('"train"', '"bench.strategies"') + "\n[bench]\nwarmup = 0\nrepeats = 2\n"
-        words = self.drawn(self.bench(deck, 'bench.strategies=["flat", "parameters", "optimizer"]', ranks=2))
+        ways = '[experiment.rows.flat]\nparallel.gradient_sync = "flat"\n[experiment.rows.sharded]\nproduct.parallel.shard = ["parameters", "optimizer"]\n'
+        deck = sweep("bench.strategies", ways, TINY.read_text() + "\n[bench]\nwarmup = 0\nrepeats = 2\n")
+        words = self.drawn(self.bench(deck, ranks=2))
         for text in ("flat", "parameters", "optimizer", "activations", "only waiting for communication"):
             self.assertIn(text, words)
         for text in ("after initialisation, ", "forward and backward, ", "update, "):
             self.assertEqual(sum(word.startswith(text) for word in words), 3, words)
         self.assertEqual(sum("exposed" in word for word in words), 3, words)
-        words = self.drawn(self.bench(deck, 'bench.strategies=["flat", "gradients"]', "parallel.shard_ranks=3", ranks=2))
+        words = self.drawn(self.bench(deck.replace("parallel.shard", "parallel.shard_ranks = [3]\nproduct.parallel.shard"), ranks=2))
         self.assertTrue(any("parallel.shard_ranks" in word for word in words), words)
 
     def test_plot_bench_says_what_it_cannot_read(self):
@@ -332,7 +356,7 @@ repeats = 2
             file["row"] = []
         plot(other, code=FILES, says="its table is empty")
         self.assertFalse((self.folder / "other.png").exists())
-        plot(code=USAGE, says="BENCH.h5")
+        plot(code=USAGE, says="FILE.h5")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ SMALL_BENCH = """
 [bench]
 warmup = 0
 repeats = 1
-lengths = [16]
-head_widths = [8]
+length = 16
+head_width = 8
 batch = 1
 heads = 1
 rows = 16

@@ -321,7 +321,7 @@ class Resume(RunTest):
                  "bench.accumulation")
         for kind in kinds:
             with self.subTest(kind=kind):
-                deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlengths = [16]\nrows = 16\nwidth = 16\n')
+                deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlength = 16\nrows = 16\nwidth = 16\n')
                 self.run_deck(deck, f"job.input={self.folder}", f"job.directory={self.folder / 'run'}", "--resume", "auto",
                               code=USAGE, says=["--resume", "job.kind"])
         self.assertFalse((self.folder / "run").exists())

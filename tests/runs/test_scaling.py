@@ -259,10 +259,8 @@ class Scaling(RunTest):
         self.scale(DECK, "parallel.ranks=2", code=USAGE, says="leave it out")
         output = self.folder / "refused"
         self.scale(TINY, "--output", output, "train.steps=5", code=USAGE, says="larger train.steps than 5")
-        self.scale(SOURCE / "input/bench/step.toml", "--output", output, 'bench.variants=["plain", "fused"]', code=USAGE,
-                   says="2 forms of a step")
         self.assertFalse(output.exists(), "it would be refused the next time")
-        self.scale(SOURCE / "input/bench/attention.toml", code=USAGE, says="bench.attention")
+        self.scale(SOURCE / "input/bench/attention.toml", code=USAGE, says="experiment")
         self.scale(self.folder / "absent.toml", code=USAGE, says="absent.toml")
         absent = 8 * self.room
         self.scale(DECK, "--ranks", f"{absent}", f"train.batch_size={absent}", "plan.gemm_tflops=0", code=USAGE,

@@ -537,7 +537,7 @@ class Hosts(ShimmedMpi):
                     info = file["info"].attrs
                     self.assertEqual(info["hosts"], "node0: 2 ranks, node1: 2 ranks")
                     self.assertEqual((info["ranks"], info["host_count"], info["ranks_per_host"]), (4, 2, 2))
-        out = self.run_deck(bench, f"job.output={self.folder / 'bench.h5'}", 'bench.strategies=["optimizer"]', "bench.warmup=1",
+        out = self.run_deck(bench, f"job.output={self.folder / 'bench.h5'}", "parallel.shard=optimizer", "bench.warmup=1",
                             "bench.repeats=1", "parallel.shard_ranks=2", ranks=4, **self.preload(HOSTS="0101")).out
         self.assertEqual(out.count("note       2 of 2 groups of 2 consecutive ranks"), 1, out)
 

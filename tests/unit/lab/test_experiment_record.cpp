@@ -16,6 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Key;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(Statistics, are_of_the_numbers_that_are_there) {
@@ -47,33 +48,40 @@ class Quantities : public testing::Test {
     file.write("outcome", std::vector<std::string>{"ok", "out of memory"}, {"1", "outcome"});
     file.close();
   }
-  std::string refusal(const Recorded& recorded) {
-    try {
-      read_quantity(file_, recorded);
-    } catch (const Failure& failure) {
-      EXPECT_EQ(failure.code(), Exit::files);
-      return failure.what();
-    }
-    return "";
+  Quantity quantity(const std::string& entry) { return read_record(file_, {entry}).quantities.at(entry); }
+  std::string lack(const std::string& entry) {
+    const RowRecord record = read_record(file_, {entry, "calls"});
+    EXPECT_THAT(record.quantities, ElementsAre(Key("calls"))) << "the others are read";
+    return record.lacking.at(entry);
   }
   const test::ScratchFolder folder_;
   const std::filesystem::path file_ = folder_.path() / "bench.h5";
 };
 
 TEST_F(Quantities, have_the_units_of_their_dataset) {
-  const Quantity loss = read_quantity(file_, {"steps/loss", Statistic::last});
+  const Quantity loss = quantity("steps/loss:last");
   EXPECT_THAT(loss.numbers, ElementsAre(2));
   EXPECT_EQ(loss.units, "nat");
   EXPECT_EQ(loss.description, "training loss");
-  EXPECT_EQ(read_quantity(file_, {"steps/loss", Statistic::values}).numbers.size(), 3u);
-  EXPECT_THAT(read_quantity(file_, {"calls", Statistic::values}).numbers, ElementsAre(5));
-  EXPECT_THAT(read_quantity(file_, {"outcome", Statistic::values}).texts, ElementsAre("ok", "out of memory"));
+  EXPECT_EQ(quantity("steps/loss").numbers.size(), 3u);
+  EXPECT_THAT(quantity("calls").numbers, ElementsAre(5));
+  EXPECT_THAT(quantity("outcome").texts, ElementsAre("ok", "out of memory"));
 }
 
 TEST_F(Quantities, that_are_not_there_are_refused_by_name) {
-  EXPECT_THAT(refusal({"steps/lost", Statistic::last}), HasSubstr("has no dataset steps/lost"));
-  EXPECT_THAT(refusal({"outcome", Statistic::mean}), HasSubstr("is text, which has no statistic"));
+  EXPECT_THAT(lack("steps/lost:last"), HasSubstr("has no dataset steps/lost"));
+  EXPECT_THAT(lack("outcome:mean"), HasSubstr("is text, which has no statistic"));
 }
+
+TEST_F(Quantities, without_entries_are_the_columns_of_a_benchmark) {
+  EXPECT_THAT(read_record(file_, {}).quantities, testing::IsEmpty()) << "this is none";
+  io::h5::File file = io::h5::File::create(file_);
+  for (const char* column : {"row", "step_ms", "timeline/start"}) file.write(column, std::vector<double>{1}, {"1", ""});
+  file.close();
+  EXPECT_THAT(read_record(file_, {}).quantities, ElementsAre(Key("step_ms")));
+}
+
+TEST_F(Quantities, of_no_file_are_refused) { EXPECT_THROW(read_record(folder_.path() / "absent.h5", {}), Failure); }
 
 }  // namespace
 }  // namespace tessera::lab

@@ -1,4 +1,5 @@
 /// The decks in input/: each can be read, and its resolved form reads back to the same settings.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,6 +26,15 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+bool needs_cuda(const Settings& settings) {
+  try {
+    check_build(settings, {});
+    return false;
+  } catch (const Failure&) {
+    return true;
+  }
+}
+
 TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build_or_says_that_it_does_not) {
   const auto decks = shipped_decks();
   EXPECT_GE(decks.size(), 15u);
@@ -35,7 +45,8 @@ TEST(Input, every_shipped_deck_is_right_and_runs_on_a_cpu_build_or_says_that_it_
     EXPECT_TRUE(parse_deck(deck.resolved, "resolved.toml").settings == deck.settings);
     EXPECT_NO_THROW(check_build(deck.settings, {.cuda = true, .nccl = true}));
     if (text_of(file).find("Needs a CUDA build") != std::string::npos) {
-      EXPECT_THROW(check_build(deck.settings, {}), Failure);
+      EXPECT_TRUE(needs_cuda(deck.settings) ||
+                  std::ranges::any_of(deck.rows, [](const DeckRow& row) { return needs_cuda(row.settings); }));
     } else {
       EXPECT_NO_THROW(check_build(deck.settings, {}));
     }

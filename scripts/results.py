@@ -1,0 +1,198 @@
+"""What experiments and bench jobs wrote, as rows: of an experiment.h5, of one for each launch, or of the bench.h5 of one set-up."""
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import plotting
+from launching import STOPPED, Refusal
+
+FINISHED, OUT_OF_MEMORY, FILES = 0, 4, 6
+STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
+FORMAT, BENCH_FORMAT = "tessera-experiment", "tessera-bench"
+
+
+class Row(dict):
+    """One row: its keys by name ("model.size"), its quantities by entry ("step_ms", "steps/loss:last"), and these beside those of
+    the baseline's row ("relative/step_ms"). Of several rounds a quantity is the median; `rounds` has them all."""
+
+    name = reason = ""
+    ranks = exit_code = 0
+    seconds = float("nan")
+    folder = Path()
+
+    def __init__(self, values=(), rounds=()):
+        super().__init__(values)
+        self.rounds = dict(rounds)  # by entry: [round], or [round, entry]
+
+    def spread(self, entry):
+        """The difference between the largest and the smallest of the rounds, as a part of their median; NaN of one round."""
+        values = finite(self.rounds.get(entry, []))
+        return float(np.ptp(values) / abs(np.median(values))) if len(values) > 1 else float("nan")
+
+    @property
+    def is_cut_short(self):
+        """Whether the row's own train.time_limit_s ended it: its figures are those of the steps until then."""
+        return self.exit_code == STOPPED and self.reason == STOPPED_BY_ITS_LIMIT
+
+    @property
+    def has_run(self):
+        return self.exit_code == FINISHED or self.is_cut_short
+
+    @property
+    def outcome(self):
+        """"ok", or in a few words why figures are missing or of fewer steps."""
+        if self.exit_code == OUT_OF_MEMORY:
+            return "out of memory"
+        if self.is_cut_short:
+            return self.reason
+        if not self.has_run:
+            return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
+        return self.get("outcome", "ok")
+
+    def file(self):
+        """The row's own file, open: run.h5 or bench.h5."""
+        return h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r")
+
+    def entries(self):
+        """The rows of this row's table, where it has several: a bench job's kernels, or sums in several formats."""
+        several = {name: value.split(", ") if isinstance(value, str) else list(value) for name, value in self.items()
+                   if (isinstance(value, str) and ", " in value) or getattr(value, "ndim", 0) == 1}
+        for i in range(max(map(len, several.values()), default=1)):
+            entry = Row({**self, **{name: values[i] for name, values in several.items()}})
+            entry.__dict__.update({**self.__dict__, "rounds": {}})
+            yield entry
+
+
+class Absent(Row):
+    """Stands for a row that was not run (experiment.only): every key and quantity is NaN."""
+
+    def __missing__(self, key):
+        return float("nan")
+
+    @property
+    def outcome(self):
+        return "not run"
+
+
+def rows_of(file, folder=Path(), ranks=1):
+    """The rows of an open experiment.h5 or bench.h5; OSError if it is neither."""
+    if file.attrs.get("format") == BENCH_FORMAT:
+        columns = plotting.columns(file)
+        count = len(next(iter(columns.values()), ()))
+        return [Row({name: column[i] for name, column in columns.items()}) for i in range(count)]
+    if not isinstance(file.get("info"), h5py.Group) or file["info"].attrs.get("format") != FORMAT:
+        raise OSError("no experiment and no bench job wrote this")
+    columns, rounds = {}, {}
+
+    def take(name, item):
+        values = plotting.values(item)
+        if has_rounds(item):
+            rounds[name], values = values, median_of_rounds(values)
+        columns[name] = values
+
+    for group, prefix in (("keys", ""), ("record", ""), ("relative", "relative/")):
+        if group in file:
+            file[group].visititems(lambda name, item, prefix=prefix: take(prefix + name, item) if isinstance(item, h5py.Dataset) else None)
+    names, codes, reasons = (plotting.values(file[name]) for name in ("name", "exit_code", "reason"))
+    seconds = median_of_rounds(file["seconds"][...]) if has_rounds(file["seconds"]) else file["seconds"][...]
+    rows = []
+    for i, number in enumerate(file["row"][...]):
+        row = Row({name: column[i] for name, column in columns.items()}, {name: column[i] for name, column in rounds.items()})
+        row.name, row.exit_code, row.reason, row.ranks = names[i], int(codes[i]), reasons[i], ranks
+        row.seconds = float(seconds[i])
+        row.folder = folder / "rows" / f"{number:04d}_{row.name}"
+        rows.append(row)
+    return rows
+
+
+def has_rounds(dataset):
+    """Whether its second axis is that of rounds: [row, round] or [row, round, entry]."""
+    return dataset.ndim > 1 and "round" in dataset.dims[1].keys()
+
+
+def median_of_rounds(values):
+    """[row, round, ...] -> [row, ...], of the rounds that were measured; NaN where none was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all are NaN
+        return np.nanmedian(values, axis=1)
+
+
+def finite(values):
+    return np.asarray(values, float)[np.isfinite(np.asarray(values, float))]
+
+
+def file_in(path):
+    """`path`, or the result in that folder."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    return next((path / name for name in ("experiment.h5", "bench.h5") if (path / name).exists()), path / "bench.h5")
+
+
+def read(path):
+    """The rows of a result, or of the one in that folder."""
+    path = file_in(path)
+    with h5py.File(path, "r") as file:
+        return rows_of(file, path.parent)
+
+
+def columns_of(rows):
+    """{column: array over all entries of the rows}; NaN and "" where a row has none. `row` and `outcome` are columns, too."""
+    entries = [entry for row in rows for entry in row.entries()]
+    table = {}
+    for name in dict.fromkeys(name for entry in entries for name in entry):
+        column = [entry.get(name) for entry in entries]
+        is_text = any(isinstance(value, str) for value in column)
+        table[name] = np.array([("" if is_text else np.nan) if value is None else value for value in column], object if is_text else float)
+    return {**table, "row": np.array([entry.name for entry in entries], object),
+            "outcome": np.array([entry.outcome for entry in entries], object)}
+
+
+def gpus_of(info):
+    """The models of the GPUs, each with its number of ranks; empty on CPUs. Of the attributes of an experiment or a bench job."""
+    if "gpu_models" not in info:
+        raise Refusal(6, "an older version wrote this file, without the models of GPUs (gpu_models): run it again, without --redraw")
+    return dict(zip(info["gpu_models"], map(int, info["ranks_of_gpu_models"])))
+
+
+def heading(info):
+    """What ran, where, of the same attributes."""
+    gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else model for model, ranks in gpus_of(info).items())
+    return [gpus or (str(info.get("device_name", info.get("hosts", ""))).splitlines() or [""])[0],
+            f"tessera {info.get('version', '?')}", str(info.get("git_hash", ""))[:12]]
+
+
+class Results:
+    """The rows of all launches, and what the files say of where they ran."""
+
+    def __init__(self, output):
+        self.output, self.rows, self.info = output, [], {}
+        for path in sorted(output.glob("ranks_*/experiment.h5")):
+            try:
+                with h5py.File(path, "r") as file:
+                    self.rows += rows_of(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+                    self.info = dict(file["info"].attrs)
+            except OSError as fault:
+                raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
+        if not self.rows:
+            raise Refusal(FILES, f"{output} holds no rows; run the experiment first")
+        self.ranks = sorted({row.ranks for row in self.rows})
+
+    def where(self, rows=None, **values):
+        """The rows (of `rows`) with these values; "__" in a name stands for a dot: where(model__size="small")."""
+        return [row for row in (self.rows if rows is None else rows) if all(row.get(key.replace("__", ".")) == value for key, value in values.items())]
+
+    def one(self, rows=None, **values):
+        """The first of them; if there is none, its stand-in."""
+        return next(iter(self.where(rows, **values)), Absent())
+
+    def different(self, key):
+        """The values of a key, each once, in the order of the rows."""
+        return list(dict.fromkeys(row[key] for row in self.rows))
+
+    def gpus(self):
+        return gpus_of(self.info)
+
+    def heading(self):
+        return [*heading(self.info), "quick" if self.is_quick else ""]
