@@ -1,5 +1,6 @@
 /// Predicts the time of a step: floating-point operations, bytes of memory and bytes on the network, each divided by a
-/// rate. The formulas are in parallel/README.md, in words and in symbols.
+/// rate. step_work() and network_bytes() (train/plan.hpp) have the formulas. Communication is exposed where it exceeds
+/// the work that may run beside it: predict_step() says which, for each order and stage of sharding.
 ///
 /// Limits  not modelled: launches, the host, a library's efficiency at the shapes of a deck (one rate serves all
 ///         products), other processes, contention between transfers and kernels.

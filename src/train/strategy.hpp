@@ -22,7 +22,7 @@ parallel::GradientOrder order_of(const config::Parallel& keys);
 
 /// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle, where that is
 /// faster: with everything on each rank, if the collectives can yield; with ZeRO-1 and 2; and with offload. With ZeRO-3
-/// the copies of own parts, for which the next unit waits, would wait too long. Figures: parallel/README.md.
+/// the copies of own parts, for which the next unit waits, would wait too long. Why: parallel/README.md.
 kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
 /// Waits for the deferred update of a unit's own part before it sends it. Keeps a reference to `update`. Not
