@@ -19,16 +19,16 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   }
   const bool takes_nccl =
       options.library == Library::nccl || (options.library == Library::automatic && can && world.size() > 1);
-  if (options.all_reduce != TransferMethod::automatic && world.size() > 1 && !takes_nccl) {
+  if (options.transfers != TransferMethod::automatic && world.size() > 1 && !takes_nccl) {
     throw EnvironmentError(
-        "parallel.all_reduce by name needs a GPU for each rank, joined by NCCL, but these ranks communicate "
-        "through MPI: set parallel.all_reduce = \"auto\"");
+        "parallel.transfers by name needs a GPU for each rank, joined by NCCL, but these ranks communicate "
+        "through MPI: set parallel.transfers = \"auto\"");
   }
   if constexpr (kHasNccl) {
     if (takes_nccl) {
       const auto watch = world.watch("connecting the GPUs");
-      const bool takes_ring = options.all_reduce == TransferMethod::automatic && options.forms_groups;
-      world.use(make_gpu_collectives(world, takes_ring ? TransferMethod::ring : options.all_reduce));
+      const bool takes_ring = options.transfers == TransferMethod::automatic && options.forms_groups;
+      world.use(make_gpu_collectives(world, takes_ring ? TransferMethod::ring : options.transfers));
     }
   }
 }

@@ -26,7 +26,7 @@ enum class Library { automatic, mpi, nccl };
 
 struct CollectivesOptions {
   Library library = Library::automatic;
-  TransferMethod all_reduce = TransferMethod::automatic;
+  TransferMethod transfers = TransferMethod::automatic;
   bool forms_groups =
       false;  // ranks exchange data in groups, which copy engines do not serve: automatic takes the ring
 };

@@ -35,8 +35,7 @@ std::unique_ptr<Collectives> make_gpu_collectives(const World& world, TransferMe
   std::string why_ring;
   if (method != TransferMethod::ring) engines = connect_copy_engines(world, why_ring);
   if (!engines && method == TransferMethod::copy_engine) {
-    throw EnvironmentError("parallel.all_reduce = \"copy_engine\": " + why_ring +
-                           "; set parallel.all_reduce = \"ring\"");
+    throw EnvironmentError("parallel.transfers = \"copy_engine\": " + why_ring + "; set parallel.transfers = \"ring\"");
   }
   const auto family = std::make_shared<Family>();
   const auto stream = std::make_shared<TransferStream>(

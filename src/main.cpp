@@ -120,18 +120,24 @@ std::string figures_of(const config::Deck& deck) {
   return text;
 }
 
-/// The plan of every chosen row of an experiment; a row that has none says why.
+/// The plan of every chosen row of an experiment; a row that has none says why. If none has one, throws the first
+/// row's failure.
 std::string plan_of_rows(const config::Deck& deck) {
   std::string text;
+  std::optional<Failure> first;
+  bool has_plan = false;
   for (const config::DeckRow& row : deck.rows) {
     if (!row.is_chosen) continue;
     text += fmt::format("{}row        {}\n", text.empty() ? "" : "\n", row.name);
     try {
       text += train::plan_text(row.settings, launcher_ranks());
+      has_plan = true;
     } catch (const Failure& failure) {
+      if (!first) first = failure;
       text += fmt::format("no plan    exit code {}: {}\n", static_cast<int>(failure.code()), failure.what());
     }
   }
+  if (first && !has_plan) throw Failure(*first);
   return text;
 }
 

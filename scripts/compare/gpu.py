@@ -58,7 +58,7 @@ def timing(quick):
 
 def tuned_rows(engine, orders=(True,)):
     """The overrides that leave attention_gpu.toml the rows of one engine ("auto": the fastest), with these orders of summation."""
-    return (f'experiment.rows={{tuned={{attention={{tuned=true, engine="{engine}"}}, product={{attention={{deterministic={numbers(orders)}}}}}}}}}',
+    return (f'experiment.rows={{tuned={{attention={{kernel="{engine}"}}, product={{attention={{deterministic={numbers(orders)}}}}}}}}}',
             "experiment.baseline=")
 
 
@@ -221,7 +221,7 @@ def error(ours, torch, report, quick):
             for engine in ("wgmma", "mma"):
                 path = f"{folder}/{engine}.h5"
                 try:
-                    ours.run(verify_deck(folder), f"job.input={inputs}", f"job.output={path}", f"attention.engine={engine}")
+                    ours.run(verify_deck(folder), f"job.input={inputs}", f"job.output={path}", f"attention.kernel={engine}")
                     files[engine] = path
                 except Failed as reason:
                     print(f"  {engine} D={c['D']}: {reason}")
@@ -243,8 +243,7 @@ def error(ours, torch, report, quick):
 
 def verify_deck(folder):
     path = Path(folder) / "verify.toml"
-    path.write_text('# Attention on tensors of a file.\n[job]\nkind = "verify.attention"\n[precision]\ncompute = "bf16"\n'
-                    '[attention]\nimplementation = "flash2"\ntuned = true\n')
+    path.write_text('# Attention on tensors of a file.\n[job]\nkind = "verify.attention"\n[precision]\ncompute = "bf16"\n')
     return path
 
 

@@ -18,7 +18,7 @@ def bus_factor(operation, ranks):
 
 def comm(setup, ranks):
     ways = (
-        {"ring": ['parallel.all_reduce="ring"'], "copy engines": ['parallel.all_reduce="copy_engine"']}
+        {"ring": ['parallel.transfers="ring"'], "copy engines": ['parallel.transfers="copy_engine"']}
         if setup.is_gpu
         else {"MPI": []}
     )

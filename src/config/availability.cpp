@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "config/job_traits.hpp"
+#include "config/keys.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {
@@ -19,31 +20,20 @@ std::vector<MissingCombination> missing_combinations(const Settings& settings) {
          "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
          "precision.master = \"fp32\", or precision.compute = \"bf16\""});
   if (traits_of(settings.job.kind).has_own_dtype) return found;
-  const Attention& attention = settings.attention;
-  const bool is_flash1 = attention.implementation == AttentionImplementation::flash1;
-  if (is_flash1 && attention.flash1_steps == 5 && !is_16_bit)
-    found.push_back({"attention.flash1_steps",
-                     "5 with a 32-bit precision.compute is not in this version: the tensor cores' step takes bf16 or "
-                     "fp16; use attention.flash1_steps = 4 (on a GPU also precision.compute = \"bf16\")"});
-  if (attention.tuned == AttentionTuned::yes && attention.engine != AttentionEngine::automatic && !is_16_bit)
+  if (needs_tensor_cores(settings.attention.kernel) && !is_16_bit)
     found.push_back(
-        {"attention.engine",
-         fmt::format("by name with a 32-bit precision.compute is not in this version: tensor-core attention "
-                     "takes bf16 or fp16; use {} (on a GPU also attention.engine = \"auto\" alone, or "
-                     "precision.compute = \"bf16\")",
-                     without_tuned(settings.attention))});
-  for (const auto& [implementation, name] :
-       {std::pair{AttentionImplementation::standard, "standard"}, {AttentionImplementation::tiled, "tiled"}})
-    if (attention.tuned == AttentionTuned::yes && attention.implementation == implementation)
-      found.push_back(
-          {"attention.tuned",
-           fmt::format("true with attention.implementation = \"{}\" is not in this version; use flash2", name)});
+        {"attention.kernel",
+         fmt::format("{} with a 32-bit precision.compute is not in this version: tensor-core attention takes "
+                     "bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
+                     value_text(*find_key("attention.kernel"), settings),
+                     without_tensor_cores(settings.attention.kernel))});
   return found;
 }
 
-std::string without_tuned(const Attention& attention) {
-  const bool names_engine = attention.engine != AttentionEngine::automatic;
-  return fmt::format("attention.tuned = \"auto\"{}", names_engine ? " and attention.engine = \"auto\"" : "");
+bool needs_tensor_cores(AttentionKernel kernel) { return kernel == AttentionKernel::flash1_5 || is_by_engine(kernel); }
+
+std::string_view without_tensor_cores(AttentionKernel kernel) {
+  return is_flash1(kernel) ? "attention.kernel = \"flash1/4\"" : "attention.kernel = \"auto\"";
 }
 
 void check_build(const Settings& settings, const BuildFeatures& build) {
@@ -59,17 +49,16 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.generate.graph, "generate.graph = true", "CUDA", "generate.graph = false");
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
-    const bool is_flash1 = settings.attention.implementation == AttentionImplementation::flash1;
-    refuse(settings.attention.tuned == AttentionTuned::yes && !is_flash1, "attention.tuned = true", "CUDA",
-           without_tuned(settings.attention));
-    refuse(is_flash1 && settings.attention.flash1_steps == 5, "attention.flash1_steps = 5", "CUDA",
-           "attention.flash1_steps = 4");
+    const AttentionKernel kernel = settings.attention.kernel;
+    refuse(needs_tensor_cores(kernel),
+           fmt::format("attention.kernel = {}", value_text(*find_key("attention.kernel"), settings)), "CUDA",
+           without_tensor_cores(kernel));
   }
   if (!build.nccl) {
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",
            "parallel.collectives = \"mpi\"");
-    refuse(settings.parallel.all_reduce != AllReduceMethod::automatic, "parallel.all_reduce by name", "NCCL",
-           "parallel.all_reduce = \"auto\"");
+    refuse(settings.parallel.transfers != Transfers::automatic, "parallel.transfers by name", "NCCL",
+           "parallel.transfers = \"auto\"");
   }
   if (!lines.empty())
     throw Failure(Exit::environment, lines +

@@ -19,8 +19,9 @@ struct MissingCombination {
 /// Values that are supported one by one, but not together.
 std::vector<MissingCombination> missing_combinations(const Settings& settings);
 
-/// What to write instead of attention.tuned = true if no such kernel can run.
-std::string without_tuned(const Attention& attention);
+/// Whether nothing but tensor cores serves the kernel, and what to write where there are none.
+bool needs_tensor_cores(AttentionKernel kernel);
+std::string_view without_tensor_cores(AttentionKernel kernel);
 
 struct BuildFeatures {
   bool cuda = false;

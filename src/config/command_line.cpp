@@ -11,6 +11,7 @@
 #include "config/availability.hpp"
 #include "config/extension.hpp"
 #include "config/keys.hpp"
+#include "config/renamed_keys.hpp"
 #include "config/text.hpp"
 #include "errors.hpp"
 
@@ -24,7 +25,7 @@ Overrides  the right side is read as TOML. Where that fails it is a bare string,
            for keys that do not take any text, with a bracket. Defaults < deck < overrides.
            Paths in a deck are relative to the deck, in an override to the current directory.
 Keys       tessera --explain train.batch_size    one key: type, default, legal values, unit, meaning
-           tessera --explain train               the keys of a section; all: every key
+           tessera --explain train               the keys of a section; all: every key, by purpose
 Kokkos     options that begin with --kokkos- are passed on, except those that choose a GPU: CUDA_VISIBLE_DEVICES does
 
 Exit codes
@@ -164,13 +165,33 @@ std::string explain_key(const Key& key) {
   return text + fmt::format("  unit     {}\n{}", key.unit, wrapped(key.meaning));
 }
 
-std::string list_keys(std::string_view section) {
+std::string list_section(std::string_view section) {
   std::string text;
   for (const Key& key : all_keys()) {
-    if (!section.empty() && key.section() != section) continue;
+    if (key.section() != section) continue;
     const std::string_view first_sentence = key.meaning.substr(0, key.meaning.find(". "));
     text += fmt::format("{:<31} {:<13} {}{}\n", key.name, value_text(key, Settings{}), first_sentence,
                         first_sentence.ends_with('.') ? "" : ".");
+  }
+  return text;
+}
+
+/// Every section under what it is for, the product's first; those of other rooms measure.
+std::string list_all() {
+  constexpr std::string_view kTrain = "Train a model, and generate text", kShare = "Share the work among ranks",
+                             kMeasure = "Measure";
+  constexpr std::pair<std::string_view, std::string_view> kPurposes[] = {
+      {"job", kTrain},       {"model", kTrain},     {"data", kTrain},      {"train", kTrain},
+      {"optimizer", kTrain}, {"precision", kTrain}, {"attention", kTrain}, {"checkpoint", kTrain},
+      {"generate", kTrain},  {"parallel", kShare},  {"plan", kShare}};
+  std::string text;
+  for (const std::string_view purpose : {kTrain, kShare, kMeasure}) {
+    text += fmt::format("{}{}\n", text.empty() ? "" : "\n", purpose);
+    for (const std::string_view section : section_names()) {
+      const auto found = std::find_if(std::begin(kPurposes), std::end(kPurposes),
+                                      [&](const auto& row) { return row.first == section; });
+      if ((found == std::end(kPurposes) ? kMeasure : found->second) == purpose) text += list_section(section);
+    }
   }
   return text;
 }
@@ -228,10 +249,16 @@ std::string help_text() {
 }
 
 std::string explain(std::string_view name) {
-  if (name == "all") return list_keys("");
-  if (is_section(name)) return list_keys(name);
+  if (name == "all") return list_all();
+  if (is_section(name)) return list_section(name);
   if (const Key* key = find_key(name)) return explain_key(*key);
   if (is_left_out(name)) throw Failure(Exit::usage, fmt::format("{} {}; it takes {}", name, kLeftOut, kHowToHaveIt));
+  if (const RenamedKeys* old = find_renamed(name)) {
+    const NewSpelling now = old->now({});
+    if (!now.keys.empty())
+      throw Failure(Exit::usage,
+                    fmt::format("{} is an old spelling: `tessera --explain {}`", name, now.keys.front().key));
+  }
   std::string near = nearest_key(name);
   if (near.empty()) near = nearest(name, section_names());
   throw Failure(Exit::usage, fmt::format("there is no key or section '{}'{}; `tessera --explain all` lists them", name,

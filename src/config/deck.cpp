@@ -1,110 +1,29 @@
 #include "config/deck.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "config/availability.hpp"
 #include "config/deck_file.hpp"
 #include "config/extension.hpp"
 #include "config/faults.hpp"
+#include "config/renamed_keys.hpp"
 #include "config/row_tables.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
 #include "config/toml.hpp"
+#include "config/value_faults.hpp"
 
 namespace tessera::config {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string describe(const toml::node& node) {
-  if (const auto* value = node.as_string()) {
-    const std::string& text = value->get();
-    return text.size() <= 60 ? "the string " + toml_string(text) : fmt::format("a string of {} bytes", text.size());
-  }
-  if (const auto* value = node.as_integer()) return fmt::format("the integer {}", value->get());
-  if (const auto* value = node.as_floating_point()) return "the float " + toml_number(value->get());
-  if (const auto* value = node.as_boolean()) return value->get() ? "the boolean true" : "the boolean false";
-  return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
-}
-
-/// Whether the key takes any text, of which TOML is only one way to write it.
-bool takes_text(const Key& key) {
-  return std::holds_alternative<Access<std::string>>(key.field) && key.legal.words.empty();
-}
-
-/// Whether an override that is not TOML was meant to be: nothing else begins with a quote, and with a bracket only text
-/// does, such as the pattern of a path, [0-9]*.bin. `key`: nullptr for a table.
-bool is_meant_as_toml(const Key* key, std::string_view right) {
-  const std::size_t begin = right.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return false;
-  const char first = right[begin];
-  return first == '"' || first == '\'' || ((first == '[' || first == '{') && (key == nullptr || !takes_text(*key)));
-}
-
-/// What is wrong with the text of an integer that TOML cannot hold; nothing if it is none.
-std::optional<std::string> out_of_integers(std::string_view text) {
-  const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
-  std::string digits(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
-  std::erase(digits, '_');
-  const bool is_negative = digits.starts_with('-');
-  if (is_negative || digits.starts_with('+')) digits.erase(0, 1);
-  int base = 10;
-  for (const auto& [prefix, of_prefix] : {std::pair{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
-    if (!digits.starts_with(prefix)) continue;
-    base = of_prefix;
-    digits.erase(0, 2);
-  }
-  std::int64_t value = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [last, error] = std::from_chars(digits.data(), end, value, base);
-  if (error != std::errc::result_out_of_range || last != end) return std::nullopt;
-  const std::string shown = text.size() <= 60 ? std::string(text) : "the number";
-  using Limits = std::numeric_limits<std::int64_t>;
-  return is_negative ? fmt::format("{} is smaller than {}", shown, Limits::min())
-                     : fmt::format("{} is larger than {}", shown, Limits::max());
-}
-
-std::string typed_legal_text(const Key& key) {
-  const std::string legal = legal_text(key), type = type_text(key);
-  return legal.find(type) == std::string::npos ? type + ", " + legal : legal;
-}
-
-/// What is legal, for who began to write TOML.
-std::string toml_advice(const Key& key) {
-  std::string legal = typed_legal_text(key);
-  if (takes_text(key)) {
-    legal +=
-        R"(; in TOML's double quotes \\ is a backslash and \" a quote; what begins with no quote is taken as it is)";
-  } else if (std::holds_alternative<Access<std::vector<std::string>>>(key.field)) {
-    legal += fmt::format("; quoted for the shell: '{}=[\"...\"]'", key.name);
-  }
-  return legal;
-}
-
-std::string quoting_advice(const Key& key) {
-  return fmt::format("; quote it for TOML as well: '{}=\"...\"'", key.name);
-}
-
-/// What is wrong with the right side of an override that TOML refuses; nothing if it is a bare string.
-std::optional<Fault> override_fault(const Key* key, const std::string& right, const std::string& error) {
-  if (is_meant_as_toml(key, right)) {
-    const std::string legal = key == nullptr ? "a table of TOML, quoted for the shell" : toml_advice(*key);
-    return Fault{{}, "", fmt::format("is not TOML: {}", error), legal, ""};
-  }
-  if (key == nullptr || takes_text(*key)) return std::nullopt;
-  if (const auto wrong = out_of_integers(right)) {
-    const bool is_float = std::holds_alternative<Access<double>>(key->field);
-    return Fault{{}, "", *wrong, typed_legal_text(*key) + (is_float ? "; write it as a float, such as 1e20" : ""), ""};
-  }
-  return std::nullopt;
-}
 
 /// The node's value if its TOML type is the member's; an integer also serves as a float.
 template <class Value>
@@ -144,11 +63,21 @@ class Reader {
     Origin origin;
   };
 
+  struct OldKey {  // one that this build does not have
+    OldValue value;
+    Where where;
+  };
+
   Where at(const toml::source_region& source) const {
     const auto [line, column] = source.begin;
     return {fmt::format("{}:{}:{}", name_, line, column), line, column};
   }
   void read_section(std::string_view section, const toml::table& table);
+  bool is_old(const std::string& name, const toml::node& node) const;
+  void read_old(const std::string& name, const toml::node& node, const Where& where);
+  void translate_old();
+  void refuse_old(const RenamedKeys& row, const OldValues& given);
+  void translate(const RenamedKeys& row, const OldValues& given);
   void refuse_unknown(const Where& where, const std::string& name);
   void assign(const Key& key, const Given& given);
   void refuse(const Key& key, Origin origin, const Where& where, Fault fault);
@@ -168,6 +97,9 @@ class Reader {
   std::string name_;
   fs::path folder_;
   bool is_stored_;
+  std::string text_;  // of the deck
+  std::map<std::string, OldKey, std::less<>> old_;
+  std::vector<std::string> dropped_;
   Settings settings_;
   Sources sources_;
   Faults faults_;
@@ -176,6 +108,7 @@ class Reader {
 
 void Reader::read_deck(std::string_view text) {
   require_deck_text(text, name_);
+  text_ = text;
   toml::table root;
   try {
     root = toml::parse(text);
@@ -209,6 +142,8 @@ void Reader::read_section(std::string_view section, const toml::table& table) {
     if (tables_ && tables_->has(name)) {
       tables_->read(
           name, node, [&](const toml::node& n) { return at(n.source()); }, settings_, faults_, false);
+    } else if (is_old(name, node)) {
+      read_old(name, node, at(leaf.source()));
     } else if (const Key* key = find_key(name)) {
       assign(*key, {node, at(node.source()), Origin::deck});
     } else {
@@ -226,7 +161,7 @@ void Reader::read_override(std::string_view text) {
     return;
   }
   const Key* key = find_key(name);
-  if (key == nullptr && !(tables_ && tables_->has(name))) {
+  if (key == nullptr && find_renamed(name) == nullptr && !(tables_ && tables_->has(name))) {
     refuse_unknown(kCommandLine, name);
     return;
   }
@@ -248,15 +183,85 @@ void Reader::read_override(std::string_view text) {
     }
     table = toml::table{{"value", right}};
   }
-  if (key == nullptr) {
+  const bool is_swept = key != nullptr && tables_ && tables_->sweeps(name, settings_);
+  if (!is_swept && is_old(name, *table.get("value"))) {
+    read_old(name, *table.get("value"), kCommandLine);
+  } else if (key == nullptr) {
     tables_->read(
         name, *table.get("value"), [](const toml::node&) { return kCommandLine; }, settings_, faults_, true);
-  } else if (tables_ && tables_->sweeps(name, settings_)) {
+  } else if (is_swept) {
     const auto value = tables_->sweep(name, *table.get("value"), settings_, faults_);
     if (value) assign_text(*key, *value, kCommandLine, Origin::command_line);  // for rows that take it from no list
   } else {
     assign(*key, {*table.get("value"), kCommandLine, Origin::command_line});
   }
+}
+
+/// Of keys that are scalars now, lists are the old spelling.
+bool Reader::is_old(const std::string& name, const toml::node& node) const {
+  const Key* key = find_key(name);
+  return find_renamed(name) != nullptr && (key == nullptr || (node.is_array() && !takes_list(*key)));
+}
+
+void Reader::read_old(const std::string& name, const toml::node& node, const Where& where) {
+  OldKey key{{element_texts(node)}, where};
+  if (is_stored_ && where.text != kCommandLine.text) {
+    std::istringstream lines(text_);
+    std::string line;
+    for (auto number = node.source().end.line; number > 0; --number) std::getline(lines, line);
+    key.value.is_default = line.ends_with("# default");
+  }
+  old_[name] = std::move(key);
+}
+
+/// Refuses what a person wrote, once for the keys that are read together; assigns what a file holds.
+void Reader::translate_old() {
+  for (const RenamedKeys& row : renamed_keys()) {
+    OldValues stored, written;
+    for (const std::string_view name : row.old) {
+      const auto key = old_.find(name);
+      if (key == old_.end()) continue;
+      const bool is_written = !is_stored_ || key->second.where.text == kCommandLine.text;
+      (is_written ? written : stored).insert({key->first, key->second.value});
+    }
+    if (!stored.empty()) translate(row, stored);
+    if (!written.empty()) refuse_old(row, written);
+  }
+}
+
+void Reader::refuse_old(const RenamedKeys& row, const OldValues& given) {
+  const NewSpelling now = row.now(given);
+  std::string first, others;
+  for (const std::string_view name : row.old) {
+    if (!given.contains(name)) continue;
+    if (first.empty()) {
+      first = name;
+    } else {
+      others += fmt::format("{}{}", others.empty() ? ", with " : ", ", name);
+    }
+  }
+  const Where& where = old_.at(first).where;
+  faults_.add({where, first, "is an old spelling" + others, text_of(now), ""});
+  for (const auto& assignment : now.keys)  // so that no rule judges the default in its place
+    if (const Key* key = find_key(assignment.key)) sources_[key->name] = {Origin::deck, where, true};
+}
+
+void Reader::translate(const RenamedKeys& row, const OldValues& given) {
+  const std::string_view job = traits_of(settings_.job.kind).name;
+  if (!row.jobs.empty() && std::find(row.jobs.begin(), row.jobs.end(), job) == row.jobs.end()) return;
+  const bool is_default =
+      std::all_of(given.begin(), given.end(), [](const auto& old) { return old.second.is_default; });
+  bool is_whole = true;
+  for (const auto& [name, values] : row.now(given).keys) {
+    const Key* key = find_key(name);
+    is_whole = is_whole && key != nullptr && values.size() == 1;
+    if (!is_whole || sources_.contains(name)) continue;
+    assign_text(*key, values.front(), old_.at(given.begin()->first).where, Origin::deck);
+    if (is_default) sources_.erase(name);
+  }
+  if (is_whole || is_default) return;
+  for (const auto& [name, value] : given)
+    dropped_.push_back(fmt::format("{} = [{}]", name, fmt::join(value.values, ", ")));
 }
 
 void Reader::refuse_unknown(const Where& where, const std::string& name) {
@@ -389,12 +394,13 @@ void Reader::settle_directory() {
 }
 
 Deck Reader::finish() {
+  translate_old();
   if (traits_of(settings_.job.kind).has_rows()) return finish_rows();
   apply_size(settings_, sources_);
   check_rules(settings_, sources_, name_, faults_);
   faults_.throw_if_any(name_);
   settle_directory();
-  return {settings_, resolved(), name_, {}};
+  return {settings_, resolved(), name_, {}, dropped_};
 }
 
 // --- rows ----------------------------------------------------------------------------------------------------------
@@ -406,7 +412,7 @@ Deck Reader::finish_rows() {
   for (const DescribedRow& row : tables_->rows(settings_, sources_, name_, faults_))
     rows.push_back(finish_row(row, rows.size(), seen, faults_));
   faults_.throw_if_any(name_);
-  return {settings_, resolved(), name_, std::move(rows)};
+  return {settings_, resolved(), name_, std::move(rows), dropped_};
 }
 
 DeckRow Reader::finish_row(const DescribedRow& row, std::size_t number, std::set<std::string>& seen,
@@ -442,7 +448,8 @@ DeckRow Reader::finish_row(const DescribedRow& row, std::size_t number, std::set
 }
 
 void Reader::assign_text(const Key& key, const std::string& value, const Where& where, Origin origin) {
-  const toml::table table = toml::parse("value = " + value);
+  toml::table table = toml::parse("value = " + value);
+  if (takes_list(key) && !table.get("value")->is_array()) table = toml::parse("value = [" + value + "]");
   assign(key, {*table.get("value"), where, origin});
 }
 
@@ -458,9 +465,10 @@ Deck parse_deck(std::string_view text, std::string_view name, const std::vector<
   return reader.finish();
 }
 
-Deck parse_stored_deck(std::string_view text, std::string_view name) {
+Deck parse_stored_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
   Reader reader{std::string(name), working_directory(), true};
   reader.read_deck(text);
+  for (const std::string& override_text : overrides) reader.read_override(override_text);
   return reader.finish();
 }
 

@@ -32,6 +32,7 @@ struct Deck {
   std::filesystem::path path;  // of the deck as it was named
   std::vector<DeckRow>
       rows;  // if it describes some; `resolved` then holds the given keys only, which rows may complete
+  std::vector<std::string> dropped = {};  // of a stored deck: "bench.lengths = [64, 128]", which nothing says any more
 };
 
 /// The folder of a row in the `rows` of its deck: "0003_flash2_4096". Rows are counted from 1.
@@ -49,8 +50,9 @@ Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {},
                 const std::filesystem::path& folder = {});
 
-/// The same for the resolved deck that a run has stored in its files. A build without the laboratory passes over the
-/// laboratory's keys, which no training depends on.
-Deck parse_stored_deck(std::string_view text, std::string_view name);
+/// The same for the resolved deck that a run has stored in its files, also one of an earlier program: its keys are
+/// translated (renamed_keys.hpp). A build without the laboratory passes over the laboratory's keys, which no training
+/// depends on.
+Deck parse_stored_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {});
 
 }  // namespace tessera::config

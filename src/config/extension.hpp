@@ -12,22 +12,18 @@
 
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
+#include "config/renamed_keys.hpp"
 
 namespace tessera::config {
 
 class Rules;      // rules.hpp
 class RowTables;  // row_tables.hpp
 
-/// Sections that stand before another one wherever keys are listed; before "": at the end.
-struct KeyGroup {
-  std::string_view before;
-  std::vector<Key> keys;
-};
-
 struct Extension {
   std::vector<JobTraits> jobs = {};
   std::string_view jobs_meaning = {};  // what the jobs do: ends the meaning of job.kind
-  std::vector<KeyGroup> keys = {};
+  std::vector<Key> keys = {};          // listed after the product's
+  std::vector<RenamedKeys> renamed = {};
   void (*check)(const Settings&, Rules&) = nullptr;       // adds the faults of a deck that is no table of rows
   std::shared_ptr<RowTables> (*make_tables)() = nullptr;  // for one deck
   std::string (*tables_text)(const Settings&) = nullptr;  // these tables as a deck has them

@@ -24,18 +24,18 @@ constexpr Word kRecompute[] = {word("all", Recompute::all), word("all_but_attent
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
 constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
-constexpr Word kAttention[] = {
-    word("auto", AttentionImplementation::automatic), word("standard", AttentionImplementation::standard),
-    word("tiled", AttentionImplementation::tiled), word("flash1", AttentionImplementation::flash1),
-    word("flash2", AttentionImplementation::flash2)};
-constexpr Word kTuned[] = {word("auto", AttentionTuned::automatic), word("true", AttentionTuned::yes),
-                           word("false", AttentionTuned::no)};
-constexpr Word kEngines[] = {word("auto", AttentionEngine::automatic), word("mma", AttentionEngine::mma),
-                             word("wgmma", AttentionEngine::wgmma)};
+constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),    word("standard", AttentionKernel::standard),
+                               word("tiled", AttentionKernel::tiled),       word("flash1", AttentionKernel::flash1),
+                               word("flash1/1", AttentionKernel::flash1_1), word("flash1/2", AttentionKernel::flash1_2),
+                               word("flash1/3", AttentionKernel::flash1_3), word("flash1/4", AttentionKernel::flash1_4),
+                               word("flash1/5", AttentionKernel::flash1_5), word("flash2", AttentionKernel::flash2),
+                               word("flash2/0", AttentionKernel::flash2_0), word("flash2/1", AttentionKernel::flash2_1),
+                               word("flash2/2", AttentionKernel::flash2_2), word("flash2/3", AttentionKernel::flash2_3),
+                               word("mma", AttentionKernel::mma),           word("wgmma", AttentionKernel::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
-constexpr Word kAllReduce[] = {word("auto", AllReduceMethod::automatic), word("ring", AllReduceMethod::ring),
-                               word("copy_engine", AllReduceMethod::copy_engine)};
+constexpr Word kTransfers[] = {word("auto", Transfers::automatic), word("ring", Transfers::ring),
+                               word("copy_engine", Transfers::copy_engine)};
 constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
                                   word("overlap", GradientSync::overlap), word("bucket", GradientSync::bucket)};
 constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::optimizer),
@@ -133,10 +133,8 @@ std::vector<Key> make_table() {
       {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
        "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
-       "Whether element-wise kernels are fused. true: the addition to the residual stream is part of the norm, q and k "
-       "are rotated in one launch, and the optimizer updates all tensors in one. false: the plain step, for comparison "
-       "in a "
-       "CUDA build."},
+       "Whether element-wise kernels are fused. true: the norm also adds to the residual stream, one launch rotates q "
+       "and k, and one updates all tensors. false: one launch per operation, for comparison; needs a CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
        "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
        "choice is stored in checkpoints, so a resumed run keeps it (with another kind of GPU or version of the library "
@@ -192,47 +190,35 @@ std::vector<Key> make_table() {
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),
        "-", "First value of the dynamic loss scale. Used with precision.compute = fp16 only."},
 
-      {"attention.implementation", at<&S::attention, &Attention::implementation>(), words(kAttention), "-",
-       "Which attention kernel runs. standard stores all T x T scores, the others never do: tiled computes them tile "
-       "by tile in separate launches, flash1 and flash2 in one (FlashAttention-1: keys in the outer loop; -2: "
-       "queries). auto takes flash2 in the fastest version that this build has for the dtype and the head width: "
-       "tensor cores; on GPUs without them for these (fp32), forward with three steps (attention.flash2_steps). The "
-       "backward pass of tiled and flash1 is flash2's. The line 'attention' of --plan and of the log names what runs."},
-      {"attention.tuned", at<&S::attention, &Attention::tuned>(), words(kTuned), "-",
-       "Whether attention runs in kernels tuned for GPUs. true: flash2 on tensor cores, or where these have no kernel "
-       "for the dtype and the head width (fp32), forward with three steps (attention.flash2_steps) and backward by the "
-       "portable kernel; an error on CPUs, and where only one of the two passes has tensor cores. false: never, "
-       "whatever attention.implementation is. auto: as attention.implementation says; its auto takes the fastest, the "
-       "others the portable version. flash1: true is a version of one step or more, its backward pass on tensor cores "
-       "where there are any."},
-      {"attention.engine", at<&S::attention, &Attention::engine>(), words(kEngines), "-",
-       "Which tensor-core kernel attention.tuned runs. mma: mma.sync, GPUs from sm_80 on; wgmma: sm_90a; both in bf16 "
-       "and fp16 (precision.compute); auto: the best for this GPU, dtype and head width."},
-      {"attention.flash1_steps", at<&S::attention, &Attention::flash1_steps>(), between(0, 5), "steps",
-       "How many of five steps flash1 takes from the plain kernel. 1: rows in the pads at multiples of 16 bytes; 2: "
-       "and wide loads and stores; 3: and wide loads in q k^T; 4: and team reductions for the maximum and the sum of a "
-       "row; 5: and tensor cores for q k^T (bf16 or fp16 on NVIDIA GPUs)."},
-      {"attention.flash2_steps", at<&S::attention, &Attention::flash2_steps>(), between(-1, 3), "steps",
-       "How many of the first three steps of attention.flash1_steps flash2 takes from its plain kernel. -1: neither "
-       "plain nor steps but the usual portable kernel, whose products are blocked in registers, or what "
-       "attention.tuned = true takes."},
+      {"attention.kernel", at<&S::attention, &Attention::kernel>(), words(kAttention), "-",
+       "Which attention kernel runs. auto: the fastest that this build and GPU have for the dtype and the head width, "
+       "chosen for each pass: tensor cores; without them flash2/3 forward on a GPU, else flash2. standard stores all "
+       "T x T scores; the others never do. tiled computes them tile by tile, one launch per operation. flash1 and "
+       "flash2 take one launch: FlashAttention-1 loops over keys outside, -2 over queries. flash2 is the portable "
+       "kernel. mma (mma.sync, sm_80 or later) and wgmma (sm_90a) are flash2 on tensor cores, in bf16 or fp16. "
+       "flash1/1 to 5 and flash2/0 to 3 climb the ladder from the plain kernels, flash1 and flash2/0. 1: rows in "
+       "scratch at multiples of 16 bytes; 2: also wide loads and stores; 3: also wide loads in q k^T; 4: also team "
+       "reductions for each row's maximum and sum; 5: also tensor cores for q k^T, in bf16 or fp16. The backward pass "
+       "of all but standard, mma, wgmma and auto is flash2's portable one. The line 'attention' of --plan and of the "
+       "log names what runs."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
-       "Queries of a tile of the portable forward kernels tiled, flash1 and flash2: 16, 32, 64 or 128. A tile that "
-       "does not fit the device's scratch is refused. 0: the kernel's own."},
+       "Queries per tile in the forward kernels tiled, flash1 and flash2, steps of the ladder included: 16, 32, 64 or "
+       "128. A tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
       {"attention.key_tile", at<&S::attention, &Attention::key_tile>(), between(0, 128), "keys",
-       "Keys of a tile of those kernels: 16, 32, 64 or 128. 0: the kernel's own."},
+       "Keys per tile in the same kernels as attention.query_tile: 16, 32, 64 or 128. 0: the kernel's default."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
-       "Whether sums keep a fixed order, so that repeats agree bit for bit. CPU kernels always do."},
+       "Whether the backward pass adds gradients in a fixed order, so that repeats agree bit for bit. CPU kernels "
+       "always do."},
       {"attention.decode_parts", at<&S::attention, &Attention::decode_parts>(), between(0, 1024), "parts",
-       "Into how many parts the cached keys of a sequence are cut while text is generated, each read by a team of its "
-       "own. 0: chosen for the context length and the number of sequences and heads; CPUs: 1."},
+       "Number of parts into which generation splits the cached keys of a sequence; a team reads each part. 0: chosen "
+       "from the context length and the number of sequences and heads; on CPUs 1."},
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
        "What moves data between ranks. auto: NCCL if the build has it and every rank has its own GPU, else MPI."},
-      {"parallel.all_reduce", at<&S::parallel, &Parallel::all_reduce>(), words(kAllReduce), "-",
-       "How GPUs exchange data under NCCL: all-reduces, reduce-scatters and all-gathers. copy_engine: the GPUs' copy "
-       "engines move the data and leave the multiprocessors to the products; ring: NCCL's ring; auto: copy_engine if "
-       "all ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
+      {"parallel.transfers", at<&S::parallel, &Parallel::transfers>(), words(kTransfers), "-",
+       "How GPUs exchange data under NCCL: all-reduces, reduce-scatters and all-gathers. ring: NCCL's ring. "
+       "copy_engine: the GPUs' copy engines move the data, which leaves the SMs to the GEMMs. auto: copy_engine if all "
+       "ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
        "How gradients are averaged over ranks. per_parameter: each parameter's after the backward pass; flat: all in "
        "one message after it; overlap: each parameter's as soon as it is ready; bucket: in buckets, each as soon as it "
@@ -348,11 +334,7 @@ std::vector<Key> make_table() {
 std::span<const Key> all_keys() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys = make_table();
-    for (const KeyGroup& group : extension().keys) {
-      const auto before =
-          std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return k.section() == group.before; });
-      keys.insert(before, group.keys.begin(), group.keys.end());
-    }
+    keys.insert(keys.end(), extension().keys.begin(), extension().keys.end());
     return keys;
   }();
   return table;

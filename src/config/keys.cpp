@@ -150,6 +150,8 @@ std::string type_text(const Key& key) {
       key.field);
 }
 
+bool takes_list(const Key& key) { return type_text(key).starts_with("list"); }
+
 std::string legal_text(const Key& key) {
   const Legal& legal = key.legal;
   std::string text;

@@ -85,6 +85,7 @@ std::string overrides_to(const Settings& wanted, const Settings& deck);
 
 /// "integer", "list of words", ...; and what is legal, in words ("1 or more", "fp32 tf32 bf16 fp16").
 std::string type_text(const Key& key);
+bool takes_list(const Key& key);
 std::string legal_text(const Key& key);
 
 /// What is wrong with this key's value in `settings`; nothing if it is legal.

@@ -113,45 +113,19 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
 
-void check_attention_steps(const Settings& settings, Rules& rules) {
+void check_attention(const Settings& settings, Rules& rules) {
   const Attention& attention = settings.attention;
-  const bool is_flash1 = attention.implementation == AttentionImplementation::flash1,
-             is_flash2 = attention.implementation == AttentionImplementation::flash2,
-             is_tiled = attention.implementation == AttentionImplementation::tiled;
-  rules.require(attention.flash1_steps == 0 || is_flash1, {"attention.flash1_steps", "attention.implementation"},
-                "would be ignored: attention.implementation is not \"flash1\"",
-                "attention.implementation = \"flash1\"");
-  rules.require(attention.flash1_steps == 0 || !is_flash1 || attention.tuned != AttentionTuned::no,
-                {"attention.flash1_steps", "attention.tuned"}, "would be ignored: attention.tuned is false",
-                "attention.flash1_steps = 0, or attention.tuned = \"auto\"");
-  rules.require(attention.flash1_steps > 0 || !is_flash1 || attention.tuned != AttentionTuned::yes,
-                {"attention.flash1_steps", "attention.tuned"}, "0 is the plain kernel, and attention.tuned is true",
-                "attention.flash1_steps = 1 to 5 (5: tensor cores), or attention.tuned = \"auto\"");
-  rules.require(attention.flash2_steps == -1 || is_flash2, {"attention.flash2_steps", "attention.implementation"},
-                "would be ignored: attention.implementation is not \"flash2\"",
-                "attention.implementation = \"flash2\"");
-  rules.require(attention.flash2_steps == -1 || !is_flash2 || attention.tuned != AttentionTuned::yes,
-                {"attention.flash2_steps", "attention.tuned"},
-                "would be ignored: attention.tuned is true, which takes the fastest",
-                "attention.flash2_steps = -1, or attention.tuned = \"auto\"");
+  const bool has_tiles =
+      attention.kernel == AttentionKernel::tiled || is_flash1(attention.kernel) || is_flash2(attention.kernel);
   for (const auto& [key, tile] :
        {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},
         {"attention.key_tile", attention.key_tile}}) {
     rules.require(tile == 0 || tile == 16 || tile == 32 || tile == 64 || tile == 128, {key},
                   fmt::format("{} is no size of a tile", tile), "0, 16, 32, 64 or 128");
-    rules.require(tile == 0 || is_tiled || is_flash1 || (is_flash2 && attention.tuned != AttentionTuned::yes),
-                  {key, "attention.implementation", "attention.tuned"},
-                  "would be ignored: no portable kernel with tiles is named",
-                  "attention.implementation = \"tiled\", \"flash1\" or \"flash2\", without attention.tuned = true");
+    rules.require(tile == 0 || has_tiles, {key, "attention.kernel"},
+                  "would be ignored: attention.kernel names no portable kernel with tiles",
+                  "attention.kernel = \"tiled\", \"flash1\" or \"flash2\", or a step of the ladder");
   }
-}
-
-void check_attention(const Settings& settings, Rules& rules) {
-  rules.require(
-      settings.attention.engine == AttentionEngine::automatic || settings.attention.tuned == AttentionTuned::yes,
-      {"attention.engine", "attention.tuned"}, "would be ignored: attention.tuned is not true",
-      "attention.tuned = true, or attention.engine = \"auto\"");
-  check_attention_steps(settings, rules);
 }
 
 void check_recomputation(const Settings& settings, Rules& rules) {
@@ -160,10 +134,10 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 {"train.recompute", "train.checkpoint_activations"},
                 "would be ignored: train.checkpoint_activations is 0, so nothing is recomputed",
                 "train.checkpoint_activations = 1 or more");
-  rules.require(!keeps_attention || settings.attention.implementation != AttentionImplementation::standard,
-                {"train.recompute", "attention.implementation"},
+  rules.require(!keeps_attention || settings.attention.kernel != AttentionKernel::standard,
+                {"train.recompute", "attention.kernel"},
                 "standard attention's backward pass needs its probabilities, which are recomputed",
-                "train.recompute = \"all\", or attention.implementation = \"flash2\"");
+                "train.recompute = \"all\", or attention.kernel = \"flash2\"");
 }
 
 void check_sharding(const Settings& settings, Rules& rules) {

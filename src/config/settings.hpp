@@ -22,11 +22,30 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's mo
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
-enum class AttentionImplementation { automatic, standard, tiled, flash1, flash2 };
-enum class AttentionTuned { automatic, no, yes };      // automatic: as the implementation says
-enum class AttentionEngine { automatic, mma, wgmma };  // which tensor-core kernel, where attention.tuned asks for one
+/// flash1 and flash2 alone are the plain and the usual portable kernel, their numbers steps of the ladder.
+enum class AttentionKernel {
+  automatic,
+  standard,
+  tiled,
+  flash1,
+  flash1_1,
+  flash1_2,
+  flash1_3,
+  flash1_4,
+  flash1_5,
+  flash2,
+  flash2_0,
+  flash2_1,
+  flash2_2,
+  flash2_3,
+  mma,
+  wgmma
+};
+constexpr bool is_flash1(AttentionKernel k) { return k >= AttentionKernel::flash1 && k <= AttentionKernel::flash1_5; }
+constexpr bool is_flash2(AttentionKernel k) { return k >= AttentionKernel::flash2 && k <= AttentionKernel::flash2_3; }
+constexpr bool is_by_engine(AttentionKernel k) { return k == AttentionKernel::mma || k == AttentionKernel::wgmma; }
 enum class Collectives { automatic, mpi, nccl };
-enum class AllReduceMethod { automatic, ring, copy_engine };
+enum class Transfers { automatic, ring, copy_engine };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
@@ -110,12 +129,8 @@ struct PrecisionSettings {
 };
 
 struct Attention {
-  AttentionImplementation implementation = AttentionImplementation::automatic;
-  AttentionTuned tuned = AttentionTuned::automatic;
-  AttentionEngine engine = AttentionEngine::automatic;
+  AttentionKernel kernel = AttentionKernel::automatic;
   bool deterministic = true;
-  std::int64_t flash1_steps = 0;              // of the ladder to tensor cores
-  std::int64_t flash2_steps = -1;             // of the ladder; -1: none, unless `tuned` or `implementation` choose them
   std::int64_t query_tile = 0, key_tile = 0;  // of a portable kernel; 0: its own
   std::int64_t decode_parts = 0;              // S of decoding; 0: chosen
 
@@ -124,7 +139,7 @@ struct Attention {
 
 struct Parallel {
   Collectives collectives = Collectives::automatic;
-  AllReduceMethod all_reduce = AllReduceMethod::automatic;
+  Transfers transfers = Transfers::automatic;
   GradientSync gradient_sync = GradientSync::bucket;
   double bucket_mbyte = 25;
   Shard shard = Shard::none;

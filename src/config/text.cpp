@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "config/toml.hpp"
+
 namespace tessera::config {
 
 std::optional<std::size_t> first_bad_utf8(std::string_view text) {
@@ -54,6 +56,30 @@ std::string toml_number(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
   return text;
+}
+
+std::optional<std::string> node_text(const toml::node& node) {
+  if (const auto* value = node.as_string()) return toml_string(value->get());
+  if (const auto* value = node.as_integer()) return fmt::to_string(value->get());
+  if (const auto* value = node.as_floating_point()) return toml_number(value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
+  const auto* array = node.as_array();
+  if (array == nullptr) return std::nullopt;
+  std::string text = "[";
+  for (const toml::node& element : *array) {
+    const auto part = node_text(element);
+    if (!part) return std::nullopt;
+    text += (text.size() > 1 ? ", " : "") + *part;
+  }
+  return text + "]";
+}
+
+std::vector<std::string> element_texts(const toml::node& node) {
+  const toml::array* list = node.as_array();
+  if (list == nullptr) return {node_text(node).value_or("")};
+  std::vector<std::string> texts;
+  for (const toml::node& element : *list) texts.push_back(node_text(element).value_or(""));
+  return texts;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -28,3 +28,17 @@
 #undef TESSERA_TOML_UNICODE
 
 #include <toml++/toml.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::config {
+
+/// A value as TOML; nothing for tables and dates, which no key takes.
+std::optional<std::string> node_text(const toml::node& node);
+
+/// The elements of a list, or the one value.
+std::vector<std::string> element_texts(const toml::node& node);
+
+}  // namespace tessera::config

@@ -131,10 +131,11 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
 
   beginning.checkpoint.emplace(io::open_checkpoint(folder, peers_of(world), "--resume "));
   const io::CheckpointState& state = beginning.checkpoint->state();
-  config::Settings before;
+  config::Deck deck;
+  const config::Settings& before = deck.settings;
   GemmRecord record;
   world.agree([&] {
-    before = config::parse_stored_deck(state.deck, kDeckInside).settings;
+    deck = config::parse_stored_deck(state.deck, kDeckInside);
     record = gemm_record_from(state.gemm);
     require_same_model(state, before, settings, corpus);
     require_same_optimizer(before, settings);
@@ -148,6 +149,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   }
   // Without tuning the library's heuristic repeats its own choice.
   if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = record.algorithms;
+  for (const std::string& old : deck.dropped) note("resume     its deck's " + old + " is no key any more\n");
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }

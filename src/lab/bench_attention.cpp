@@ -189,32 +189,22 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m) {
 
 /// The kernels that [attention] names, whether or not this build has them.
 void choose(const config::Attention& wanted, Case& c) {
-  using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned;
-  const AttentionChoice fastest = kernels::fastest_attention(c.dtype, c.D, wanted.deterministic);
-  const bool is_tuned =
-      wanted.tuned == AttentionTuned::yes ||
-      (wanted.tuned == AttentionTuned::automatic && wanted.implementation == AttentionImplementation::automatic);
-  c.choice = train::kind_of(wanted.implementation);
-  c.choice.deterministic = wanted.deterministic;
-  if (c.choice.kind == AttentionKind::flash1) c.choice.steps = static_cast<int>(wanted.flash1_steps);
-  if (c.choice.kind == AttentionKind::flash2) c.choice.steps = static_cast<int>(wanted.flash2_steps);
-  if (is_tuned && c.choice.kind == AttentionKind::flash2) c.choice = fastest;
-  if (is_tuned && c.choice.kind == AttentionKind::flash1) c.choice.backward = fastest.backward;
-  c.choice.query_tile = static_cast<int>(wanted.query_tile);
-  c.choice.key_tile = static_cast<int>(wanted.key_tile);
+  using config::AttentionKernel;
+  const AttentionKernel kernel = wanted.kernel;
+  const bool is_fastest = kernel == AttentionKernel::automatic;
+  c.choice =
+      is_fastest ? kernels::fastest_attention(c.dtype, c.D, wanted.deterministic) : train::portable_choice(wanted);
   c.has_forward = c.has_backward = kernels::has_steps(c.choice, c.dtype);
-  const bool is_flash2 = c.choice.kind == AttentionKind::flash2;
-  if (wanted.engine != AttentionEngine::automatic) {  // flash1's is of its backward pass only
-    const Engine engine = wanted.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
+  if (is_by_engine(kernel)) {
+    const Engine engine = kernel == AttentionKernel::mma ? Engine::mma : Engine::wgmma;
+    c.has_forward = kernels::has_forward(engine, c.dtype, c.D);
     c.has_backward = kernels::has_backward(engine, c.dtype, c.D);
+    if (c.has_forward) c.choice.forward = engine;
     if (c.has_backward) c.choice.backward = engine;
-    if (is_flash2) c.choice.steps = kernels::kNoLadder;
-    if (is_flash2) c.has_forward = kernels::has_forward(engine, c.dtype, c.D);
-    if (is_flash2 && c.has_forward) c.choice.forward = engine;
     c.engine = name_of(engine);
-  } else if (is_flash2 || c.choice.kind == AttentionKind::flash1) {
+  } else if (c.choice.kind == AttentionKind::flash1 || c.choice.kind == AttentionKind::flash2) {
     c.engine = train::forward_text(c.choice);
-    if (is_flash2 && c.choice.steps == kernels::kNoLadder && c.choice.backward != c.choice.forward) {
+    if (c.choice.steps == kernels::kNoLadder && c.choice.backward != c.choice.forward) {
       c.engine += "+" + std::string(name_of(c.choice.backward));
     }
   }

@@ -167,9 +167,11 @@ RowRecord ExperimentFile::read_results(std::size_t row, const Outcome& outcome) 
   const fs::path result = fs::path(job.directory) / name;
   const bool has_finished = outcome.code == Exit::finished;
   if (name.empty() || (!has_finished && !fs::exists(result))) return {};
+  const std::vector<std::string>& asked = settings_.section<Experiment>().record;
+  if (asked.empty() && job.kind == config::JobKind::train) return {};  // its columns are steps
   RowRecord record;
   try {
-    record = read_record(result, settings_.section<Experiment>().record);
+    record = read_record(result, asked);
   } catch (const Failure& failure) {
     if (failure.code() != Exit::files) throw;
     record.lacking.emplace(kEveryColumn, failure.what());

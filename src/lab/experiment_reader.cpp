@@ -10,6 +10,7 @@
 #include "config/deck_file.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
+#include "config/renamed_keys.hpp"
 #include "config/text.hpp"
 #include "lab/experiment_baseline.hpp"
 #include "lab/kinds.hpp"
@@ -19,7 +20,7 @@ namespace {
 
 /// Keys that belong to the launch or to the experiment's own files: one value for all rows. job.kind is not among them:
 /// named rows may be jobs of their own, measured beside the others.
-constexpr std::string_view kCommonKeys[] = {"parallel.collectives", "parallel.all_reduce",
+constexpr std::string_view kCommonKeys[] = {"parallel.collectives", "parallel.transfers",
                                             "parallel.allow_shared_device", "parallel.timeout_s", "parallel.ranks"};
 
 bool is_common(std::string_view key) {
@@ -39,23 +40,6 @@ std::vector<std::pair<std::string, const toml::node*>> in_order(const toml::tabl
   std::vector<std::pair<std::string, const toml::node*>> members;
   for (const auto& [line, column, name, node] : found) members.emplace_back(name, node);
   return members;
-}
-
-/// A value as TOML; nothing for tables and dates, which no key takes.
-std::optional<std::string> text_of(const toml::node& node) {
-  if (const auto* value = node.as_string()) return config::toml_string(value->get());
-  if (const auto* value = node.as_integer()) return fmt::to_string(value->get());
-  if (const auto* value = node.as_floating_point()) return config::toml_number(value->get());
-  if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
-  const auto* array = node.as_array();
-  if (array == nullptr) return std::nullopt;
-  std::string text = "[";
-  for (const toml::node& element : *array) {
-    const auto part = text_of(element);
-    if (!part) return std::nullopt;
-    text += (text.size() > 1 ? ", " : "") + *part;
-  }
-  return text + "]";
 }
 
 std::vector<const toml::node*> elements_of(const toml::array* list) {
@@ -135,7 +119,7 @@ std::optional<RowValues> ExperimentTables::values_of(const std::string& key, con
                                                      const std::string& wrong, const std::string& legal) {
   RowValues values{key, {}};
   for (const toml::node* element : elements) {
-    std::optional<std::string> text = text_of(*element);
+    std::optional<std::string> text = config::node_text(*element);
     if (!text) break;
     if (std::find(values.values.begin(), values.values.end(), *text) != values.values.end()) {
       refuse(node, key, fmt::format("lists {} twice", *text), "each value once: experiment.rounds measures rows again");
@@ -153,6 +137,12 @@ void ExperimentTables::read_keys(const std::string& table, const toml::table& no
   for (const auto& [key, value] : dotted(node)) {
     if (key == "product" && !are_lists) continue;  // read_variation's
     if (config::find_key(key) == nullptr) {
+      if (const config::RenamedKeys* old = config::find_renamed(key)) {
+        const config::NewSpelling now = old->now({{key, {config::element_texts(*value)}}});
+        faults_->add(
+            {(*locate_)(*value), key, "is an old spelling", config::text_of(now, are_lists ? "" : "product."), ""});
+        continue;
+      }
       refuse(*value, key, "unknown key", "section.key of a deck");
       continue;
     }

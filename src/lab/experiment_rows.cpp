@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "config/deck.hpp"
 #include "config/text.hpp"
 
 namespace tessera::lab {
@@ -131,17 +131,13 @@ bool is_chosen(const Experiment& experiment, std::string_view row) {
 }
 
 std::string what_is_computed(const std::string& resolved) {
-  std::string computed, section;
-  std::istringstream lines(resolved);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('#')) continue;
-    if (line.starts_with('[')) section = line;
-    const std::string key = line.substr(0, line.find(' '));
-    if (section == "[job]" && (key == "directory" || key == "overwrite" || key == "progress")) continue;
-    const std::size_t comment = line.rfind("  # ");  // unless that is part of a text
-    if (comment != std::string::npos && line.find('"', comment) == std::string::npos) line.resize(comment);
-    computed += line + '\n';
+  const config::Deck deck = config::parse_stored_deck(resolved, "a row's deck");
+  std::string computed;
+  for (const config::Key& key : config::all_keys()) {
+    if (key.name == "job.directory" || key.name == "job.overwrite" || key.name == "job.progress") continue;
+    computed += fmt::format("{} = {}\n", key.name, config::value_text(key, deck.settings));
   }
+  for (const std::string& old : deck.dropped) computed += old + '\n';
   return computed;
 }
 

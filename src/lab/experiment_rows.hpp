@@ -69,8 +69,9 @@ std::vector<RowKeys> expand(const Experiment& experiment);
 /// Whether experiment.only lets the row of this name run.
 bool is_chosen(const Experiment& experiment, std::string_view row);
 
-/// The keys of a resolved deck without those of [job] that say where results go, whether they may replace others and
-/// what is shown (directory, overwrite, progress), and without comments: decks that have the same compute the same.
+/// The keys of a resolved deck, translated if an earlier program has stored it, without those of [job] that say where
+/// results go, whether they may replace others and what is shown (directory, overwrite, progress): decks that have the
+/// same compute the same.
 std::string what_is_computed(const std::string& resolved);
 
 /// The keys that rows set, each once, in the order of the deck.

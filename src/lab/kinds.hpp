@@ -15,7 +15,10 @@ inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKe
     kBenchStrategies{104}, kBenchDecode{105}, kBenchGenerate{106}, kBenchAccumulation{107}, kExperiment{108};
 
 /// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
-std::vector<config::KeyGroup> key_groups(const std::vector<config::JobTraits>& jobs);
+std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs);
+
+/// What [bench] once had (old_keys.cpp).
+std::vector<config::RenamedKeys> old_keys();
 
 /// Faults of [bench] and [experiment] in any deck (lab_rules.cpp).
 void check(const config::Settings& settings, config::Rules& rules);

@@ -65,7 +65,8 @@ void join() {
   config::extend(
       {.jobs = traits,
        .jobs_meaning = " bench.* measure; experiment runs one of these for each row that [experiment] describes.",
-       .keys = key_groups(traits),
+       .keys = all_lab_keys(traits),
+       .renamed = old_keys(),
        .check = check,
        .make_tables = []() -> std::shared_ptr<config::RowTables> { return std::make_shared<ExperimentTables>(); },
        .tables_text = [](const config::Settings& deck) { return tables_text(deck.section<Experiment>()); }});

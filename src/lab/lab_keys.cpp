@@ -85,7 +85,7 @@ std::vector<Key> bench_keys() {
        "which costs it some microseconds; the measured steps are not affected."},
       {"bench.operation", in<&Bench::operation>(), words(kBenchOperations), "-",
        "Collective operation that bench.comm times, over the collectives that parallel.collectives and "
-       "parallel.all_reduce choose. A broadcast under NCCL never goes by copy engines."},
+       "parallel.transfers choose. A broadcast under NCCL never goes by copy engines."},
       {"bench.mbyte", in<&Bench::mbyte>(), between(1, 1 << 20), "MB",
        "Size of the message of bench.comm, in millions of bytes: of all ranks' parts together, as nccl-tests count "
        "them."},
@@ -131,8 +131,10 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
 
 }  // namespace
 
-std::vector<KeyGroup> key_groups(const std::vector<JobTraits>& jobs) {
-  return {{"generate", bench_keys()}, {"", experiment_keys(jobs)}};
+std::vector<Key> all_lab_keys(const std::vector<JobTraits>& jobs) {
+  std::vector<Key> keys = bench_keys();
+  for (Key& key : experiment_keys(jobs)) keys.push_back(std::move(key));
+  return keys;
 }
 
 }  // namespace tessera::lab

@@ -73,7 +73,7 @@ std::map<std::string, double> messages_of_a_step(const LatestStart& calls) {
 
 config::Deck deck_of(const config::CommandLine& line, const RunFigures& run) {
   if (!line.deck.empty()) return config::load_deck(line.deck, line.overrides);
-  return config::parse_deck(run.deck, *line.compare, line.overrides);
+  return config::parse_stored_deck(run.deck, *line.compare, line.overrides);
 }
 
 /// Appends rows of predictions beside measurements; NaN, which prints as "-", where there is none.

@@ -41,10 +41,10 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
     case config::Collectives::mpi: options.library = parallel::Library::mpi; break;
     case config::Collectives::nccl: options.library = parallel::Library::nccl; break;
   }
-  switch (keys.all_reduce) {
-    case config::AllReduceMethod::automatic: options.all_reduce = parallel::TransferMethod::automatic; break;
-    case config::AllReduceMethod::ring: options.all_reduce = parallel::TransferMethod::ring; break;
-    case config::AllReduceMethod::copy_engine: options.all_reduce = parallel::TransferMethod::copy_engine; break;
+  switch (keys.transfers) {
+    case config::Transfers::automatic: options.transfers = parallel::TransferMethod::automatic; break;
+    case config::Transfers::ring: options.transfers = parallel::TransferMethod::ring; break;
+    case config::Transfers::copy_engine: options.transfers = parallel::TransferMethod::copy_engine; break;
   }
   return options;
 }
@@ -67,16 +67,16 @@ parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks)
 }
 
 void require_same_method(const config::Deck& deck, int ranks) {
-  if (deck.settings.parallel.all_reduce != config::AllReduceMethod::automatic) return;
+  if (deck.settings.parallel.transfers != config::Transfers::automatic) return;
   std::string with, without;  // names of rows
   for (const config::DeckRow& row : rows_of(deck)) {
     (forms_groups(row.settings.parallel, ranks) ? with : without) = row.name;
   }
   if (with.empty() || without.empty()) return;
   throw Failure(Exit::usage,
-                fmt::format("parallel.all_reduce = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
+                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
                             "would choose another method for each, but all rows share their communicators: set "
-                            "parallel.all_reduce = \"ring\", or run them one by one ({})",
+                            "parallel.transfers = \"ring\", or run them one by one ({})",
                             ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key));
 }
 
@@ -84,15 +84,10 @@ kernels::GemmMath math_of(config::Precision precision) {
   return precision == config::Precision::tf32 ? kernels::GemmMath::tf32 : kernels::GemmMath::full;
 }
 
-kernels::AttentionKind kind_of(config::AttentionImplementation implementation) {
-  switch (implementation) {
-    case config::AttentionImplementation::standard: return kernels::AttentionKind::standard;
-    case config::AttentionImplementation::tiled: return kernels::AttentionKind::tiled;
-    case config::AttentionImplementation::flash1: return kernels::AttentionKind::flash1;
-    case config::AttentionImplementation::automatic:
-    case config::AttentionImplementation::flash2: break;
-  }
-  return kernels::AttentionKind::flash2;
+kernels::AttentionKind kind_of(config::AttentionKernel kernel) {
+  if (kernel == config::AttentionKernel::standard) return kernels::AttentionKind::standard;
+  if (kernel == config::AttentionKernel::tiled) return kernels::AttentionKind::tiled;
+  return is_flash1(kernel) ? kernels::AttentionKind::flash1 : kernels::AttentionKind::flash2;
 }
 
 namespace {
@@ -102,8 +97,8 @@ void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype
   if (!kernels::has_steps(choice, dtype, machine.target)) {
     throw Failure(
         Exit::usage,
-        fmt::format("attention.{}_steps = {}: {} has no such kernel for {}: the fifth step needs tensor cores "
-                    "of a GPU and bf16 or fp16. Set attention.flash1_steps = 4",
+        fmt::format("attention.kernel = \"{}/{}\": {} has no such kernel for {}: the fifth step needs tensor cores "
+                    "of a GPU and bf16 or fp16. Set attention.kernel = \"flash1/4\"",
                     kernels::name_of(choice.kind), choice.steps, machine.build, name_of(dtype)));
   }
   const std::int64_t pad = kernels::attention_pad_bytes(choice, dtype, D, machine.target),
@@ -120,59 +115,43 @@ void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype
 
 }  // namespace
 
-kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
-                                          const Machine& machine) {
-  using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned, kernels::Engine;
-  const int D = static_cast<int>(head_width);
-  kernels::AttentionChoice choice = kind_of(attention.implementation);
+kernels::AttentionChoice portable_choice(const config::Attention& attention) {
+  using config::AttentionKernel;
+  const AttentionKernel kernel = attention.kernel;
+  kernels::AttentionChoice choice = kind_of(kernel);
   choice.deterministic = attention.deterministic;
-  if (choice.kind == kernels::AttentionKind::flash1) choice.steps = static_cast<int>(attention.flash1_steps);
-  if (choice.kind == kernels::AttentionKind::flash2) choice.steps = static_cast<int>(attention.flash2_steps);
+  if (is_flash1(kernel)) choice.steps = static_cast<int>(kernel) - static_cast<int>(AttentionKernel::flash1);
+  static_assert(static_cast<int>(AttentionKernel::flash2) - static_cast<int>(AttentionKernel::flash2_0) ==
+                kernels::kNoLadder);
+  if (is_flash2(kernel)) choice.steps = static_cast<int>(kernel) - static_cast<int>(AttentionKernel::flash2_0);
   choice.query_tile = static_cast<int>(attention.query_tile);
   choice.key_tile = static_cast<int>(attention.key_tile);
-  const bool may_be_fastest = attention.implementation == AttentionImplementation::automatic;
-  const bool is_portable =
-      attention.tuned == AttentionTuned::no || (attention.tuned == AttentionTuned::automatic && !may_be_fastest);
-  if (is_portable || choice.kind == kernels::AttentionKind::flash1) require_steps_and_tiles(choice, dtype, D, machine);
-  if (is_portable) return choice;
-  if (choice.kind == kernels::AttentionKind::standard || choice.kind == kernels::AttentionKind::tiled) {
-    throw Failure(Exit::usage, fmt::format("attention.tuned = true: {} attention has no tuned kernel; set "
-                                           "attention.implementation = \"flash2\", or {}",
-                                           kernels::name_of(choice.kind), config::without_tuned(attention)));
+  return choice;
+}
+
+kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
+                                          const Machine& machine) {
+  using config::AttentionKernel, kernels::Engine;
+  const int D = static_cast<int>(head_width);
+  const AttentionKernel kernel = attention.kernel;
+  if (kernel == AttentionKernel::automatic) {
+    return kernels::fastest_attention(dtype, D, attention.deterministic, machine.target);
   }
-  const kernels::AttentionChoice fastest =
-      kernels::fastest_attention(dtype, D, attention.deterministic, machine.target);
-  if (choice.kind == kernels::AttentionKind::flash1 && attention.engine == AttentionEngine::automatic) {
-    choice.backward = fastest.backward;
+  kernels::AttentionChoice choice = portable_choice(attention);
+  if (!is_by_engine(kernel)) {
+    require_steps_and_tiles(choice, dtype, D, machine);
     return choice;
   }
-  if (attention.tuned == AttentionTuned::automatic) return fastest;
-
-  const bool has_engines = choice.kind == kernels::AttentionKind::flash2;  // flash1's is of its backward pass only
-  if (has_engines) choice = fastest;
-  if (attention.engine != AttentionEngine::automatic) {
-    choice.backward = attention.engine == AttentionEngine::mma ? Engine::mma : Engine::wgmma;
-    if (has_engines) {
-      choice.forward = choice.backward;
-      choice.steps = kernels::kNoLadder;
-    }
-  }
-  if (has_engines && choice.steps != kernels::kNoLadder) return choice;  // a GPU, without tensor cores for these
-  const bool is_there = choice.backward != Engine::portable &&
-                        (!has_engines || (choice.forward != Engine::portable &&
-                                          kernels::has_forward(choice.forward, dtype, D, machine.target))) &&
-                        kernels::has_backward(choice.backward, dtype, D, machine.target);
-  if (!is_there) {
+  choice.forward = choice.backward = kernel == AttentionKernel::mma ? Engine::mma : Engine::wgmma;
+  if (!kernels::has_forward(choice.forward, dtype, D, machine.target) ||
+      !kernels::has_backward(choice.backward, dtype, D, machine.target)) {
     throw Failure(
         Exit::usage,
-        fmt::format(
-            "attention.tuned = true{}: {} has no such kernel for {} and heads of width {}. The mma kernels "
-            "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels need a build for "
-            "sm_90a and one of their widths. Set {}",
-            attention.engine == AttentionEngine::automatic
-                ? ""
-                : fmt::format(", attention.engine = \"{}\"", kernels::name_of(choice.backward)),
-            machine.build, name_of(dtype), D, config::without_tuned(attention)));
+        fmt::format("attention.kernel = \"{}\": {} has no such kernel for {} and heads of width {}. The mma kernels "
+                    "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels need a build "
+                    "for sm_90a and one of their widths. Set {}",
+                    kernels::name_of(choice.backward), machine.build, name_of(dtype), D,
+                    config::without_tensor_cores(kernel)));
   }
   return choice;
 }

@@ -16,7 +16,7 @@ namespace tessera::train {
 
 model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
-kernels::AttentionKind kind_of(config::AttentionImplementation implementation);
+kernels::AttentionKind kind_of(config::AttentionKernel kernel);
 
 /// What ranks run on, and in which build; by default this one. A plan may be for another one.
 struct Machine {
@@ -26,10 +26,12 @@ struct Machine {
   bool reaches_peers = true;  // copy engines can serve the ranks: all are on one host, and not too many
 };
 
-/// The kernels that the deck's [attention] selects for a dtype and a head width. `tuned = true` takes those tuned for
-/// GPUs: tensor cores, or, where there are none for the dtype and width and no engine is named, flash2's three steps on
-/// the ladder in the forward pass. false takes the portable ones; with "auto", `implementation = "auto"` takes the
-/// fastest that the build has, and "flash2" the portable one.
+/// The portable kernel that attention.kernel names, with its step and tiles, whether or not it fits; flash2 for the
+/// words that name none.
+kernels::AttentionChoice portable_choice(const config::Attention& attention);
+
+/// The kernels that the deck's [attention] selects for a dtype and a head width: attention.kernel by name, or with
+/// "auto" the fastest in each pass.
 /// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
@@ -41,7 +43,7 @@ parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ra
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
 
 /// The rows of a deck share their communicators.
-/// Throws  Failure(Exit::usage) if parallel.all_reduce is "auto", and ranks form groups (parallel.shard_ranks) in some
+/// Throws  Failure(Exit::usage) if parallel.transfers is "auto", and ranks form groups (parallel.shard_ranks) in some
 ///         of them that run and not in others: each would have a method of its own.
 void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);

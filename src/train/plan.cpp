@@ -67,7 +67,7 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   // is taken to need as much: that of all ranks and, in groups, those of a rank's shards and of its replicas.
   constexpr std::int64_t kNcclBytes = std::int64_t{490} << 20;
   const bool has_groups = forms_groups(choice, ranks);
-  const bool has_ring = choice.all_reduce == config::AllReduceMethod::ring || has_groups || !machine.reaches_peers;
+  const bool has_ring = choice.transfers == config::Transfers::ring || has_groups || !machine.reaches_peers;
   if (has_ring) return {.receive = 0, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
   // Beside copy engines NCCL only broadcasts the first weights, where every rank keeps all (Trainer::initialize).
   const bool broadcasts = shards_of(choice, ranks) == 1 && choice.offload == config::Offload::none;

@@ -134,7 +134,7 @@ Machine require_machine(const config::Settings& settings, int started) {
   const int ranks = ranks_of(settings, started);
   const Machine machine = machine_of(settings.plan, ranks);
   config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
-  if (!machine.reaches_peers && settings.parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+  if (!machine.reaches_peers && settings.parallel.transfers == config::Transfers::copy_engine) {
     const std::string why = ranks > parallel::kMaxCopyEngineRanks
                                 ? fmt::format("serves {} ranks at most, not {}", parallel::kMaxCopyEngineRanks, ranks)
                                 : fmt::format(
@@ -142,7 +142,7 @@ Machine require_machine(const config::Settings& settings, int started) {
                                       "on several",
                                       settings.plan.ranks_per_node, ranks);
     throw Failure(Exit::usage,
-                  fmt::format("parallel.all_reduce = \"copy_engine\" {}: set parallel.all_reduce = \"auto\"", why));
+                  fmt::format("parallel.transfers = \"copy_engine\" {}: set parallel.transfers = \"auto\"", why));
   }
   return machine;
 }

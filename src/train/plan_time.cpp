@@ -40,7 +40,7 @@ Rates shipped(const config::Settings& settings, const Plan& plan, const Machine&
   rates.attention.value = attention_rate(measured.attention, plan);
   rates.copy.value = measured.copy;
   const int shards = plan.sharing.ownership.shards();  // groups of ranks go by the ring
-  const bool is_copied = machine.reaches_peers && settings.parallel.all_reduce != config::AllReduceMethod::ring &&
+  const bool is_copied = machine.reaches_peers && settings.parallel.transfers != config::Transfers::ring &&
                          (shards == 1 || shards == plan.batch.ranks);
   rates.link.value = is_copied ? measured.copy_engines : measured.ring;
   return rates;

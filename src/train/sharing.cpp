@@ -54,9 +54,9 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
                                            "ranks",
                                            shards, counted(ranks, "rank")));
   }
-  if (forms_groups(parallel, ranks) && parallel.all_reduce == config::AllReduceMethod::copy_engine) {
+  if (forms_groups(parallel, ranks) && parallel.transfers == config::Transfers::copy_engine) {
     throw Failure(Exit::usage,
-                  "parallel.all_reduce = \"copy_engine\" serves all ranks together, and "
+                  "parallel.transfers = \"copy_engine\" serves all ranks together, and "
                   "parallel.shard_ranks cuts them into groups: use \"ring\" or \"auto\", or "
                   "parallel.shard_ranks = 0");
   }

@@ -22,9 +22,9 @@ repeats = 3
 """
 
 
-def kernel(implementation, **more):
+def kernel(name, **more):
     """The overrides that name an attention kernel."""
-    return [f"attention.implementation={implementation}", *(f"attention.{key}={value}" for key, value in more.items())]
+    return [f"attention.kernel={name}", *(f"attention.{key}={value}" for key, value in more.items())]
 
 
 class Bench(BenchTest):
@@ -93,8 +93,8 @@ class Bench(BenchTest):
 
     def test_attention_runs_in_the_kernel_that_is_named(self):
         deck, rows = self.deck(ATTENTION), {}
-        for engine, arguments in {"-": kernel("tiled"), "0 steps": kernel("flash1"), "4 steps": kernel("flash1", flash1_steps=4),
-                                  "portable": kernel("flash2"), "3 steps": kernel("flash2", flash2_steps=3)}.items():
+        for engine, arguments in {"-": kernel("tiled"), "0 steps": kernel("flash1"), "4 steps": kernel("flash1/4"),
+                                  "portable": kernel("flash2"), "3 steps": kernel("flash2/3")}.items():
             rows[engine] = self.row(deck, *arguments, "attention.key_tile=16")
             self.assertEqual((rows[engine]["engine"], rows[engine]["outcome"]), (engine, "ok"))
         self.assertGreater(rows["-"]["peak_mib"], rows["portable"]["peak_mib"])  # its workspace
@@ -103,7 +103,7 @@ class Bench(BenchTest):
     def test_the_tuned_kernel_in_fp32_is_three_steps_of_the_ladder(self):
         if gpus() is None:
             self.skipTest("needs a CUDA build")
-        row = self.row(self.deck(ATTENTION), "attention.tuned=true")
+        row = self.row(self.deck(ATTENTION), *kernel("auto"))
         self.assertEqual((row["engine"], row["outcome"]), ("3 steps", "ok"))
         self.assertGreater(min(row["forward_ms"], row["backward_ms"]), 0)
 
@@ -181,8 +181,8 @@ class Bench(BenchTest):
         if gpus() is not None:
             self.skipTest("this build has CUDA")
         deck = self.deck(ATTENTION)
-        self.run_deck(deck, "attention.tuned=true", code=ENVIRONMENT, says=["attention.tuned", "CUDA"])
-        self.run_deck(deck, *kernel("flash1", flash1_steps=5), code=ENVIRONMENT, says=["attention.flash1_steps", "CUDA"])
+        self.run_deck(deck, *kernel("wgmma"), code=ENVIRONMENT, says=["attention.kernel", "CUDA"])
+        self.run_deck(deck, *kernel("flash1/5"), code=ENVIRONMENT, says=["attention.kernel", "CUDA"])
 
 
 if __name__ == "__main__":

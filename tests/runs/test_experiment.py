@@ -145,7 +145,7 @@ parallel.shard = ["optimizer", "parameters"]
             np.testing.assert_array_equal(file["steps/loss"][...], losses[4])
 
     def test_what_makes_the_communicators_is_of_all_rows(self):
-        for key, values in (("parallel.collectives", '["mpi", "auto"]'), ("parallel.all_reduce", '["auto", "ring"]')):
+        for key, values in (("parallel.collectives", '["mpi", "auto"]'), ("parallel.transfers", '["auto", "ring"]')):
             deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', f"{key} = {values}"))
             for arguments in (("--check",), ()):
                 self.run_deck(deck, *arguments, code=USAGE, says=f"{key}  is of the whole experiment, not of a row  legal: set it in its own section\n")
@@ -316,9 +316,9 @@ baseline = "standard"
 [experiment.product]
 bench.length = [16, 32]
 [experiment.rows.standard]
-attention.implementation = "standard"
+attention.kernel = "standard"
 [experiment.rows.flash2]
-attention.implementation = "flash2"
+attention.kernel = "flash2"
 [bench]
 warmup = 0
 repeats = 1
@@ -378,7 +378,7 @@ class Rounds(RunTest):
 
     def test_a_baseline_that_is_not_there_is_refused_before_any_row(self):
         for name, says in (("standart", "there is no [experiment.rows.standart]"), ("flash2", "has 2 rows with the values of row")):
-            deck = self.deck(COMPARED.replace('attention.implementation = "flash2"', 'product.bench.batch = [1, 2]'), "wrong.toml")
+            deck = self.deck(COMPARED.replace('attention.kernel = "flash2"', 'product.bench.batch = [1, 2]'), "wrong.toml")
             self.run_deck(deck, f"experiment.baseline={name}", code=USAGE, says=says)
         self.assertFalse((self.folder / "runs").exists())
 

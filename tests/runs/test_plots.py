@@ -28,9 +28,9 @@ bench.length = [16, 64]
 bench.head_width = [8, 16]
 bench.causal = [true, false]
 [experiment.rows.standard]
-attention.implementation = "standard"
+attention.kernel = "standard"
 [experiment.rows.flash2]
-attention.implementation = "flash2"
+attention.kernel = "flash2"
 [bench]
 heads = 1
 warmup = 0
@@ -259,7 +259,7 @@ class BenchFile(Plots):
 
     def test_attention_of_one_kernel_mask_and_pass(self):
         words = self.drawn(self.bench('[job]\nkind = "bench.attention"\n[bench]\nheads = 1\nlength = 16\nhead_width = 8\nwarmup = 0\nrepeats = 1\n',
-                                      "attention.implementation=flash2", "bench.pass=both"))
+                                      "attention.kernel=flash2", "bench.pass=both"))
         for text in ("forward + backward", "flash2, portable", "head width 8"):
             self.assertIn(text, words)
         for text in ("standard", "causal", "full", "forward"):

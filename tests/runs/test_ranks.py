@@ -83,7 +83,7 @@ class Ranks(RunTest):
 
 
 def ways_to_sum():
-    """The values of parallel.all_reduce that cover every all-reduce algorithm of two ranks here."""
+    """The values of parallel.transfers that cover every all-reduce algorithm of two ranks here."""
     return ("ring", "copy_engine") if (gpus() or 0) >= 2 and has_nccl() else ("auto",)
 
 
@@ -92,7 +92,7 @@ class LostRank(RunTest):
         for way in ways_to_sum():
             with self.subTest(way=way):
                 job = self.start(TINY, f"job.directory={self.folder / way}", "train.steps=1000000", "train.validate_every=0",
-                                 f"parallel.all_reduce={way}", ranks=2)
+                                 f"parallel.transfers={way}", ranks=2)
                 self.wait_until(lambda: latest_step(self.folder / way) >= 10, "a checkpoint", job)
                 ranks = job.ranks()
                 self.assertEqual(len(ranks), 2)
@@ -107,7 +107,7 @@ class LostRank(RunTest):
             with self.subTest(way=way):
                 job = self.start(TINY, f"job.directory={self.folder / way}", "train.steps=1000000", "train.validate_every=0",
                                  "checkpoint.every=0", "trace.every_steps=1", "job.progress=line", "parallel.timeout_s=2",
-                                 f"parallel.all_reduce={way}", ranks=2)
+                                 f"parallel.transfers={way}", ranks=2)
                 self.wait_until(lambda: job.printed().count("\n") > 40, "some steps", job)
                 ranks = job.ranks()
                 self.assertEqual(len(ranks), 2)

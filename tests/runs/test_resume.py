@@ -393,10 +393,16 @@ class EarlierVersions(RunTest):
     """Checkpoints of golden/checkpoint_v1, which an earlier program wrote on one rank and on two."""
 
     GOLDEN = SOURCE / "tests/golden/checkpoint_v1"
-    EXPECTED = json.loads((GOLDEN / "expected.json").read_text())["ranks"]
+
+    def setUp(self):
+        super().setUp()
+        self.EXPECTED = json.loads((self.GOLDEN / "expected.json").read_text())["ranks"]
+
+    def deck_of_today(self):
+        return self.GOLDEN / "deck.toml"
 
     def arguments(self, writers, directory, *more):
-        return (self.GOLDEN / "deck.toml", f"job.directory={directory}", *more,
+        return (self.deck_of_today(), f"job.directory={directory}", *more,
                 "--resume", self.GOLDEN / f"ranks_{writers}/step_00000004")
 
     def test_are_restored_bit_for_bit(self):
@@ -432,10 +438,63 @@ class EarlierVersions(RunTest):
             for ranks in (None, 2):
                 with self.subTest(writers=writers, ranks=ranks):
                     directory = self.folder / f"{writers} to {ranks}"
-                    self.run_deck(*self.arguments(writers, directory), ranks=ranks)
+                    self.run_deck(*self.arguments(writers, directory, "checkpoint.at_end=true"), ranks=ranks)
                     self.assertEqual(list(column(directory, "step")), expected["step"])
                     np.testing.assert_allclose(column(directory, "loss"), expected["loss"], rtol=LOSS_BOUND, atol=0)
                     self.assertEqual(latest_step(directory), 6)
+
+
+class OldKeys(EarlierVersions):
+    """The same of golden/old_keys, whose decks have keys that decks no longer have."""
+
+    GOLDEN = SOURCE / "tests/golden/old_keys"
+
+    def deck_of_today(self):
+        """The golden's deck without the lines that are refused, with those that the refusals name instead."""
+        old = re.sub(r"\[bench\]\n(.+\n)*", "", (self.GOLDEN / "deck.toml").read_text())  # no training depends on it
+        refusal = self.run_deck(self.deck(old, "old.toml"), "--check", code=USAGE, says="is an old spelling").err
+        new = dict(re.findall(r"toml:(\d+):.*?is an old spelling.*?  legal: (.+)$", refusal, re.M))
+        for key in re.findall(r"is an old spelling, with (.*?)  legal", refusal):
+            for leaf in re.findall(r"\.(\w+)", key):
+                old = re.sub(rf"^{leaf} = .*$", "", old, flags=re.M)
+        lines = old.splitlines()
+        for line, spelling in new.items():
+            lines[int(line) - 1] = re.sub(r"^(attention|parallel)\.", "", spelling)
+        return self.deck("\n".join(lines) + "\n", "today.toml")
+
+    def test_a_run_goes_on_in_its_directory(self):
+        directory = self.folder / "run"
+        shutil.copytree(self.GOLDEN / "ranks_1/step_00000004", directory / "checkpoints/step_00000004")
+        (directory / "checkpoints/latest").write_text("step_00000004\n")
+        shutil.copy(self.GOLDEN / "ranks_1/run.h5", directory)
+        before = column(directory, "loss")[:4]
+        result = self.run_deck(self.deck_of_today(), f"job.directory={directory}", "--resume", "auto")
+        self.assertNotIn("changed attention.", result.out)
+        self.assertNotIn("changed parallel.", result.out)
+        self.assertEqual(list(column(directory, "step")), [1, 2, 3, 4, 5, 6])
+        np.testing.assert_array_equal(column(directory, "loss")[:4], before)
+        np.testing.assert_allclose(column(directory, "loss")[4:], self.EXPECTED["1"]["loss"], rtol=LOSS_BOUND, atol=0)
+
+    def test_a_run_is_compared_with_its_plan(self):
+        directory = self.folder / "run"
+        self.run_deck(*self.arguments(1, directory, "train.steps=14"))  # the version of then did not write what --compare needs
+        self.assertIn("predicted", self.run_deck("--plan", "--compare", directory / "run.h5").out)
+        self.run_deck("--plan", "--compare", self.GOLDEN / "ranks_1/run.h5", code=FILES, says="an older version wrote this")
+        self.run_deck("--plan", "--compare", directory / "run.h5", "attention.tuned=false", code=USAGE,
+                          says='attention.kernel = "flash2"')
+
+    def test_rows_of_an_experiment_are_recognised(self):
+        deck = self.deck((self.GOLDEN / "experiment.toml").read_text().partition("[experiment.rows.attention]")[0]
+                         .replace('attention.tuned = "auto"\n', "").replace("attention.implementation", "attention.kernel")
+                         .replace("all_reduce", "transfers"))
+        directory = self.folder / "experiment"
+        directory.mkdir()
+        shutil.copy(self.GOLDEN / "experiment.h5", directory)
+        arguments = (deck, f"job.directory={directory}", "--resume", "auto")
+        self.run_deck(*arguments, code=FILES, says="attention. --resume auto would lose what ran")
+        kept = self.run_deck(*arguments, "job.overwrite=true").out
+        for name in ("train_standard", "train_flash1"):
+            self.assertIn(f"{name} has run", kept)
 
 
 class Stopping(RunTest):

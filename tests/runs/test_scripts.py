@@ -340,7 +340,7 @@ class Scripts(unittest.TestCase):
 
     def test_quickstart_hands_on_every_key_but_its_own_and_finds_a_text_from_where_it_was_called(self):
         listed = subprocess.run([PROGRAM, "--explain", "all"], text=True, capture_output=True, check=True).stdout
-        keys = [key for key in (line.split()[0] for line in listed.splitlines()) if key not in ("job.directory", "job.kind")]
+        keys = [key for key in re.findall(r"^[a-z]+\.\w+", listed, re.M) if key not in ("job.directory", "job.kind")]
         self.assertIn("train.steps", keys)
         self.checkout_with_gpus(0)
         self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*" >&2; exit 75; fi')

@@ -79,12 +79,12 @@ class Training(RunTest):
 
     def test_standard_attention_trains_like_flash2(self):
         self.assert_same_training(self.train("flash2", *STEADY),
-                                  self.train("standard", "attention.implementation=standard", *STEADY))
+                                  self.train("standard", "attention.kernel=standard", *STEADY))
 
     def test_flash1_and_tiled_attention_train_like_flash2(self):
         usual = self.train("flash2", *STEADY)
-        self.assert_same_training(usual, self.train("tiled", "attention.implementation=tiled", *STEADY))
-        self.assert_same_training(usual, self.train("flash1", "attention.implementation=flash1", "attention.flash1_steps=4",
+        self.assert_same_training(usual, self.train("tiled", "attention.kernel=tiled", *STEADY))
+        self.assert_same_training(usual, self.train("flash1", "attention.kernel=flash1/4",
                                                     "train.checkpoint_activations=1", *STEADY))
 
     def test_sixteen_bits_train_nearly_like_float(self):

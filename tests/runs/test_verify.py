@@ -65,7 +65,7 @@ class VerifyAttention(RunTest):
                 # A rounding error in a score of size s changes exp(s) by s * eps; the sums over T and D add some more.
                 bound = UNIT_ROUNDOFF[precision] * (32 + 8 * largest_score(case))
                 with self.subTest(case=name), self.verify(
-                        name, case, f"attention.implementation={implementation}", f"precision.compute={precision}", *overrides) as made:
+                        name, case, f"attention.kernel={implementation}", f"precision.compute={precision}", *overrides) as made:
                     for key in ("out", "lse", "d_q", "d_k", "d_v"):
                         self.assert_close(made[key][()], case[key][()], bound, f"{name} {key}")
 
@@ -77,10 +77,10 @@ class VerifyAttention(RunTest):
 
     def test_flash1_equals_the_golden_plain_and_with_four_steps(self):
         self.compare("flash1", "fp32")
-        self.compare("flash1", "fp32", "attention.flash1_steps=4", "attention.query_tile=16", "attention.key_tile=32")
+        self.compare("flash1/4", "fp32", "attention.query_tile=16", "attention.key_tile=32")
 
     def test_flash2_on_the_ladder_equals_the_golden(self):
-        self.compare("flash2", "fp32", "attention.flash2_steps=3")
+        self.compare("flash2/3", "fp32")
 
     def test_tiled_equals_the_golden(self):
         self.compare("tiled", "fp32", "attention.key_tile=16")
@@ -103,8 +103,7 @@ class VerifyAttention(RunTest):
                 for engine in ("mma", "wgmma", "auto"):
                     with self.subTest(D=D, Tq=Tq, Tk=Tk, causal=causal, engine=engine):
                         try:
-                            made = self.verify("tensor_cores", case, "precision.compute=bf16", "attention.implementation=flash2",
-                                               "attention.tuned=true", f"attention.engine={engine}")
+                            made = self.verify("tensor_cores", case, "precision.compute=bf16", f"attention.kernel={engine}")
                         except AssertionError as refusal:
                             if engine == "wgmma" and "this build has no such kernel" in str(refusal):
                                 continue  # no build for sm_90a, or no kernel of this width: auto takes another
@@ -123,8 +122,7 @@ class VerifyAttention(RunTest):
             for precision in ("bf16", "fp16"):
                 case = Exact(number, D, Tq, Tk, 1)
                 with self.subTest(D=D, Tq=Tq, Tk=Tk, precision=precision), self.verify(
-                        "flash1", case, f"precision.compute={precision}", "attention.implementation=flash1",
-                        "attention.flash1_steps=5") as made:
+                        "flash1", case, f"precision.compute={precision}", "attention.kernel=flash1/5") as made:
                     # Only q k^T is on tensor cores, whose sums are in float: as test_flash2_in_bf16.
                     bound = UNIT_ROUNDOFF[precision] * (4 + 2 * largest_score(case))
                     for key in ("out", "d_q", "d_k", "d_v"):
@@ -188,7 +186,7 @@ class VerifyModel(RunTest):
         self.compare(self.FP32, "flash2")
 
     def test_standard_attention_too(self):
-        self.compare(self.FP32, "standard", "attention.implementation=standard")
+        self.compare(self.FP32, "standard", "attention.kernel=standard")
 
     def test_recomputed_activations_too(self):
         self.compare(self.FP32, "recomputed", "train.checkpoint_activations=1")

@@ -38,17 +38,14 @@ TEST(Deck, overrides_are_toml_or_bare_words) {
   EXPECT_EQ(settings.optimizer.clip_norm, 2.0);
 }
 
-TEST(Deck, attention_is_tuned_or_not_where_the_deck_says_so_and_else_as_its_implementation_says) {
-  EXPECT_EQ(read("train.steps = 9").attention.tuned, AttentionTuned::automatic);
-  EXPECT_EQ(read("attention.tuned = false").attention.tuned, AttentionTuned::no);
-  EXPECT_EQ(read("attention.tuned = 'auto'", {"attention.tuned=false"}).attention.tuned, AttentionTuned::no);
-  EXPECT_EQ(read("precision.compute = 'bf16'", {"attention.tuned=true"}).attention.tuned, AttentionTuned::yes);
-  for (const char* value : {"false", "\"auto\""}) {
-    const std::string resolved = parse_deck(std::string("attention.tuned = ") + value, "deck.toml").resolved;
-    EXPECT_THAT(resolved, HasSubstr(std::string("\ntuned = ") + value + "\n"));
-  }
-  EXPECT_THAT(deck_refusal("attention.tuned = 1"), HasSubstr("is the integer 1  legal: word, auto true false"));
-  EXPECT_THAT(deck_refusal("attention.engine = true"), HasSubstr("is the boolean true"));
+TEST(Deck, names_one_kernel_of_attention) {
+  EXPECT_EQ(read("train.steps = 9").attention.kernel, AttentionKernel::automatic);
+  EXPECT_EQ(read("attention.kernel = 'flash2'", {"attention.kernel=flash2/3"}).attention.kernel,
+            AttentionKernel::flash2_3);
+  EXPECT_THAT(parse_deck("attention.kernel = 'flash1/2'", "deck.toml").resolved,
+              HasSubstr("\nkernel = \"flash1/2\"\n"));
+  EXPECT_THAT(deck_refusal("attention.kernel = 'flash1/6'"),
+              HasSubstr("is not a word of this key  legal: auto standard"));
 }
 
 TEST(Deck, a_line_break_in_an_override_is_text_and_cannot_set_a_second_key) {

@@ -91,15 +91,12 @@ TEST(Keys, the_names_other_programs_rely_on_are_there) {
                                       "precision.moments",
                                       "precision.gradients",
                                       "precision.reduce",
-                                      "attention.implementation",
-                                      "attention.tuned",
-                                      "attention.engine",
+                                      "attention.kernel",
                                       "attention.deterministic",
-                                      "attention.flash1_steps",
                                       "attention.query_tile",
                                       "attention.key_tile",
                                       "parallel.collectives",
-                                      "parallel.all_reduce",
+                                      "parallel.transfers",
                                       "parallel.gradient_sync",
                                       "parallel.bucket_mbyte",
                                       "parallel.shard",
@@ -177,7 +174,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
                                                                      : other_value(key);
     if (value.empty()) continue;
     std::vector<std::string> overrides{std::string(key.name) + "=" + value};
-    if (key.name == "attention.engine" || key.name == "precision.gradients" || key.name == "precision.master")
+    if (key.name == "attention.kernel" || key.name == "precision.gradients" || key.name == "precision.master")
       overrides.push_back("precision.compute=bf16");
     if (key.name == "precision.initial_loss_scale") overrides.push_back("precision.compute=fp16");
     if (key.name == "precision.gradients") overrides.push_back("precision.reduce=bf16");
@@ -187,9 +184,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
-    if (key.name == "attention.flash1_steps") overrides.push_back("attention.implementation=flash1");
-    if (key.name == "attention.flash2_steps" || is_tile) overrides.push_back("attention.implementation=flash2");
-    if (key.name == "attention.engine") overrides.push_back("attention.tuned=true");
+    if (is_tile) overrides.push_back("attention.kernel=flash2");
     if (key.section() == "experiment") overrides.push_back("job.kind=experiment");
     if (key.name == "experiment.baseline") overrides.push_back("experiment.rows={a={}}");
     const Deck first = parse_deck(deck, "deck.toml", overrides);

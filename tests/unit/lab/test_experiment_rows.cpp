@@ -93,13 +93,13 @@ TEST(Experiment, where_results_go_and_who_gave_a_value_is_not_what_is_computed) 
     return what_is_computed(parse_deck(kDeck, "deck.toml", overrides).rows.front().resolved);
   };
   const std::string same = computed({});
-  EXPECT_THAT(same, HasSubstr("repeats = 20\n"));
+  EXPECT_THAT(same, HasSubstr("bench.repeats = 20\n"));
   EXPECT_EQ(computed({"job.directory=elsewhere", "job.progress=line"}), same);
   EXPECT_EQ(computed({"bench.repeats=20", "job.overwrite=true"}), same);
   EXPECT_NE(computed({"bench.repeats=21"}), same);
   EXPECT_NE(computed({"job.seed=2"}), same);
-  EXPECT_EQ(what_is_computed("[data]\npath = \"a  # b\"  # default\nx = [\"c  # d\"]\n"),
-            "[data]\npath = \"a  # b\"\nx = [\"c  # d\"]\n");
+  EXPECT_EQ(what_is_computed("[attention]\nimplementation = \"flash1\"\nflash1_steps = 3\n"),
+            what_is_computed("[attention]\nkernel = \"flash1/3\"\n"));
 }
 
 TEST(Experiment, quick_sets_keys_and_replaces_lists) {
@@ -114,7 +114,7 @@ TEST(Experiment, quick_sets_keys_and_replaces_lists) {
 TEST(Experiment, an_empty_list_of_quick_leaves_rows_out) {
   const std::string deck =
       "job.kind = 'experiment'\n[experiment.rows.here.product]\nbench.heads = [1, 2]\n[experiment.rows.gpu.product]\n"
-      "attention.tuned = [true]\n[experiment.when_quick]\nproduct.attention.tuned = []\n";
+      "attention.deterministic = [true]\n[experiment.when_quick]\nproduct.attention.deterministic = []\n";
   EXPECT_THAT(names(parse_deck(deck, "deck.toml")), ElementsAre("here_1", "here_2", "gpu_true"));
   const Deck quick = parse_deck(deck, "deck.toml", {"experiment.quick=true"});
   EXPECT_THAT(names(quick), ElementsAre("here_1", "here_2"));
@@ -185,8 +185,8 @@ baseline = "standard"
 [experiment.product]
 bench.heads = [1, 2]
 [experiment.rows.flash]
-product.attention.flash2_steps = [0, 1]
-attention.implementation = "flash2"
+product.attention.query_tile = [16, 32]
+attention.kernel = "flash2"
 [experiment.rows.standard]
 product.bench.batch = [1, 4]
 [experiment.rows.batch]
@@ -212,7 +212,7 @@ TEST(Baseline, is_the_row_with_the_same_values_of_its_lists) {
 TEST(Baseline, that_has_no_row_or_several_for_a_row_is_refused) {
   EXPECT_THAT(
       deck_refusal(kCompared),
-      HasSubstr("deck.toml:4:12  experiment.baseline  has 2 rows with the values of row flash_1_0: standard_1_1 "
+      HasSubstr("deck.toml:4:12  experiment.baseline  has 2 rows with the values of row flash_1_16: standard_1_1 "
                 "and standard_1_4"));
   EXPECT_THAT(deck_refusal(kCompared, {"experiment.baseline=standart"}),
               HasSubstr("there is no [experiment.rows.standart]  legal: the NAME of an [experiment.rows.NAME] that has "

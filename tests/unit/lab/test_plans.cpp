@@ -43,7 +43,7 @@ TEST(PlanText, is_refused_for_jobs_that_run_no_steps) {
   for (const config::JobKind kind : {kBenchAttention, kBenchKernels, kBenchComm, kBenchDecode, kBenchAccumulation}) {
     config::Settings deck = test::small_deck();
     deck.job.kind = kind;
-    deck.attention.tuned = config::AttentionTuned::yes;  // not in every build, which is not what is wrong
+    deck.attention.kernel = config::AttentionKernel::mma;  // not in every build, which is not what is wrong
     try {
       plan_text(deck, 1);
       ADD_FAILURE() << static_cast<int>(kind);

@@ -308,9 +308,9 @@ TEST(World, takes_the_collectives_that_the_deck_asks_for_or_refuses) {
   }
   if (world.size() > 1) {
     for (const auto method : {TransferMethod::copy_engine, TransferMethod::ring}) {
-      const CollectivesOptions contradiction{.library = Library::mpi, .all_reduce = method};
+      const CollectivesOptions contradiction{.library = Library::mpi, .transfers = method};
       EXPECT_THAT(environment_failure_of([&] { CollectivesChoice(world, contradiction, device); }),
-                  HasSubstr("parallel.all_reduce = \"auto\""));
+                  HasSubstr("parallel.transfers = \"auto\""));
     }
   }
   EXPECT_EQ(world.collectives().name(), "mpi");

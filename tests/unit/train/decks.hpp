@@ -31,7 +31,6 @@ inline config::Settings gpu_deck(std::string_view size) {
   s.precision.compute = config::Precision::bf16;
   s.precision.gradients = config::GradientPrecision::bf16;
   s.precision.reduce = config::ReducePrecision::bf16;
-  s.attention.tuned = config::AttentionTuned::yes;
   s.plan.device = config::PlanDevice::h200;
   return s;
 }

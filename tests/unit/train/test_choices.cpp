@@ -11,7 +11,7 @@
 namespace tessera::train {
 namespace {
 
-using config::AttentionEngine, config::AttentionImplementation, config::AttentionTuned;
+using config::AttentionKernel;
 using kernels::AttentionChoice, kernels::Engine;
 using ::testing::HasSubstr;
 
@@ -36,13 +36,10 @@ std::string refusal_of(const config::Attention& attention, Dtype dtype, const Ma
   }
 }
 
-TEST(ChooseAttention, is_portable_where_the_deck_says_not_tuned_or_names_flash2_alone) {
-  const config::Attention never{.tuned = AttentionTuned::no}, flash2{.implementation = AttentionImplementation::flash2},
-      never_flash2{.implementation = AttentionImplementation::flash2, .tuned = AttentionTuned::no};
+TEST(ChooseAttention, is_portable_where_the_deck_names_flash2) {
   for (const Machine& machine : {Machine{}, kCpu, kA100, kH100, kH200}) {
     for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
-      for (const config::Attention& attention : {never, flash2, never_flash2})
-        EXPECT_EQ(chosen(attention, dtype, machine), "flash2 (portable)") << machine.build;
+      EXPECT_EQ(chosen({.kernel = AttentionKernel::flash2}, dtype, machine), "flash2 (portable)") << machine.build;
     }
   }
 }
@@ -58,43 +55,42 @@ TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_o
 }
 
 TEST(ChooseAttention, is_forward_on_the_ladder_where_a_gpu_has_no_tensor_cores_for_it) {
-  const config::Attention tuned{.tuned = AttentionTuned::yes},
-      tuned_flash2{.implementation = AttentionImplementation::flash2, .tuned = AttentionTuned::yes};
   for (const Machine& gpu : {kA100, kH100, kH200}) {
-    for (const config::Attention& attention : {config::Attention{}, tuned, tuned_flash2}) {
-      EXPECT_EQ(chosen(attention, Dtype::fp32, gpu), "flash2 (3 steps, backward portable)") << gpu.build;
-      EXPECT_EQ(chosen(attention, Dtype::fp32, gpu, 256), "flash2 (3 steps, backward portable)");
-      EXPECT_EQ(chosen(attention, Dtype::bf16, gpu, 13), "flash2 (3 steps, backward portable)");
-      EXPECT_EQ(chosen(attention, Dtype::bf16, gpu), gpu.target.has_wgmma ? "flash2 (wgmma)" : "flash2 (mma)");
-    }
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu), "flash2 (3 steps, backward portable)") << gpu.build;
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 256), "flash2 (3 steps, backward portable)");
+    EXPECT_EQ(chosen({}, Dtype::bf16, gpu, 13), "flash2 (3 steps, backward portable)");
+    EXPECT_EQ(chosen({}, Dtype::bf16, gpu), gpu.target.has_wgmma ? "flash2 (wgmma)" : "flash2 (mma)");
   }
   EXPECT_EQ(chosen({}, Dtype::fp32, kCpu), "flash2 (portable)");
   EXPECT_EQ(chosen({}, Dtype::bf16, kCpu), "flash2 (portable)");
 }
 
-TEST(ChooseAttention, refuses_tuned_kernels_that_the_device_does_not_have_and_names_the_fix) {
-  const config::Attention tuned{.tuned = AttentionTuned::yes};
-  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-    EXPECT_THAT(refusal_of(tuned, dtype, kCpu), HasSubstr("a build for CPUs has no such kernel"));
-    EXPECT_THAT(refusal_of(tuned, dtype, kCpu), HasSubstr("Set attention.tuned = \"auto\""));
+TEST(ChooseAttention, refuses_tensor_cores_that_the_device_does_not_have_and_names_the_fix) {
+  for (const AttentionKernel kernel : {AttentionKernel::mma, AttentionKernel::wgmma}) {
+    EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kCpu), HasSubstr("a build for CPUs has no such kernel"));
+    EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kCpu), HasSubstr("Set attention.kernel = \"auto\""));
+    EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::fp32, kH200), HasSubstr("has no such kernel for fp32"));
+    EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kH200, 13), HasSubstr("heads of width 13"));
   }
-  for (const AttentionEngine engine : {AttentionEngine::mma, AttentionEngine::wgmma}) {
-    const config::Attention named{.tuned = AttentionTuned::yes, .engine = engine};
-    EXPECT_THAT(refusal_of(named, Dtype::fp32, kH200), HasSubstr("has no such kernel for fp32"));
-    EXPECT_THAT(refusal_of(named, Dtype::bf16, kH200, 13), HasSubstr("heads of width 13"));
-  }
+  EXPECT_THAT(refusal_of({.kernel = AttentionKernel::flash1_5}, Dtype::bf16, kCpu),
+              HasSubstr("Set attention.kernel = \"flash1/4\""));
+  EXPECT_EQ(chosen({.kernel = AttentionKernel::mma}, Dtype::bf16, kH200), "flash2 (mma)");
+  EXPECT_EQ(chosen({.kernel = AttentionKernel::wgmma}, Dtype::bf16, kH200), "flash2 (wgmma)");
 }
 
 TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
-  const AttentionChoice flash1 = choose_attention(
-      {.implementation = AttentionImplementation::flash1, .flash1_steps = 3, .query_tile = 16}, Dtype::fp32, 64);
+  const AttentionChoice flash1 =
+      choose_attention({.kernel = AttentionKernel::flash1_3, .query_tile = 16}, Dtype::fp32, 64);
   EXPECT_EQ(flash1.kind, kernels::AttentionKind::flash1);
   EXPECT_EQ(flash1.steps, 3);
   EXPECT_EQ(describe(flash1), "flash1 (3 steps, backward flash2 portable, query tile 16)");
-  const AttentionChoice flash2 = choose_attention(
-      {.implementation = AttentionImplementation::flash2, .flash2_steps = 1, .key_tile = 32}, Dtype::fp32, 64);
+  EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash1}, Dtype::fp32, 64).steps, 0);
+  EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash2_0}, Dtype::fp32, 64).steps, 0);
+  EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash2}, Dtype::fp32, 64).steps, kernels::kNoLadder);
+  const AttentionChoice flash2 =
+      choose_attention({.kernel = AttentionKernel::flash2_1, .key_tile = 32}, Dtype::fp32, 64);
   EXPECT_EQ(describe(flash2), "flash2 (1 step, key tile 32, backward portable)");
-  EXPECT_EQ(describe(choose_attention({.implementation = AttentionImplementation::tiled}, Dtype::bf16, 64)),
+  EXPECT_EQ(describe(choose_attention({.kernel = AttentionKernel::tiled}, Dtype::bf16, 64)),
             "tiled (backward flash2 portable)");
 }
 
@@ -109,7 +105,7 @@ TEST(ChooseAttention, on_the_ladder_takes_as_much_memory_as_the_portable_kernel)
   deck.precision = {};  // fp32
   const Plan on_ladder = plan_training(deck, Dtype::fp32, 1, kH200);
   EXPECT_EQ(describe(on_ladder.options.attention), "flash2 (3 steps, backward portable)");
-  deck.attention.tuned = AttentionTuned::no;
+  deck.attention.kernel = AttentionKernel::flash2;
   const Plan portable = plan_training(deck, Dtype::fp32, 1, kH200);
   EXPECT_EQ(on_ladder.layout.table(), portable.layout.table());
   EXPECT_EQ(on_ladder.layout.total_bytes(), portable.layout.total_bytes());

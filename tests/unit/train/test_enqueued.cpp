@@ -46,12 +46,11 @@ std::vector<Case> cases() {
   Case unfused{"unfused", small_settings(), Dtype::fp32};
   unfused.settings.train.fused = false;
   Case standard{"standard attention", small_settings(), Dtype::fp32};
-  standard.settings.attention.implementation = config::AttentionImplementation::standard;
+  standard.settings.attention.kernel = config::AttentionKernel::standard;
   Case flash1{"flash1", small_settings(), Dtype::bf16};
-  flash1.settings.attention.implementation = config::AttentionImplementation::flash1;
-  flash1.settings.attention.flash1_steps = 4;
+  flash1.settings.attention.kernel = config::AttentionKernel::flash1_4;
   Case tiled{"tiled attention", small_settings(), Dtype::fp32};
-  tiled.settings.attention.implementation = config::AttentionImplementation::tiled;
+  tiled.settings.attention.kernel = config::AttentionKernel::tiled;
   Case buckets{"a bucket per parameter", small_settings(), Dtype::fp32};
   buckets.settings.parallel.bucket_mbyte = 0;
   Case narrow{"bf16 gradients", small_settings(), Dtype::bf16};
@@ -246,21 +245,18 @@ TEST_F(StepAsGraph, goes_on_after_validation_a_checkpoint_and_a_restore) {
 
 // --- tensor cores in training --------------------------------------------------------------------------------------
 
-struct Engine {
+struct Kernel {
   std::string name;
-  config::AttentionEngine engine;
+  config::AttentionKernel kernel;
   bool is_deterministic = true;
 };
 
-class TensorCores : public ::testing::TestWithParam<Engine> {};
+class TensorCores : public ::testing::TestWithParam<Kernel> {};
 
 /// Whole steps with every tuned attention against the same training in double.
 TEST_P(TensorCores, train_as_the_reference_does) {
   config::Settings deck = wide_settings();
-  deck.attention = {.implementation = config::AttentionImplementation::flash2,
-                    .tuned = config::AttentionTuned::yes,
-                    .engine = GetParam().engine,
-                    .deterministic = GetParam().is_deterministic};
+  deck.attention = {.kernel = GetParam().kernel, .deterministic = GetParam().is_deterministic};
   deck.precision.initial_loss_scale = 1024;
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) {
     SCOPED_TRACE(name_of(dtype));
@@ -282,10 +278,10 @@ TEST_P(TensorCores, train_as_the_reference_does) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, TensorCores,
-                         ::testing::Values(Engine{"auto", config::AttentionEngine::automatic},
-                                           Engine{"auto_in_any_order", config::AttentionEngine::automatic, false},
-                                           Engine{"mma", config::AttentionEngine::mma},
-                                           Engine{"wgmma", config::AttentionEngine::wgmma}),
+                         ::testing::Values(Kernel{"auto", config::AttentionKernel::automatic},
+                                           Kernel{"auto_in_any_order", config::AttentionKernel::automatic, false},
+                                           Kernel{"mma", config::AttentionKernel::mma},
+                                           Kernel{"wgmma", config::AttentionKernel::wgmma}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST(ForwardPlan, has_the_receive_buffer_that_ranks_hold_and_nothing_of_what_sum
   ASSERT_GT(counted(2).nccl, 0);
   ASSERT_GT(counted(2).receive, 0);
   EXPECT_EQ(bytes(2) - alone, counted(2).receive);
-  settings.parallel.all_reduce = config::AllReduceMethod::ring;
+  settings.parallel.transfers = config::Transfers::ring;
   ASSERT_EQ(counted(2).receive, 0);
   EXPECT_EQ(bytes(2), alone);
 }

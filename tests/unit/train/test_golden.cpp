@@ -145,7 +145,7 @@ TEST_F(GoldenTraining, fp32_with_accumulation_checkpointing_and_small_buckets_ag
   config::Settings deck = settings();
   deck.train.micro_batch_size = 1;
   deck.train.checkpoint_activations = 1;
-  deck.attention.implementation = config::AttentionImplementation::standard;
+  deck.attention.kernel = config::AttentionKernel::standard;
   deck.parallel.bucket_mbyte = 0.001;
   check(deck, Dtype::fp32, 1e-4, 1e-4);
 }

@@ -38,11 +38,11 @@ TEST(Plan, takes_names_from_the_deck) {
   EXPECT_EQ(dtype_of(config::Precision::tf32), Dtype::fp32);
   EXPECT_EQ(dtype_of(config::Precision::bf16), Dtype::bf16);
   EXPECT_EQ(dtype_of(config::Precision::fp16), Dtype::fp16);
-  EXPECT_EQ(kind_of(config::AttentionImplementation::standard), kernels::AttentionKind::standard);
-  EXPECT_EQ(kind_of(config::AttentionImplementation::flash2), kernels::AttentionKind::flash2);
-  EXPECT_EQ(kind_of(config::AttentionImplementation::automatic), kernels::AttentionKind::flash2);
-  EXPECT_EQ(kind_of(config::AttentionImplementation::flash1), kernels::AttentionKind::flash1);
-  EXPECT_EQ(kind_of(config::AttentionImplementation::tiled), kernels::AttentionKind::tiled);
+  EXPECT_EQ(kind_of(config::AttentionKernel::standard), kernels::AttentionKind::standard);
+  EXPECT_EQ(kind_of(config::AttentionKernel::flash2), kernels::AttentionKind::flash2);
+  EXPECT_EQ(kind_of(config::AttentionKernel::automatic), kernels::AttentionKind::flash2);
+  EXPECT_EQ(kind_of(config::AttentionKernel::flash1), kernels::AttentionKind::flash1);
+  EXPECT_EQ(kind_of(config::AttentionKernel::tiled), kernels::AttentionKind::tiled);
   const model::Shape shape = shape_of(test::small_deck().model);
   EXPECT_EQ(shape.V, 101);
   EXPECT_EQ(shape.T, 32);
@@ -282,7 +282,7 @@ TEST(PlanText, is_refused_for_jobs_that_do_not_train) {
 TEST(PlanText, of_a_deck_that_this_build_cannot_run_is_refused_in_the_words_of_the_run) {
   config::Settings deck = test::small_deck();
   deck.precision.compute = config::Precision::bf16;
-  deck.attention.tuned = config::AttentionTuned::yes;
+  deck.attention.kernel = config::AttentionKernel::wgmma;
   deck.train.graph = true;
   std::pair<Exit, std::string> of_run{Exit::finished, ""};
   try {
@@ -345,13 +345,13 @@ TEST(PlanText, of_a_tensor_beyond_64_bits_is_refused_by_its_name_and_keys) {
   config::Settings deck = test::small_deck();
   deck.model.context_length = 1 << 24;
   deck.train.batch_size = 4096;
-  deck.attention.implementation = config::AttentionImplementation::standard;
+  deck.attention.kernel = config::AttentionKernel::standard;
   const auto [code, words] = refusal_of(deck);
   EXPECT_EQ(code, Exit::usage);
   EXPECT_THAT(words, HasSubstr("block.00.probabilities [4096, 4, 16777216, 16777216] of fp32 is more than 64 bits"));
   EXPECT_THAT(words, HasSubstr("model.context_length (in standard attention: its square)"));
 
-  deck.attention.implementation = config::AttentionImplementation::flash2;
+  deck.attention.kernel = config::AttentionKernel::flash2;
   const auto [token_code, token_words] = refusal_of(deck);  // 2^36 tokens, of which an int holds 0
   EXPECT_EQ(token_code, Exit::usage);
   EXPECT_THAT(token_words, HasSubstr("4096 sequences of 16777216 tokens are more than the 2147479552"));
@@ -591,26 +591,26 @@ TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
 }
 
 TEST(PlanDevice, flash1_and_tiled_have_a_workspace_in_the_forward_pass) {
-  for (const auto implementation : {config::AttentionImplementation::flash1, config::AttentionImplementation::tiled}) {
+  for (const auto kernel : {config::AttentionKernel::flash1, config::AttentionKernel::tiled}) {
     config::Settings deck = tuned_gpu_deck();
-    deck.attention = {.implementation = implementation};
+    deck.attention = {.kernel = kernel};
     const Plan plan = plan_training(deck, Dtype::bf16, 1, kH200);
     std::int64_t bytes = 0;
     for (const memory::Tensor& tensor : plan.layout.tensors()) {
       if (tensor.label == "attention.workspace") bytes += tensor.bytes;
     }
     const std::int64_t rows = 4 * 12 * 512;  // B H T; D 64
-    EXPECT_EQ(bytes, implementation == config::AttentionImplementation::flash1 ? rows * (64 + 1) * 4
-                                                                               : 4 * 12 * 128 * (128 + 2 * 64 + 3) * 4);
+    EXPECT_EQ(bytes,
+              kernel == config::AttentionKernel::flash1 ? rows * (64 + 1) * 4 : 4 * 12 * 128 * (128 + 2 * 64 + 3) * 4);
   }
 }
 
 TEST(PlanDevice, refuses_tiles_that_do_not_fit_its_scratch_by_bytes_and_limit) {
   config::Settings deck = tuned_gpu_deck();
-  deck.attention = {.implementation = config::AttentionImplementation::flash1, .query_tile = 128, .key_tile = 128};
+  deck.attention = {.kernel = config::AttentionKernel::flash1, .query_tile = 128, .key_tile = 128};
   EXPECT_NO_THROW(plan_text(deck, 1));  // heads of 64 in bf16
   deck.precision.compute = config::Precision::fp32;
-  deck.attention.flash1_steps = 4;
+  deck.attention.kernel = config::AttentionKernel::flash1_4;
   deck.model.num_heads = 6;  // heads of 128
   const auto [code, words] = refusal_of(deck);
   EXPECT_EQ(code, Exit::usage);
@@ -621,10 +621,8 @@ TEST(PlanDevice, refuses_tiles_that_do_not_fit_its_scratch_by_bytes_and_limit) {
 
 TEST(PlanDevice, flash1_takes_tensor_cores_where_the_gpu_and_the_dtype_have_them) {
   config::Settings deck = tuned_gpu_deck();
-  deck.attention = {.implementation = config::AttentionImplementation::flash1,
-                    .tuned = config::AttentionTuned::yes,
-                    .flash1_steps = 5};
-  EXPECT_THAT(plan_text(deck, 1), HasSubstr("attention  flash1 (5 steps, backward flash2 wgmma), "));
+  deck.attention.kernel = config::AttentionKernel::flash1_5;
+  EXPECT_THAT(plan_text(deck, 1), HasSubstr("attention  flash1 (5 steps, backward flash2 portable), "));
 }
 
 TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
@@ -656,7 +654,7 @@ TEST(RequireSameMethod, refuses_rows_with_and_without_groups_that_share_their_co
   EXPECT_NO_THROW(require_same_method(deck, 4));
   EXPECT_TRUE(collectives_of(deck, 4).forms_groups) << "those of the row that runs, not of the deck";
   deck.rows.front().is_chosen = true;
-  deck.settings.parallel.all_reduce = config::AllReduceMethod::ring;
+  deck.settings.parallel.transfers = config::Transfers::ring;
   EXPECT_NO_THROW(require_same_method(deck, 4));
 }
 
@@ -719,7 +717,7 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
   EXPECT_THAT(words, HasSubstr("train.graph = true needs a build with CUDA, which a build for CPUs lacks"));
 
   deck.plan.device = config::PlanDevice::a100;
-  deck.attention.engine = config::AttentionEngine::wgmma;
+  deck.attention.kernel = config::AttentionKernel::wgmma;
   const auto [engine_code, engine_words] = refusal_of(deck);
   EXPECT_EQ(engine_code, Exit::usage);
   EXPECT_THAT(engine_words, HasSubstr("a build for A100s has no such kernel for bf16"));
@@ -728,7 +726,7 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
   deck.parallel.ranks = 8;
   deck.train.batch_size = 8;
   deck.plan.ranks_per_node = 4;
-  deck.parallel.all_reduce = config::AllReduceMethod::copy_engine;
+  deck.parallel.transfers = config::Transfers::copy_engine;
   const auto [spread_code, spread_words] = refusal_of(deck);
   EXPECT_EQ(spread_code, Exit::usage);
   EXPECT_THAT(spread_words, HasSubstr("plan.ranks_per_node = 4 puts 8 ranks on several"));
@@ -739,7 +737,7 @@ TEST(PlanDevice, refuses_what_no_build_for_it_can_run) {
   const auto [many_code, many_words] = refusal_of(deck);
   EXPECT_EQ(many_code, Exit::usage);
   EXPECT_THAT(many_words, HasSubstr("serves 16 ranks at most, not 17"));
-  deck.parallel.all_reduce = config::AllReduceMethod::automatic;
+  deck.parallel.transfers = config::Transfers::automatic;
   EXPECT_FALSE(machine_of(deck.plan, 17).reaches_peers) << "the ring serves them";
   EXPECT_TRUE(machine_of(deck.plan, 16).reaches_peers);
 }

@@ -338,16 +338,16 @@ TEST(ShippedRates, are_those_of_its_gpu_dtype_and_engine_and_keys_win) {
   EXPECT_DOUBLE_EQ(rates_on(s, 1).attention.value, 3.5e12 / (1.0 / 409 + 2.5 / 306));  // D 64, T 1024 stands for 512
   EXPECT_EQ(rates_on(s, 4).link.value, 250e9);
   EXPECT_EQ(rates_on(s, 4).node_link.value, 0);
-  s.parallel.all_reduce = config::AllReduceMethod::ring;
+  s.parallel.transfers = config::Transfers::ring;
   EXPECT_EQ(rates_on(s, 4).link.value, 351e9);
   s.model.context_length = 8192;
   EXPECT_DOUBLE_EQ(rates_on(s, 1).attention.value, 3.5e12 / (1.0 / 559 + 2.5 / 447));
-  s.attention.engine = config::AttentionEngine::mma;
+  s.attention.kernel = config::AttentionKernel::mma;
   EXPECT_DOUBLE_EQ(rates_on(s, 1).attention.value, 3.5e12 / (1.0 / 299 + 2.5 / 252));
   s.plan.gemm_tflops = 700;
   EXPECT_EQ(rates_on(s, 1).gemm.value, 700e12);
   EXPECT_TRUE(rates_on(s, 1).gemm.is_given);
-  s.attention = {.tuned = config::AttentionTuned::no};
+  s.attention.kernel = config::AttentionKernel::flash2;
   EXPECT_EQ(rates_on(s, 1).attention.value, 0);  // nobody has measured the portable kernel there
 }
 

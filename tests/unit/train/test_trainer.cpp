@@ -17,14 +17,14 @@
 namespace tessera::test {
 namespace {
 
-using config::AttentionImplementation;
+using config::AttentionKernel;
 
 // --- every distribution of the work trains the same model ----------------------------------------------------------
 
 struct Way {
   std::string name;
   std::int64_t batch, micro = 0, checkpoint = 0;
-  AttentionImplementation attention = AttentionImplementation::flash2;
+  AttentionKernel attention = AttentionKernel::flash2;
   double bucket_mbyte = 25;
 };
 
@@ -33,9 +33,9 @@ const Way kWays[] = {
     {.name = "accumulation", .batch = 6, .micro = 1},
     {.name = "checkpointing", .batch = 6, .checkpoint = 1},
     {.name = "one segment", .batch = 6, .checkpoint = 2},
-    {.name = "standard attention", .batch = 6, .attention = AttentionImplementation::standard},
-    {.name = "tiled attention", .batch = 6, .attention = AttentionImplementation::tiled},
-    {.name = "flash1, recomputed", .batch = 6, .checkpoint = 1, .attention = AttentionImplementation::flash1},
+    {.name = "standard attention", .batch = 6, .attention = AttentionKernel::standard},
+    {.name = "tiled attention", .batch = 6, .attention = AttentionKernel::tiled},
+    {.name = "flash1, recomputed", .batch = 6, .checkpoint = 1, .attention = AttentionKernel::flash1},
     {.name = "a bucket per parameter", .batch = 6, .bucket_mbyte = 0},
     {.name = "uneven", .batch = 5},
     {.name = "uneven micro-steps", .batch = 5, .micro = 2},
@@ -48,7 +48,7 @@ config::Settings settings_of(const Way& way) {
   deck.train.batch_size = way.batch;
   deck.train.micro_batch_size = way.micro;
   deck.train.checkpoint_activations = way.checkpoint;
-  deck.attention.implementation = way.attention;
+  deck.attention.kernel = way.attention;
   deck.parallel.bucket_mbyte = way.bucket_mbyte;
   return deck;
 }
