@@ -509,7 +509,7 @@ TEST(Sharing, a_wait_for_a_late_rank_is_exposed_wherever_it_occurs) {
     void before(model::Pass pass, int unit) override {
       if (pass == moment && unit == 1 && std::exchange(sleeps, false)) sleep();
     }
-    static void sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }
+    static void sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(600)); }  // ranks may share cores
     model::Pass moment = model::Pass::forward;
     bool sleeps = false;
   };
