@@ -1,4 +1,4 @@
-/// The only list of optimizers: X(word of optimizer.kind, rule of weight_update.hpp).
+/// The rules of weight_update.hpp, and the enumerators by which the program names them: X(enumerator, rule).
 #pragma once
 
 #include "kernels/adamw.hpp"

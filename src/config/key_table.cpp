@@ -166,8 +166,7 @@ std::vector<Key> make_table() {
        "Decay of AdamW's running mean of squared gradients, and of Lion's of gradients."},
       {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
        "Added to the root of AdamW's second moment. Comparisons between strategies use 1e-3, since AdamW's first step "
-       "is "
-       "otherwise the sign of the gradient."},
+       "is otherwise the sign of the gradient."},
       {"optimizer.weight_decay", at<&S::optimizer, &Optimizer::weight_decay>(), between(0, 100), "-",
        "Decoupled weight decay, multiplied by the learning rate. Norm gains are not decayed."},
       {"optimizer.clip_norm", at<&S::optimizer, &Optimizer::clip_norm>(), at_least(0), "-",
@@ -178,8 +177,7 @@ std::vector<Key> make_table() {
        "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
        "Number format of the weights that the optimizer updates. none, for precision.compute = bf16 only: no copy "
-       "besides the "
-       "compute weights, which are rounded stochastically."},
+       "besides the compute weights, which are rounded stochastically."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
        "Number format of the optimizer's moments. bf16: rounded stochastically."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
@@ -258,9 +256,8 @@ std::vector<Key> make_table() {
        "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
        "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
        "set-up, checkpoints and the operations that bench.comm times get ten times as long, and so does the start, "
-       "until "
-       "MPI and Kokkos are up on every rank. A rank that fails and then hangs while exiting is ended after half that "
-       "time plus 3 s, with the exit code of the failure (7 if its cause is not found by then). 0: no limit."},
+       "until MPI and Kokkos are up on every rank. A rank that fails and then hangs while exiting is ended after half "
+       "that time plus 3 s, with the exit code of the failure (7 if its cause is not found by then). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
        "(scripts/run -n)."},

@@ -40,8 +40,7 @@ void require_same(parallel::World& world, const std::string& mine, const std::st
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
   if (other == all.end()) return;
   const auto rank = static_cast<std::size_t>(other - all.begin());
-  const std::string host = world.all_gather(world.host())[rank];
-  world.fail(Failure(Exit::files, fmt::format("rank {} on {} {}", rank, host, what)));
+  world.fail(Failure(Exit::files, fmt::format("rank {} on {} {}", rank, world.places()[rank].host, what)));
 }
 
 }  // namespace tessera::jobs

@@ -57,7 +57,9 @@ std::string note_on_groups(std::span<const std::string> hosts, int shard_ranks) 
 
 std::string note_on_groups(const parallel::World& world, const config::Parallel& parallel) {
   if (parallel.shard_ranks <= 1 || parallel.shard_ranks >= world.size()) return "";
-  return note_on_groups(world.all_gather(world.host()), static_cast<int>(parallel.shard_ranks));
+  std::vector<std::string> hosts;
+  for (const parallel::Place& place : world.places()) hosts.push_back(place.host);
+  return note_on_groups(hosts, static_cast<int>(parallel.shard_ranks));
 }
 
 }  // namespace tessera::jobs

@@ -21,7 +21,7 @@ int groups_across_hosts(std::span<const std::string> hosts, int shard_ranks);
 /// host.
 std::string note_on_groups(std::span<const std::string> hosts, int shard_ranks);
 
-/// The same for the ranks of `world`; "" if they form no groups. Collective.
+/// The same for the ranks of `world`; "" if they form no groups.
 std::string note_on_groups(const parallel::World& world, const config::Parallel& parallel);
 
 }  // namespace tessera::jobs

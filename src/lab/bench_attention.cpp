@@ -18,7 +18,6 @@
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/failure.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/round_up.hpp"

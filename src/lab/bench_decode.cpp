@@ -10,7 +10,6 @@
 
 #include "lab/bench_result.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/failure.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/cuda/target.hpp"
 #include "memory/arena.hpp"

@@ -22,7 +22,6 @@
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
-#include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/random.hpp"
 #include "model/generate.hpp"

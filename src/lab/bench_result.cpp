@@ -7,9 +7,9 @@
 #include "build_info.hpp"
 #include "io/answer.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/failure.hpp"
 
 namespace tessera::lab {
+
 BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File&)> more)
     : context_(context), more_(std::move(more)), path_(result_path(context, "bench.h5")) {}
 

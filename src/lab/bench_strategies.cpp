@@ -28,7 +28,6 @@
 #include "lab/step_events.hpp"
 #include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
-#include "jobs/failure.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {

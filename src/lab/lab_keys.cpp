@@ -48,8 +48,7 @@ std::vector<Key> bench_keys() {
        "the row says how many there were. 0: never."},
       {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), at_least(0), "GiB",
        "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; what is larger "
-       "is "
-       "reported as out of memory and not run. 0: the machine's memory."},
+       "is reported as out of memory and not run. 0: the machine's memory."},
       {"bench.dtype", in<&Bench::dtype>(), words(kBenchTypes), "-",
        "Number format of bench.attention, bench.decode, bench.kernels and bench.comm."},
       {"bench.length", in<&Bench::length>(), between(1, kMaxTokens), "tokens",
@@ -62,8 +61,7 @@ std::vector<Key> bench_keys() {
       {"bench.heads", in<&Bench::heads>(), between(1, 65536), "heads", "Heads H of bench.attention and bench.decode."},
       {"bench.tokens", in<&Bench::tokens>(), between(0, 1 << 30), "tokens",
        "Tokens B*T of bench.attention, instead of bench.batch: longer sequences get smaller batches, at least 1. 0: "
-       "use "
-       "bench.batch."},
+       "use bench.batch."},
       {"bench.channels", in<&Bench::channels>(), between(0, 1 << 24), "channels",
        "Channels H*D of bench.attention, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
        "bench.heads."},
@@ -106,9 +104,8 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
        "they are. None named: every column of bench.h5, and nothing of run.h5."},
       {"experiment.rounds", in<&Experiment::rounds>(), between(1, 10000), "rounds",
        "How often all rows are measured, each time by a job of its own that replaces the row's files: odd rounds in "
-       "the "
-       "order of the rows, even rounds in the opposite order, with the row's bench.rest_ms of rest before each. With "
-       "several rounds experiment.h5 keeps numbers by [row, round]."},
+       "the order of the rows, even rounds in the opposite order, with the row's bench.rest_ms of rest before each. "
+       "With several rounds experiment.h5 keeps numbers by [row, round]."},
       {"experiment.baseline", in<&Experiment::baseline>(), any(), "-",
        "NAME of the [experiment.rows.NAME] with whose rows experiment.h5 compares the others, in /relative: each with "
        "the one that has the same values of what the table's rows take from lists. Times and rates give the speed-up, "

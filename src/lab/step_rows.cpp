@@ -8,7 +8,6 @@
 #include "jobs/open_corpus.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
-#include "jobs/failure.hpp"
 #include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
