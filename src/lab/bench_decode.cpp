@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "jobs/scalars.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/cuda/target.hpp"
@@ -114,16 +114,13 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 Exit bench_decode(const Context& context) {
   const config::Settings& settings = context.settings();
   const Bench& bench = settings.section<Bench>();
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     const Case c{dtype_named(bench.dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
                  static_cast<int>(bench.length), static_cast<int>(bench.head_width)};
-    Row row;
-    with_scalar(c.dtype, [&]<class Scalar>() { row = measure<Scalar>(c, bench, settings.attention.decode_parts); });
-    result.add(cells_of(c, row));
-    result.publish();
+    with_scalar(c.dtype, [&]<class Scalar>() {
+      result.add(cells_of(c, measure<Scalar>(c, bench, settings.attention.decode_parts)));
+    });
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

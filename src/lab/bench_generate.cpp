@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lab/bench_result.hpp"
-#include "lab/set_up.hpp"
+#include "lab/bench.hpp"
+#include "lab/kinds.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
@@ -152,13 +152,10 @@ std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& s
 
 Exit bench_generate(const Context& context) {
   const config::Settings settings = generation_set_up(context.settings()).settings;
-  context.world.agree_on_root([&] {
+  return bench_on_root(context, [&](BenchResult& result) {
     const double copy = copy_gbyte_per_s(settings.section<Bench>());
-    BenchResult result(context);
     result.add(cells_of(measure_row(settings), settings, copy));
-    result.publish();
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
@@ -360,13 +360,10 @@ void measure_all(const Context& context, BenchResult& result) {
 }  // namespace
 
 Exit bench_kernels(const Context& context) {
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     with_scalar(dtype_named(context.settings().section<Bench>().dtype),
                 [&]<class Scalar>() { measure_all<Scalar>(context, result); });
-    result.publish();
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

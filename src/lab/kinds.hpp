@@ -20,7 +20,11 @@ std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs
 /// What [bench] once had (old_keys.cpp).
 std::vector<config::RenamedKeys> old_keys();
 
-/// Faults of [bench] and [experiment] in any deck (lab_rules.cpp).
+/// Faults of [bench] and [experiment] in any deck (lab_keys.cpp).
 void check(const config::Settings& settings, config::Rules& rules);
+
+/// What bench.generate takes memory for: a context for the prompt and the tokens that continue it, two of them before
+/// the warm-up.
+config::SetUp generation_set_up(const config::Settings& deck);
 
 }  // namespace tessera::lab
