@@ -257,14 +257,13 @@ void BenchResult::add(std::vector<BenchTable::Cell> row) {
     io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
   }
   io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
-}
-
-void BenchResult::publish() const {
-  write_result(context_, path_, [this](io::h5::File& file) {
+  replace_file(part_path(path_), [this](io::h5::File& file) {
     table_.write(file, context_);
     if (more_) more_(file);
   });
 }
+
+void BenchResult::publish() const { publish_part(context_, path_); }
 
 Exit bench_on_root(const Context& context, const std::function<void(BenchResult&)>& measure) {
   context.world.agree_on_root([&] {

@@ -1,5 +1,5 @@
-/// Shared by the bench jobs: repeated timing, and a table of rows for the console and for job.output, or bench.h5 in the
-/// job's directory.
+/// Shared by the bench jobs: repeated timing, and a table of rows for the console and for job.output, or bench.h5 in
+/// the job's directory.
 #pragma once
 
 #include <algorithm>
@@ -98,10 +98,10 @@ class BenchResult {
   /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
   explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
 
-  /// Adds a row and prints it; build, device and header before the first.
+  /// Adds a row and prints it; build, device and header before the first. The rows so far are then in part_path().
   void add(std::vector<BenchTable::Cell> row);
 
-  /// Writes the file and prints its path. Refuses what write_result() refuses.
+  /// Makes that the job's result and prints its path. Refuses what write_result() refuses.
   void publish() const;
 
  private:

@@ -27,8 +27,7 @@
 #include "config/deck.hpp"
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
-#include "lab/experiment_baseline.hpp"
-#include "lab/experiment_measurement.hpp"
+#include "lab/experiment_record.hpp"
 
 namespace tessera::lab {
 

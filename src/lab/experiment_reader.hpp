@@ -1,7 +1,6 @@
 /// Reads the tables of [experiment] that are no keys, product, rows and when_quick, and makes rows of them.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -37,7 +36,7 @@ class ExperimentTables final : public config::RowTables {
  private:
   void read_variation(const std::string& table, const toml::table& node, Variation& variation);
   void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
-  bool replace_lists(Experiment& experiment, const RowValues& list, const config::Where& where, bool everywhere);
+  bool replace_lists(Experiment& experiment, const RowValues& list, bool everywhere);
 
   /// Refuses `node` in these words unless it has elements and all of them are values, each once.
   std::optional<RowValues> values_of(const std::string& key, const toml::node& node,
@@ -45,14 +44,8 @@ class ExperimentTables final : public config::RowTables {
                                      const std::string& legal);
   void refuse(const toml::node& node, const std::string& key, const std::string& wrong, const std::string& legal);
 
-  /// Where `key` stands in a table, as RowKeys::Assignment names it.
-  const config::Where& where(const std::string& table, const std::string& key) const {
-    return places_.at(table + " " + key);
-  }
-
-  std::map<std::string, config::Where> places_;  // by table and key
-  std::set<std::string, std::less<>> swept_;     // keys that the command line has set by name
-  const Locate* locate_ = nullptr;               // of the call to read() under way, like the next
+  std::set<std::string, std::less<>> swept_;  // keys that the command line has set by name
+  const Locate* locate_ = nullptr;            // of the call to read() under way, like the next
   config::Faults* faults_ = nullptr;
 };
 
