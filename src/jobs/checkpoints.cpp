@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <stdexcept>
 #include <string_view>
 
 #include "build_info.hpp"

@@ -73,8 +73,8 @@ std::string part_path(const std::string& path);
 /// Makes what lies there the job's result, as write_result() does.
 void publish_part(const Context& context, const std::string& path);
 
-/// The same as replace_file() for a job's result, whose path is printed. Refuses (exit 6) to replace a file that has appeared since
-/// result_path(), unless job.overwrite is set.
+/// Writes a job's result as replace_file() does, and prints its path. Refuses (exit 6) to replace a file that has
+/// appeared since result_path(), unless job.overwrite is set.
 void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
 }  // namespace tessera::jobs

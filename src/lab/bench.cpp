@@ -4,9 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -16,13 +14,12 @@
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/placement.hpp"
+#include "jobs/statistics.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/core/random.hpp"
-#include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
 
@@ -33,14 +30,11 @@ Timing summarize(std::vector<double> seconds) {
   if (seconds.empty()) return t;
   t.first_s = seconds.front();
   std::sort(seconds.begin(), seconds.end());
-  const std::size_t n = seconds.size();
   t.min_s = seconds.front();
-  t.median_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
-  t.mean_s = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(n);
-  double squares = 0;
-  for (const double s : seconds) squares += (s - t.mean_s) * (s - t.mean_s);
-  t.std_s = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0;
-  t.repeats = static_cast<std::int64_t>(n);
+  t.median_s = median_of(seconds);
+  t.mean_s = mean_of(seconds);
+  t.std_s = deviation_of(seconds);
+  t.repeats = std::ssize(seconds);
   return t;
 }
 
@@ -217,19 +211,13 @@ std::string BenchTable::line(std::size_t row) const {
 
 void BenchTable::write(io::h5::File& file, const Context& context) const {
   file.set_attribute("format", "tessera-bench");
-  file.set_attribute("version", build_info::version());
-  file.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
-  file.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+  write_origin(file, context);
   file.set_attribute("blas", kernels::gemm_library());
-  io::write_launch(file, jobs::launch_of(context.world));
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
   file.set_attribute("device", device_text());
   file.set_attribute("device_name", device.name);
   file.set_attribute("device_bytes", device.total_bytes);
-  file.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
   file.set_attribute("execution_space", Exec::name());
-  file.set_attribute("command", context.command);
-  file.set_attribute("deck", context.deck.resolved);
   std::vector<std::int64_t> index(rows_.size());
   std::iota(index.begin(), index.end(), 0);
   io::h5::Dataset scale = file.write("row", index, {"1", "row of the table"});

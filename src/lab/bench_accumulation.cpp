@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "lab/bench.hpp"
 
 namespace tessera::lab {

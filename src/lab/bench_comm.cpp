@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -36,12 +35,6 @@ struct Case {
   std::int64_t elements;  // of the whole message
 
   std::int64_t bytes() const { return elements * bytes_of(dtype); }
-};
-
-struct Measured {
-  std::string outcome = "ok";
-  Timing timing;
-  std::int64_t needed_bytes = 0;  // per rank
 };
 
 Operation operation_named(const std::string& word) {
@@ -119,44 +112,35 @@ void measure(const Case& c, const Bench& bench, parallel::World& world, const me
 }
 
 /// Measures a row, whose memory every rank has freed when this returns.
-Measured measure_case(const Case& c, const Bench& bench, parallel::World& world) {
-  Measured m;
+std::vector<BenchTable::Cell> measure_case(const Case& c, const Bench& bench, parallel::World& world) {
   memory::TensorId message = memory::kAbsent;
   const memory::Layout layout = layout_of(c, world.collectives(), message);
-  m.needed_bytes = layout.total_bytes();
+  const std::int64_t needed = layout.total_bytes();
   const auto watch = world.watch("the exchange between rows");
   const auto limit = static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30));
   const MemoryShare share{share_of_memory(world).ranks, 0};
-  const bool fits_limit = limit == 0 || m.needed_bytes <= limit;
-  if (world.any(!fits_limit || !fits(layout, share))) {
-    m.outcome = "out of memory";
-    return m;
-  }
-  const auto failure =
-      run_row<RowMemory>(world, [&](RowMemory& row) { measure(c, bench, world, layout, message, row, m.timing); });
-  if (failure) m.outcome = "out of memory";
-  return m;
-}
-
-std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const parallel::World& world,
-                                     const std::string& collectives) {
+  const bool has_room = (limit == 0 || needed <= limit) && fits(layout, share);
+  Timing timing;
+  const bool is_out_of_memory = world.any(!has_room) || run_row<RowMemory>(world, [&](RowMemory& row) {
+                                  measure(c, bench, world, layout, message, row, timing);
+                                });
+  const double mean_s = timing.mean_s;
   using T = BenchTable;
-  const double mean_s = m.timing.mean_s;
   return {T::text("operation", std::string(word_of(c.operation)), "reduce_scatter"),
-          T::text("collectives", collectives),
+          T::text("collectives", world.collectives().means_of(c.operation)),
           T::text("dtype", std::string(name_of(c.dtype))),
           T::count("ranks", world.size()),
           T::number("bytes", "B", static_cast<double>(c.bytes())),
           T::ms("mean_ms", mean_s),
-          T::ms("min_ms", m.timing.min_s),
-          T::ms("std_ms", m.timing.std_s),
-          T::ms_detail("median_ms", m.timing.median_s),
-          T::ms_detail("first_ms", m.timing.first_s),
-          T::detail("repeats", "1", static_cast<double>(m.timing.repeats)),
+          T::ms("min_ms", timing.min_s),
+          T::ms("std_ms", timing.std_s),
+          T::ms_detail("median_ms", timing.median_s),
+          T::ms_detail("first_ms", timing.first_s),
+          T::detail("repeats", "1", static_cast<double>(timing.repeats)),
           T::number("algorithm_gbyte_per_s", "GB/s", algorithm_gbyte_per_s(c.bytes(), mean_s)),
           T::number("bus_gbyte_per_s", "GB/s", bus_gbyte_per_s(c.operation, world.size(), c.bytes(), mean_s)),
-          T::detail("needed_mib", "MiB", static_cast<double>(m.needed_bytes) / 1048576),
-          T::text("outcome", m.outcome, "out of memory")};
+          T::detail("needed_mib", "MiB", static_cast<double>(needed) / 1048576),
+          T::text("outcome", is_out_of_memory ? "out of memory" : "ok", "out of memory")};
 }
 
 }  // namespace
@@ -170,7 +154,7 @@ Exit bench_comm(const Context& context) {
     const Operation operation = operation_named(bench.operation);
     const Dtype dtype = dtype_named(bench.dtype);
     const Case c{operation, dtype, message_elements(operation, world.size(), bench.mbyte * 1'000'000, bytes_of(dtype))};
-    return row_of(c, measure_case(c, bench, world), world, world.collectives().means_of(operation));
+    return measure_case(c, bench, world);
   });
 }
 

@@ -17,7 +17,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "io/answer.hpp"
@@ -93,7 +92,7 @@ std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run) {
                              : settings.train.fused ? "fused"
                                                     : "plain"),
           T::text("phase", settings.section<Bench>().phase, "forward"),
-          T::text("compute", format_of(settings.precision.compute)),
+          T::text("compute", word_of("precision.compute", settings)),
           T::text("attention", attention_text(options.attention), "portable+wgmma"),
           T::count("ranks", world.size()),
           T::detail("parameters", "1", static_cast<double>(table.parameter_count())),

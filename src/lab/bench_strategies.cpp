@@ -14,15 +14,12 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/answer.hpp"
-#include "config/keys.hpp"
-#include "jobs/mfu.hpp"
 #include "jobs/placement.hpp"
 #include "lab/step_events.hpp"
 #include "lab/step_timing.hpp"
@@ -113,9 +110,7 @@ void add_memory(const std::string& moment, const LiveBytes& live, std::vector<Be
 /// The word of parallel.shard, or where nothing is sharded that of parallel.gradient_sync.
 std::string strategy_of(const config::Settings& settings) {
   const bool is_sharded = settings.parallel.shard != config::Shard::none;
-  const config::Key* key = config::find_key(is_sharded ? "parallel.shard" : "parallel.gradient_sync");
-  const std::string quoted = config::value_text(*key, settings);
-  return quoted.substr(1, quoted.size() - 2);
+  return word_of(is_sharded ? "parallel.shard" : "parallel.gradient_sync", settings);
 }
 
 std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run, Timeline& timeline) {
@@ -131,7 +126,7 @@ std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run, Time
   using T = BenchTable;
   std::vector<T::Cell> cells{T::text("size", settings.model.size),
                              T::text("strategy", strategy_of(settings), "per_parameter"),
-                             T::text("compute", format_of(settings.precision.compute)),
+                             T::text("compute", word_of("precision.compute", settings)),
                              T::count("ranks", world.size()),
                              T::detail("parameters", "1", static_cast<double>(run.plan->table.parameter_count())),
                              T::detail("tokens", "tokens", tokens),

@@ -15,9 +15,9 @@
 /// job.progress may change, and so may a row's number: its folder is then renamed. Of those that ran, it runs again the
 /// ones that a signal stopped and those that failed for their files or the machine (exit codes 75, 6 and 3); their last
 /// outcome stays in experiment.h5 until then, also where experiment.only leaves them out. A training row that a signal
-/// stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run. Where a row that is none of
-/// these has run, or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result would
-/// be lost.
+/// stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run. Where a row that is none
+/// of these has run, or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
+/// would be lost.
 ///
 /// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
 /// code 6.
@@ -61,13 +61,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The same on every rank: the first of their reasons to stop that is not "".
+/// The same on every rank: the first of their reasons to stop.
 std::string agreed(parallel::World& world, const std::string& mine) {
   const auto watch = world.watch("the exchange between rows", parallel::kPatience);
-  for (const std::string& reason : world.all_gather(mine)) {
-    if (!reason.empty()) return reason;
-  }
-  return "";
+  return first_word(world, mine);
 }
 
 /// Runs the job of a row; `resume` as of Context. A failure is its outcome, unless this rank fails alone.

@@ -1,7 +1,9 @@
-#include "lab/experiment_reader.hpp"  // the contract is there; here is how
+/// Reads the tables of [experiment] that are no keys, product, rows and when_quick, and makes rows of them.
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -11,7 +13,10 @@
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "config/renamed_keys.hpp"
+#include "config/row_tables.hpp"
+#include "config/rules.hpp"
 #include "config/text.hpp"
+#include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
 
 namespace tessera::lab {
@@ -102,7 +107,40 @@ std::vector<std::string_view> variation_names(const Experiment& experiment) {
   return names;
 }
 
-}  // namespace
+/// Whether a value is legal for its key is not decided here.
+class ExperimentTables final : public config::RowTables {
+ public:
+  bool has(std::string_view name) const override;
+
+  /// With `is_override` only the lists of the keys that are named there are replaced.
+  void read(std::string_view name, const toml::node& node, const Locate& locate, config::Settings& settings,
+            config::Faults& faults, bool is_override) override;
+
+  bool sweeps(std::string_view key, const config::Settings& settings) const override;
+  std::optional<std::string> sweep(const std::string& key, const toml::node& node, config::Settings& settings,
+                                   config::Faults& faults) override;
+
+  std::vector<config::DescribedRow> rows(const config::Settings& settings, const config::Sources& sources,
+                                         std::string_view deck, config::Faults& faults) const override;
+  void check_row(const config::DescribedRow& row, const config::Settings& settings,
+                 config::Faults& faults) const override;
+  void forget(config::Settings& settings, config::Sources& sources) const override;
+
+ private:
+  void read_variation(const std::string& table, const toml::table& node, Variation& variation);
+  void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
+  bool replace_lists(Experiment& experiment, const RowValues& list, bool everywhere);
+
+  /// Refuses `node` in these words unless it has elements and all of them are values, each once.
+  std::optional<RowValues> values_of(const std::string& key, const toml::node& node,
+                                     const std::vector<const toml::node*>& elements, const std::string& wrong,
+                                     const std::string& legal);
+  void refuse(const toml::node& node, const std::string& key, const std::string& wrong, const std::string& legal);
+
+  std::set<std::string, std::less<>> swept_;  // keys that the command line has set by name
+  const Locate* locate_ = nullptr;            // of the call to read() under way, like the next
+  config::Faults* faults_ = nullptr;
+};
 
 bool ExperimentTables::has(std::string_view name) const {
   return name == "experiment.product" || name == "experiment.rows" || name == "experiment.when_quick";
@@ -321,5 +359,9 @@ void ExperimentTables::forget(config::Settings& settings, config::Sources& sourc
   settings.section<Experiment>() = {};
   std::erase_if(sources, [](const auto& source) { return source.first.starts_with("experiment."); });
 }
+
+}  // namespace
+
+std::shared_ptr<config::RowTables> make_tables() { return std::make_shared<ExperimentTables>(); }
 
 }  // namespace tessera::lab

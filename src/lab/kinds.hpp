@@ -1,7 +1,7 @@
 /// The laboratory's kinds of jobs, and its keys and rules.
 #pragma once
 
-#include <string_view>
+#include <memory>
 #include <vector>
 
 #include "config/extension.hpp"
@@ -16,6 +16,9 @@ inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKe
 
 /// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
 std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs);
+
+/// Reads the tables of [experiment] that are no keys, product, rows and when_quick (experiment_reader.cpp).
+std::shared_ptr<config::RowTables> make_tables();
 
 /// What [bench] once had (old_keys.cpp).
 std::vector<config::RenamedKeys> old_keys();

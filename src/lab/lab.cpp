@@ -1,13 +1,11 @@
 #include "lab/lab.hpp"
 
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "config/extension.hpp"
 #include "jobs/jobs.hpp"
 #include "lab/bench_keys.hpp"
-#include "lab/experiment_reader.hpp"
 #include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
 
@@ -84,7 +82,7 @@ void join() {
        .keys = all_lab_keys(traits),
        .renamed = old_keys(),
        .check = check,
-       .make_tables = []() -> std::shared_ptr<config::RowTables> { return std::make_shared<ExperimentTables>(); },
+       .make_tables = make_tables,
        .tables_text = [](const config::Settings& deck) { return tables_text(deck.section<Experiment>()); }});
   jobs::add_jobs(functions);
 }
