@@ -22,8 +22,6 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-GemmRecord gemm_in_use() { return {kernels::gemm_library(), kernels::gemm_algorithms()}; }
-
 std::string text_of(const GemmRecord& record) {
   return record.library + "\n" + fmt::format("{}", fmt::join(record.algorithms, "\n"));
 }

@@ -189,26 +189,17 @@ void measure_all(const Context& context, BenchResult& result) {
   {
     constexpr int kPartials = kernels::RmsnormBackward<Exec, Scalar>::kPartials;
     const Numbers<Real> partial(exec, kPartials * C);
-    measure("rmsnorm", 2 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
-                                            .delta = {},
-                                            .residual = {},
-                                            .gain = gain.in(),
-                                            .y = b.matrix(N, C),
-                                            .rrms = rows.vector(),
-                                            .eps = Real(1e-5)}
-          .launch(exec);
-    });
-    measure("rmsnorm_residual", 4 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
-                                            .delta = c.in(N, C),
-                                            .residual = d.matrix(N, C),
-                                            .gain = gain.in(),
-                                            .y = b.matrix(N, C),
-                                            .rrms = rows.vector(),
-                                            .eps = Real(1e-5)}
-          .launch(exec);
-    });
+    kernels::RmsnormForward<Exec, Scalar> rmsnorm{.x = a.in(N, C),
+                                                  .delta = {},
+                                                  .residual = {},
+                                                  .gain = gain.in(),
+                                                  .y = b.matrix(N, C),
+                                                  .rrms = rows.vector(),
+                                                  .eps = Real(1e-5)};
+    measure("rmsnorm", 2 * tensor, [&] { rmsnorm.launch(exec); });
+    rmsnorm.delta = c.in(N, C);
+    rmsnorm.residual = d.matrix(N, C);
+    measure("rmsnorm_residual", 4 * tensor, [&] { rmsnorm.launch(exec); });
     measure("rmsnorm_backward", 4 * tensor, [&] {
       kernels::RmsnormBackward<Exec, Scalar>{.x = a.in(N, C),
                                              .gain = gain.in(),
