@@ -6,6 +6,7 @@
 /// The one place where an exception becomes a message and an exit code.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <Kokkos_Core.hpp>
 
@@ -76,12 +77,6 @@ int report(const Failure& failure) {
     fmt::print(stderr, "tessera: rank {}: {}\n", launcher_rank(), failure.what());
   }
   return static_cast<int>(failure.code());
-}
-
-std::string joined(int argc, char** argv) {
-  std::string text;
-  for (int i = 0; i < argc; ++i) text += fmt::format("{}{}", i > 0 ? " " : "", argv[i]);
-  return text;
 }
 
 /// Called on every rank; prints on rank 0.
@@ -162,7 +157,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
-  const std::string command = joined(argc, argv);
+  const std::string command = fmt::format("{}", fmt::join(argv, argv + argc, " "));
   jobs::require_limits(launcher_rank(-1) >= 0);
   const config::Parallel& keys = deck.settings.parallel;
   parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));

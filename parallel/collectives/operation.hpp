@@ -38,4 +38,7 @@ inline std::string label_of(Operation operation, std::string_view means) {
   return std::string(word_of(operation)).append("[").append(means).append("]");
 }
 
+/// The operation's word in such a label.
+constexpr std::string_view word_in_label(std::string_view label) { return label.substr(0, label.find('[')); }
+
 }  // namespace tessera::parallel

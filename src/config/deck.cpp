@@ -408,7 +408,8 @@ Deck Reader::finish() {
 Deck Reader::finish_rows() {
   settle_directory();
   std::vector<DeckRow> rows;
-  std::set<std::string> seen;  // faults: one that all rows have is shown once
+  std::set<std::string> seen;  // faults: one that all rows have is shown once, as is one of the command line
+  for (const Fault& fault : faults_.all()) seen.insert(line(fault));
   for (const DescribedRow& row : tables_->rows(settings_, sources_, name_, faults_))
     rows.push_back(finish_row(row, rows.size(), seen, faults_));
   faults_.throw_if_any(name_);

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <stdexcept>
 #include <string_view>
 
 #include "build_info.hpp"
@@ -228,7 +227,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
   world.agree([&] {
     scalars = trainer.scalars();
     saved = trainer.saved_state(true);
-    gemm = text_of(gemm_in_use());
+    gemm = text_of(GemmRecord{kernels::gemm_library(), kernels::gemm_algorithms()});
   });
   const io::CheckpointState state{.step = step,
                                   .sample_index = sample,

@@ -74,7 +74,7 @@ void require_own(const fs::path& path, std::string_view format) {
 bool is_of_a_job(const std::string& name) {
   if (name == kTrace || name == kUnfinishedTrace) return true;
   for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
-    if (name == result || name.starts_with(result + ".tmp")) return true;
+    if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
   return false;
 }
@@ -284,6 +284,14 @@ void replace_file(const std::string& path, const std::function<void(io::h5::File
     fs::remove(unfinished, ignored);
     throw;
   }
+}
+
+std::string part_path(const std::string& path) { return fmt::format("{}.part{}", path, getpid()); }
+
+void publish_part(const Context& context, const std::string& path) {
+  require_no_result(context.settings().job, path);
+  io::publish(part_path(path), path);
+  io::answer(fmt::format("result in {}\n", path));
 }
 
 void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill) {

@@ -67,8 +67,14 @@ std::string result_path(const Context& context, const std::string& name);
 /// replaced.
 void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
-/// The same for a job's result, whose path is printed. Refuses (exit 6) to replace a file that has appeared since
-/// result_path(), unless job.overwrite is set.
+/// Where the rows of a job's result lie while further ones are measured; a job that ends before leaves them there.
+std::string part_path(const std::string& path);
+
+/// Makes what lies there the job's result, as write_result() does.
+void publish_part(const Context& context, const std::string& path);
+
+/// Writes a job's result as replace_file() does, and prints its path. Refuses (exit 6) to replace a file that has
+/// appeared since result_path(), unless job.overwrite is set.
 void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
 }  // namespace tessera::jobs

@@ -18,6 +18,9 @@ Failure failure_of(const parallel::World& world, const std::exception& caught);
 /// The same in parallel's terms, for World.
 parallel::Departure departure_of(const parallel::World& world, const std::exception& caught);
 
+/// What the first rank says that says something: the same on every rank, "" if none does. Collective.
+std::string first_word(const parallel::World& world, const std::string& mine);
+
 /// Throws AgreedError (exit 6) unless `mine` is the same on every rank; `what` follows "rank N on HOST" in its message.
 /// Collective.
 void require_same(parallel::World& world, const std::string& mine, const std::string& what);

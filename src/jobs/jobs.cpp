@@ -5,8 +5,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "build_info.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
+#include "jobs/placement.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/choices.hpp"
 
@@ -30,6 +32,21 @@ std::vector<JobRow>& table() {
 }
 
 }  // namespace
+
+std::string word_of(std::string_view key, const config::Settings& settings) {
+  const std::string quoted = config::value_text(*config::find_key(key), settings);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+void write_origin(io::h5::Object& object, const Context& context) {
+  object.set_attribute("version", build_info::version());
+  object.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
+  object.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+  io::write_launch(object, launch_of(context.world));
+  object.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
+  object.set_attribute("command", context.command);
+  object.set_attribute("deck", context.deck.resolved);
+}
 
 io::Console::Style console_style(const Context& context) {
   if (context.world.rank() != 0) return io::Console::Style::silent;

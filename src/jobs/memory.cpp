@@ -169,13 +169,9 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
       train::machine_of(world));
 }
 
-double pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
-  return ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
-}
-
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
                            const std::string& host) {
-  const double pinned = pinned_bytes(layout, ranks_on_host);
+  const double pinned = ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
   if (pinned <= available_bytes) return;
   throw Failure(
       Exit::out_of_memory,

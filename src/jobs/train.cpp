@@ -14,7 +14,6 @@
 #include "io/console.hpp"
 #include "io/trace.hpp"
 #include "jobs/checkpoints.hpp"
-#include "jobs/counted_steps.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/jobs.hpp"
@@ -24,6 +23,7 @@
 #include "jobs/open_corpus.hpp"
 #include "jobs/placement.hpp"
 #include "jobs/run_file.hpp"
+#include "jobs/statistics.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "jobs/training_sample.hpp"
@@ -208,10 +208,8 @@ class TrainingRun {
     const auto watch = world_.watch("the exchange between steps");
     if (!world_.any(stop_.is_due() || trace_.has_failed())) return "";
     trace_.meet();
-    for (const std::string& reason : world_.all_gather(stop_.reason())) {
-      if (!reason.empty()) return reason;
-    }
-    return "a request";  // which arrived between the two exchanges
+    const std::string reason = first_word(world_, stop_.reason());
+    return reason.empty() ? "a request" : reason;  // one that arrived between the two exchanges
   }
 
   Exit stopped(const std::string& reason) {

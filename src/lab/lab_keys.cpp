@@ -1,6 +1,13 @@
-/// The keys of [bench] and [experiment]: member, legal values, unit, and the text of --explain. Defaults are in
-/// bench_keys.hpp and experiment_rows.hpp.
+/// The keys of [bench] and [experiment]: member, legal values, unit, and the text of --explain; and rules on them,
+/// contradictions in any deck. Defaults are in bench_keys.hpp and experiment_rows.hpp.
+#include <fmt/format.h>
+
+#include <string_view>
+#include <tuple>
+#include <utility>
+
 #include "config/key_rows.hpp"
+#include "config/rules.hpp"
 #include "lab/bench_keys.hpp"
 #include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
@@ -126,12 +133,53 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
   };
 }
 
+void check_attention(const Bench& bench, Rules& rules) {
+  rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
+                "would be ignored: bench.tokens is given", "one of the two");
+  rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
+                "would be ignored: bench.channels is given", "one of the two");
+}
+
+/// bench.strategies times whole steps, and their communication.
+void check_strategies(const Settings& settings, Rules& rules) {
+  if (settings.job.kind != kBenchStrategies) return;
+  const Bench& bench = settings.section<Bench>();
+  for (const auto& [key, is_default] : {std::pair<std::string_view, bool>{"bench.phase", bench.phase == Bench{}.phase},
+                                        {"bench.profile", bench.profile == Bench{}.profile}}) {
+    rules.require(is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
+                  "job.kind = \"bench.step\"");
+  }
+}
+
+/// Forward passes alone have whole weights on each rank, and run launch by launch.
+void check_forward_phase(const Settings& settings, Rules& rules) {
+  const Bench& bench = settings.section<Bench>();
+  if (settings.job.kind != kBenchStep || bench.phase != "forward") return;
+  for (const auto& [key, is_free, legal] :
+       {std::tuple<std::string_view, bool, std::string_view>{"parallel.shard", settings.parallel.shard == Shard::none,
+                                                             "\"none\""},
+        {"parallel.offload", settings.parallel.offload == Offload::none, "\"none\""},
+        {"train.graph", !settings.train.graph, "false"},
+        {"bench.profile", !bench.profile, "false"}}) {
+    rules.require(is_free, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
+                  fmt::format("{}, or bench.phase = \"step\"", legal));
+  }
+}
+
 }  // namespace
 
 std::vector<Key> all_lab_keys(const std::vector<JobTraits>& jobs) {
   std::vector<Key> keys = bench_keys();
   for (Key& key : experiment_keys(jobs)) keys.push_back(std::move(key));
   return keys;
+}
+
+void check(const Settings& settings, Rules& rules) {
+  check_attention(settings.section<Bench>(), rules);
+  check_strategies(settings, rules);
+  check_forward_phase(settings, rules);
+  rules.require(settings.section<Experiment>() == Experiment{}, {"job.kind"},
+                "is not \"experiment\", so [experiment] would be ignored", "job.kind = \"experiment\"");
 }
 
 }  // namespace tessera::lab

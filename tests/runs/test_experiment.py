@@ -680,6 +680,9 @@ repeats = 400
         self.assertIn("stopped by SIGTERM after the last row", result.out)
         self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
         self.assertFalse((row / "bench.h5").exists())
+        part, = row.glob("bench.h5.part*")  # what was measured until then
+        with h5py.File(part) as file:
+            self.assertEqual(file["kernel"].asstr()[0], "copy")
         deck.write_text(deck.read_text().replace("repeats = 400", "repeats = 1\nrows = 16\nwidth = 16"))
         self.run_deck(deck, "--resume", "auto")
         self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [FINISHED])

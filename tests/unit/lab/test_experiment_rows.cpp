@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "lab/bench_keys.hpp"
-#include "lab/experiment_baseline.hpp"
 #include "lab/kinds.hpp"
 #include "unit/config/support.hpp"
 
@@ -46,7 +45,6 @@ std::vector<std::string> names(const Deck& deck) {
 TEST(Experiment, rows_are_variations_times_products_in_the_order_of_the_deck) {
   const Deck deck = parse_deck(kDeck, "deck.toml");
   ASSERT_EQ(deck.rows.size(), 4u + 12u);
-  EXPECT_EQ(count_rows(deck.settings.section<Experiment>()), deck.rows.size());
   EXPECT_EQ(deck.rows[0].name, "zeta_256_fp32");
   EXPECT_EQ(deck.rows[3].name, "zeta_1024_bf16");
   EXPECT_EQ(deck.rows[4].name, "alpha_256_fp32_1");
@@ -234,6 +232,14 @@ TEST(Baseline, compares_by_unit) {
   EXPECT_TRUE(std::isnan(compared("token/s", 1, 0)));
   EXPECT_TRUE(std::isnan(compared("byte", 1, 0)));
   EXPECT_TRUE(std::isnan(compared("ms", std::nan(""), 1)));
+}
+
+TEST(ExperimentFaults, a_wrong_value_of_the_command_line_is_told_once) {
+  for (const char* value : {"bench.length=-3", "bench.length=[-3, 256]"}) {
+    const std::string refusal = deck_refusal(kDeck, {value});
+    EXPECT_THAT(refusal, HasSubstr("-3 is out of range"));
+    EXPECT_EQ(refusal.find("out of range"), refusal.rfind("out of range")) << refusal;
+  }
 }
 
 TEST(ExperimentFaults, at_least_one_round_is_measured) {
