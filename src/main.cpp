@@ -67,8 +67,8 @@ bool is_first_of_host() {
                                1) == 0;
 }
 
-/// Of a failure before MPI. Most are the same on every rank, and rank 0 tells of them; a file may be missing on one
-/// host alone, though. A host's first rank tells of it unless the launch has ended by then.
+/// Reports a failure before MPI starts. Ranks usually fail alike, so rank 0 prints; but a file may be missing on one
+/// host only, so the first rank of another host prints too, unless the launch has ended by then.
 int report(const Failure& failure) {
   if (launcher_rank() == 0) {
     fmt::print(stderr, "tessera: {}\n", failure.what());

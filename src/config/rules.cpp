@@ -108,7 +108,7 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
                 "precision.master = \"fp32\", or precision.compute = \"bf16\"");
   if (precision.gradients != GradientPrecision::bf16) return;
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
-                "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
+                "\"bf16\" would discard digits that other formats compute", "precision.compute = \"bf16\"");
   rules.require(precision.reduce == ReducePrecision::bf16, {"precision.reduce", "precision.gradients"},
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
@@ -121,7 +121,7 @@ void check_attention(const Settings& settings, Rules& rules) {
        {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},
         {"attention.key_tile", attention.key_tile}}) {
     rules.require(tile == 0 || tile == 16 || tile == 32 || tile == 64 || tile == 128, {key},
-                  fmt::format("{} is no size of a tile", tile), "0, 16, 32, 64 or 128");
+                  fmt::format("{} is not a tile size", tile), "0, 16, 32, 64 or 128");
     rules.require(tile == 0 || has_tiles, {key, "attention.kernel"},
                   "would be ignored: attention.kernel names no portable kernel with tiles",
                   "attention.kernel = \"tiled\", \"flash1\" or \"flash2\", or a step of the ladder");
@@ -164,7 +164,7 @@ void check_sharding(const Settings& settings, Rules& rules) {
   rules.require(!has_more_slots || parallel.offload != Offload::none, {"parallel.offload_slots", "parallel.offload"},
                 "would be ignored: parallel.offload is \"none\"", "parallel.offload = \"optimizer\" or \"parameters\"");
   rules.require(!has_more_slots || !settings.train.graph, {"parallel.offload_slots", "train.graph"},
-                "would be of no use: in a graph the copies of an update end with it",
+                "would have no effect: in a graph, an update's copies end with it",
                 fmt::format("parallel.offload_slots = {}, or train.graph = false", Parallel{}.offload_slots));
   rules.require(parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},

@@ -11,7 +11,7 @@
 
 namespace tessera::config {
 
-// Who gave a key its value; fallback: settings.hpp, row: the experiment of which the deck is a row.
+// Who gave a key its value. fallback: settings.hpp; row: the experiment that the deck is a row of.
 enum class Origin { fallback, size, deck, row, command_line };
 
 struct Source {

@@ -106,10 +106,11 @@ class TokenFile {
     if (file_) return;
     if (const std::int64_t now = file_.emplace(path_, kOpening).bytes(); now != bytes_) {
       file_.reset();
-      throw unusable(path_,
-                     fmt::format("it has {} bytes where it had {} when it was opened: it was {} while it was read", now,
-                                 bytes_, now < bytes_ ? "shortened" : "lengthened"),
-                     "Restore it and go on from the last checkpoint (--resume auto); write other data to another file");
+      throw unusable(
+          path_,
+          fmt::format("it has {} bytes but had {} when it was opened: it was {} while it was read", now, bytes_,
+                      now < bytes_ ? "shortened" : "lengthened"),
+          "Restore it and resume from the last checkpoint (--resume auto); write other data to another file");
     }
   }
 

@@ -192,7 +192,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
     trainer.load_state([&](const train::StateTensor& tensor) {
       if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
         throw Failure(Exit::files,
-                      fmt::format("{}: {}/{} has another shape than in the model; the checkpoint is damaged",
+                      fmt::format("{}: {}/{} has a different shape from the model's; the checkpoint is damaged",
                                   checkpoint.folder().string(), tensor.group, tensor.param->label));
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);

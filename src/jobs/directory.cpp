@@ -110,7 +110,7 @@ void clear_row(const fs::path& folder, const Note& note) {
   std::vector<fs::path> results;
   std::error_code error;
   if (fs::is_symlink(folder, error)) {
-    throw Failure(Exit::files, fmt::format("{} is a link: what it leads to may be another run's, and is not deleted. "
+    throw Failure(Exit::files, fmt::format("{} is a link: its target may belong to another run and is not deleted. "
                                            "Move the link away, or use another directory (job.directory=...)",
                                            folder.string()));
   }
@@ -133,7 +133,7 @@ void require_new_directory(const config::Job& job) {
   if (job.overwrite || !holds_something(job.directory)) return;
   if (holds_experiment(job.directory)) {
     throw Failure(Exit::files,
-                  fmt::format("{} holds an experiment. Go on after its finished rows (--resume auto), use another "
+                  fmt::format("{} holds an experiment. Continue after its finished rows (--resume auto), use another "
                               "directory (job.directory=...), or delete its experiment.h5 and the rows that it names "
                               "(job.overwrite=true)",
                               job.directory));

@@ -12,7 +12,7 @@ namespace tessera::jobs {
 /// What an exception means: its exit code and message.
 Failure failure_of(const std::exception& caught);
 
-/// The same of one that was caught on this rank: exit code 7 if the rank's GPU is lost, whatever the message says.
+/// The same for an exception caught on this rank: exit code 7 if the rank's GPU is lost, whatever the message says.
 Failure failure_of(const parallel::World& world, const std::exception& caught);
 
 /// The same in parallel's terms, for World.

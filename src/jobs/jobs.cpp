@@ -75,7 +75,7 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
     }
     if (other.empty()) return;
-    throw Failure(Exit::usage, fmt::format("was started otherwise than rank 0 ({}): give all ranks the same deck, "
+    throw Failure(Exit::usage, fmt::format("was started differently from rank 0 ({}): give all ranks the same deck, "
                                            "overrides and --resume",
                                            fmt::join(other, ", ")));
   });
@@ -93,7 +93,7 @@ Exit run_job(const Context& context) {
   if (traits.has_steps && context.settings().train.graph && world.size() > 1 &&
       !world.collectives().is_asynchronous()) {
     world.fail(Failure(Exit::environment,
-                       "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, "
+                       "train.graph on several ranks needs NCCL and a GPU for each rank; these ranks use MPI, "
                        "which cannot be captured in a graph: set train.graph = false"));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method

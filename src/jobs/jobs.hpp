@@ -36,8 +36,8 @@ void write_origin(io::h5::Object& object, const Context& context);
 io::Console::Style console_style(const Context& context);
 
 /// Throws parallel::AgreedError (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0:
-/// each would share steps in a way of its own, and no transfer would notice. data.path may differ: what it holds is
-/// compared.
+/// otherwise ranks would share steps differently, and no transfer would notice. data.path may differ: the data itself
+/// is compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
 struct JobRow {

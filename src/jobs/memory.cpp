@@ -71,7 +71,7 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
   if (fits(layout, share)) return;
   if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
   throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
+                fmt::format("this deck needs {} of memory on its {}, but {} are available{}\n{}{}",
                             memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
                             memory::readable_bytes(available_bytes(share)),
                             share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",

@@ -37,7 +37,7 @@ class RunFile {
   explicit operator bool() const { return trace_ != nullptr; }
   io::Trace* operator->() const { return trace_.get(); }
 
-  /// Adds a step, on rank 0. The other ranks may be in the next one: a failure is that of all in the next work().
+  /// Adds a step, on rank 0. Other ranks may already be in the next step, so all ranks fail in the next work().
   void add(const io::StepRecord& record) {
     if (!trace_) return;
     try {

@@ -331,7 +331,7 @@ class TrainingRun {
     });
     world_.fail(
         Failure(Exit::numbers,
-                fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
+                fmt::format("step {}: loss {} and gradient norm {} are unusable, and no checkpoint contains their "
                             "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                             step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
                             last_checkpoint_ < 0         ? ""

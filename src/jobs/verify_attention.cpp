@@ -120,7 +120,7 @@ void verify(const Context& context) {
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
-                  fmt::format("{}: these shapes need {} of memory and {} are available; use fewer heads or a shorter "
+                  fmt::format("{}: these shapes need {} of memory, but {} are available; use fewer heads or a shorter "
                               "sequence",
                               settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available)));
   }

@@ -80,8 +80,8 @@ Machine machine_of(const config::PlanSettings& keys, int ranks);
 /// This build, with the collectives that the ranks use.
 Machine machine_of(parallel::World& world);
 
-/// The keys for a run: where they leave it open, plan.device is that of the GPUs' models, if --plan knows it (cpu if
-/// there are none), and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
+/// Plan keys for comparing with a run; unset ones come from the run: plan.device from the GPUs' models, if --plan knows
+/// them (cpu if there are none), and plan.ranks_per_node from `ranks_per_host`, 0 on one host.
 config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std::string> gpu_models,
                                  std::int64_t ranks_per_host);
 

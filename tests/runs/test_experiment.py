@@ -152,7 +152,7 @@ parallel.shard = ["optimizer", "parameters"]
 
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
-        self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Go on after its finished rows")
+        self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Continue after its finished rows")
         self.run_deck(self.rows, "experiment.quick=true", "job.overwrite=true")
 
     def test_resume_keeps_what_has_run(self):

@@ -117,7 +117,7 @@ class Decks(RunTest):
 
     def test_more_slots_than_chunks_name_how_many_there_are(self):
         self.refuse(TINY, "parallel.offload=optimizer", "parallel.offload_slots=1000", "--plan",
-                    says="parallel.offload_slots = 1000 is more than the")
+                    says="parallel.offload_slots = 1000 exceeds the")
         self.refuse(TINY, "parallel.offload_slots=7", says="parallel.offload is \"none\"")
         plan = self.run_deck(TINY, "parallel.offload=optimizer", "parallel.offload_slots=7", "--plan").out
         self.assertRegex(plan, r"in \d+ chunks of .* at most, of which 7 lie in the device at a time")

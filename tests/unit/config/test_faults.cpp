@@ -116,7 +116,7 @@ const Case kCases[] = {
     {"an_old_name", "parallel.all_reduce = 'ring'\n",
      "deck.toml:1:10  parallel.all_reduce  is an old spelling  legal: parallel.transfers = \"ring\"\n"},
     {"no_size_of_a_tile", "attention = {kernel = 'flash1', query_tile = 48}\n",
-     "deck.toml:1:46  attention.query_tile  48 is no size of a tile  legal: 0, 16, 32, 64 or 128"},
+     "deck.toml:1:46  attention.query_tile  48 is not a tile size  legal: 0, 16, 32, 64 or 128"},
     {"tiles_of_standard", "attention = {kernel = 'standard', key_tile = 64}\n",
      "deck.toml:1:46  attention.key_tile  would be ignored: attention.kernel names no portable kernel with tiles"},
     {"tiles_of_auto", "attention.key_tile = 64\n",
@@ -143,7 +143,7 @@ const Case kCases[] = {
     {"buckets_without_buckets", "parallel = {gradient_sync = 'overlap', bucket_mbyte = 5}\n",
      "deck.toml:1:55  parallel.bucket_mbyte  would be ignored: there are no buckets"},
     {"bf16_gradients_of_fp32", "precision = {gradients = 'bf16', reduce = 'bf16'}\n",
-     "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
+     "deck.toml:1:26  precision.gradients  \"bf16\" would discard digits that other formats compute  legal: "
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
      "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
@@ -163,7 +163,7 @@ const Case kCases[] = {
     {"slots_of_what_is_not_offloaded", "parallel.offload_slots = 5\n",
      "deck.toml:1:26  parallel.offload_slots  would be ignored: parallel.offload is \"none\""},
     {"slots_of_a_graph", "train.graph = true\nparallel = {offload = 'optimizer', offload_slots = 5}\n",
-     "deck.toml:2:52  parallel.offload_slots  would be of no use: in a graph the copies of an update end with it  "
+     "deck.toml:2:52  parallel.offload_slots  would have no effect: in a graph, an update's copies end with it  "
      "legal: parallel.offload_slots = 3, or train.graph = false"},
     {"missing_tensor_cores_in_fp32", "attention.kernel = 'flash1/5'\n",
      "deck.toml:1:20  attention.kernel  \"flash1/5\" with a 32-bit precision.compute is not in this version: "
