@@ -42,6 +42,11 @@ constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::o
                            word("gradients", Shard::gradients), word("parameters", Shard::parameters)};
 constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offload::optimizer),
                              word("parameters", Offload::parameters)};
+constexpr Word kNetworks[] = {word("none", Network::none),         word("100g", Network::ethernet_100),
+                              word("200g", Network::ethernet_200), word("400g", Network::ethernet_400),
+                              word("800g", Network::ethernet_800), word("hdr", Network::hdr),
+                              word("ndr", Network::ndr),           word("xdr", Network::xdr)};
+constexpr Word kNetworkPers[] = {word("node", NetworkPer::node), word("rank", NetworkPer::rank)};
 constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
                                  word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
                                  word("h200", PlanDevice::h200)};
@@ -283,7 +288,16 @@ std::vector<Key> make_table() {
        "measured on plan.device, if a figure ships for it."},
       {"plan.node_link_gbyte_per_s", at<&S::plan, &PlanSettings::node_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
        "Rate at which one rank sends to other hosts while it receives as much, its share of their network; used like "
-       "plan.gemm_tflops. No figure ships."},
+       "plan.gemm_tflops. 0: as plan.network says."},
+      {"plan.network", at<&S::plan, &PlanSettings::network>(), words(kNetworks), "-",
+       "Network between hosts, whose nominal speed --plan takes where plan.node_link_gbyte_per_s gives no measured "
+       "one: "
+       "100g 200g 400g 800g: so many Gbit/s each way; hdr ndr xdr: InfiniBand's 200, 400 and 800. What a run reaches "
+       "is "
+       "less. none: unknown."},
+      {"plan.network_per", at<&S::plan, &PlanSettings::network_per>(), words(kNetworkPers), "-",
+       "Who has an adapter of plan.network to itself. node: the ranks of a host share one. rank: each rank has its "
+       "own."},
       {"plan.host_link_gbyte_per_s", at<&S::plan, &PlanSettings::host_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
        "Rate at which one rank copies from its host's memory while copying as much back, from which --plan predicts "
        "times with parallel.offload; runs measure it before their first step. No figure ships."},

@@ -172,6 +172,15 @@ void check_sharding(const Settings& settings, Rules& rules) {
                 "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");
 }
 
+void check_plan(const PlanSettings& plan, Rules& rules) {
+  rules.require(plan.network == Network::none || plan.node_link_gbyte_per_s == 0,
+                {"plan.network", "plan.node_link_gbyte_per_s"}, "would be ignored: plan.node_link_gbyte_per_s is given",
+                "one of the two");
+  rules.require(plan.network_per == NetworkPer::node || plan.network != Network::none,
+                {"plan.network_per", "plan.network"}, "would be ignored: plan.network is not given",
+                "plan.network beside it");
+}
+
 }  // namespace
 
 void Rules::require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
@@ -232,6 +241,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);
+  check_plan(settings.plan, rules);
   if (extension().check != nullptr) extension().check(settings, rules);
   for (const MissingCombination& missing : missing_combinations(settings))
     rules.require(false, {missing.key}, missing.wrong, "");

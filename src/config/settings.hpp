@@ -49,6 +49,8 @@ enum class Transfers { automatic, ring, copy_engine };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
+enum class Network { none, ethernet_100, ethernet_200, ethernet_400, ethernet_800, hdr, ndr, xdr };
+enum class NetworkPer { node, rank };
 enum class PlanDevice { here, cpu, a100, h100, h200 };  // here: as this build has them
 enum class Progress { automatic, bar, line, none };
 
@@ -159,6 +161,8 @@ struct Parallel {
 struct PlanSettings {
   PlanDevice device = PlanDevice::here;
   std::int64_t ranks_per_node = 0;  // 0: all ranks
+  Network network = Network::none;  // between hosts; none: node_link_gbyte_per_s
+  NetworkPer network_per = NetworkPer::node;
 
   // Rates of one rank; 0: as measured on `device`
   double gemm_tflops = 0;            // matrix products

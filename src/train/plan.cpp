@@ -161,6 +161,10 @@ bool leaves_squares(const Plan& plan) {
   return plan.batch.micro_steps == 1 || !sharing.shards_gradients();
 }
 
+std::int64_t checkpoint_bytes(const Plan& plan) {
+  return plan.table.parameter_count() * 4 * (1 + std::ssize(plan.arrays.moments));
+}
+
 std::int64_t offloaded_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
   for (const StagedArray& array : plan.arrays.staged.arrays) bytes += plan.layout[array.home].bytes;
@@ -311,8 +315,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
   if (is_run)
-    text += fmt::format("checkpoint {} on disk\n{}",
-                        memory::readable_bytes(P * 4 * (1 + std::ssize(plan.arrays.moments))), unreached(settings));
+    text +=
+        fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(checkpoint_bytes(plan)), unreached(settings));
   return text;
 }
 

@@ -39,6 +39,9 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 /// Whether the transfers of gradients leave their squares, so that the norm reads no gradient (Strategy::squares).
 bool leaves_squares(const Plan& plan);
 
+/// A checkpoint's tensors on disk: weights and moments, in fp32.
+std::int64_t checkpoint_bytes(const Plan& plan);
+
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
 
@@ -94,8 +97,8 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std:
 std::string plan_text(const config::Settings& settings, int started);
 
 /// What --plan --figures prints: of each plan of steps bytes that a rank takes of its GPU (on CPUs, of its host) and
-/// of what, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]]. `row`: of an experiment.
-/// Throws as plan_text does.
+/// of what, bytes of a checkpoint, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]].
+/// `row`: of an experiment. Throws as plan_text does.
 std::string plan_figures(const config::Settings& settings, int started, std::string_view row = {});
 
 /// What --show-config --figures prints: the architecture of this build's GPU code, "" without, and [[gpus]], the table

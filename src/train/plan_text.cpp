@@ -212,8 +212,10 @@ std::string plan_figures(const config::Settings& settings, int started, std::str
   const Parts parts = parts_of(plan);
   const std::int64_t on_host = machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0;
   std::string text = fmt::format(
-      "[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\n",
-      config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations);
+      "[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\ncheckpoint_bytes = "
+      "{}\n",
+      config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations,
+      checkpoint_bytes(plan));
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);
   const std::vector<std::string> missing = missing_rates(plan, rates, spread);

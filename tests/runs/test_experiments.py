@@ -161,24 +161,41 @@ class Room(RunTest):
                                        (self.GPUS, "0,-1,1", 1), (self.GPUS, "-1", 0), (self.GPUS, "GPU-2222, GPU-3333-ab", 2),
                                        (self.GPUS, "GPU-9999", 0), (self.MIG, None, 1), (self.MIG, "MIG-1111-ab", 1), (self.MIG, "MIG-2222", 0),
                                        (self.MIG, "MIG-0000-ab,MIG-1111-ab", 1)):
-            self.assertEqual(self.room(listed, visible), (count, "GPUs"), (listed, visible))
+            room = self.room(listed, visible)
+            self.assertEqual((room.count, room.what), (count, "GPUs"), (listed, visible))
 
     def test_the_driver_is_asked_first(self):
         with mock.patch.object(places, "gpus_of_driver", return_value=3), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "0"}):
-            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}), (3, "GPUs"))
+            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}).count, 3)
 
     def test_shared_devices_have_room_for_any_number(self):
         settings = {"parallel": {"allow_shared_device": True}}
-        self.assertGreater(self.room(self.GPUS[:1], settings=settings)[0], 4096)
-        self.assertEqual(self.room([], settings=settings)[0], 0)
+        self.assertGreater(self.room(self.GPUS[:1], settings=settings).count, 4096)
+        self.assertEqual(self.room([], settings=settings).count, 0)
 
     def test_numbers_of_the_deck_are_left_out_and_those_asked_for_are_refused(self):
-        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], *self.room(self.GPUS)), [1, 2, 4])
-        self.assertEqual(launch.numbers_of_ranks("4,2", [8], *self.room(self.GPUS)), [4, 2])
+        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], self.room(self.GPUS)), [1, 2, 4])
+        self.assertEqual(launch.numbers_of_ranks("4,2", [8], self.room(self.GPUS)), [4, 2])
         for asked, of_deck, absent in (("2,8", [1], "8 ranks"), (None, [8, 16], "8 or 16 ranks")):
             with self.assertRaisesRegex(Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
-                launch.numbers_of_ranks(asked, of_deck, *self.room(self.GPUS))
+                launch.numbers_of_ranks(asked, of_deck, self.room(self.GPUS))
             self.assertEqual(caught.exception.code, 3)
+
+    def test_a_slurm_job_has_its_tasks_and_fills_a_node_before_the_next(self):
+        for written, tasks in (("4", [4]), ("2(x3)", [2, 2, 2]), ("3(x2),1", [3, 3, 1]), ("1,2(x2),5", [1, 2, 2, 5])):
+            self.assertEqual(places.tasks_of_job({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": written}), tasks)
+        self.assertEqual(places.tasks_of_job({"SLURM_TASKS_PER_NODE": "4"}), [])
+        job = {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "3(x2),1"}
+        with mock.patch.dict(os.environ, job), mock.patch.object(places.shutil, "which", return_value="/usr/bin/srun"):
+            for uses_gpus in (False, True):
+                room = places.places(uses_gpus)
+                self.assertEqual((room.count, str(room)), (7, "Slurm's job 7 has 7 tasks"))
+            self.assertEqual([room.nodes(ranks) for ranks in (1, 3, 4, 6, 7)], [1, 1, 2, 2, 3])
+            words, environment = room.launcher(4)
+            self.assertEqual((words, environment["SLURM_NNODES"], environment["SLURM_JOB_ID"]), (["--launcher", "srun"], "2", "7"))
+        with mock.patch.dict(os.environ, job), mock.patch.object(places.shutil, "which", return_value=None):
+            room = places.places(False)  # nothing to start a step with
+            self.assertEqual((room.what, room.launcher(1)), ("cores", ([], None)))
 
 
 class Tables(unittest.TestCase):

@@ -162,6 +162,10 @@ const Case kCases[] = {
      "deck.toml:1:20  attention.kernel  \"mma\" with a 32-bit precision.compute is not in this version"},
     {"slots_of_what_is_not_offloaded", "parallel.offload_slots = 5\n",
      "deck.toml:1:26  parallel.offload_slots  would be ignored: parallel.offload is \"none\""},
+    {"two_rates_between_hosts", "plan = {network = 'ndr', node_link_gbyte_per_s = 20}\n",
+     "deck.toml:1:19  plan.network  would be ignored: plan.node_link_gbyte_per_s is given  legal: one of the two"},
+    {"adapters_of_no_network", "plan.network_per = 'rank'\n",
+     "deck.toml:1:20  plan.network_per  would be ignored: plan.network is not given  legal: plan.network beside it"},
     {"slots_of_a_graph", "train.graph = true\nparallel = {offload = 'optimizer', offload_slots = 5}\n",
      "deck.toml:2:52  parallel.offload_slots  would have no effect: in a graph, an update's copies end with it  "
      "legal: parallel.offload_slots = 3, or train.graph = false"},

@@ -181,6 +181,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
+    if (key.name == "plan.network_per") overrides.push_back("plan.network=ndr");
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
