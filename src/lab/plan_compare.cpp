@@ -13,7 +13,7 @@
 #include "jobs/counted_steps.hpp"
 #include "kernels/core/words.hpp"
 #include "train/plan_time.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 namespace tessera::lab {
 namespace {

@@ -11,7 +11,7 @@
 #include "model/generate.hpp"
 #include "parallel/device.hpp"
 #include "parallel/choice.hpp"
-#include "train/forward_plan.hpp"
+#include "train/forward.hpp"
 #include "train/plan_time.hpp"
 
 namespace tessera::train {

@@ -10,7 +10,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "train/arrays.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 namespace tessera::train {
 
@@ -22,14 +22,14 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
       step_(make_step(plan, settings, world.rank(), exec_, arena_)),
-      update_(step_->update()),
-      strategy_(make_strategy(plan, settings, world, exec_, arena_, update_)),
+      optimizer_(step_->optimizer()),
+      strategy_(make_exchange(plan, settings, world, exec_, arena_, optimizer_)),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   hooks_.emplace(
-      plan, exec_, *strategy_, update_, [this](int unit) { step_->clear_unit(unit); }, observer);
+      plan, exec_, *strategy_, optimizer_, [this](int unit) { step_->clear_unit(unit); }, observer);
 }
 
 Trainer::~Trainer() { exec_.fence(); }
@@ -58,7 +58,7 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
   fill(tokens_in(arena_, slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
-  update_.note_step();
+  optimizer_.note_step();
 }
 
 StepNumbers Trainer::collect() {

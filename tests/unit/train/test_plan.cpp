@@ -16,9 +16,9 @@
 #include "parallel/collectives/squares.hpp"
 #include "parallel/strategies/replicated.hpp"
 #include "support/no_collectives.hpp"
-#include "train/compute.hpp"
+#include "train/arrays.hpp"
 #include "train/offload.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 #include "unit/train/decks.hpp"
 
 namespace tessera::train {

@@ -1,4 +1,4 @@
-#include "model/walk.hpp"
+#include "model/hooks.hpp"
 
 namespace tessera::model {
 
