@@ -23,11 +23,11 @@ inline constexpr int kPasses = 4;
 class Hooks {
  public:
   virtual ~Hooks() = default;
-  virtual void before(Pass, int /*unit*/) {}     // the unit's weights are about to be read
-  virtual void after(Pass, int /*unit*/) {}      // they are not read again in this pass
-  virtual void gradient_ready(int /*param*/) {}  // this micro-step's gradient of one tensor is complete
-  virtual void tick(int /*tick*/) {}             // the pass reached this tick of the layout's timeline
-  virtual void progress() {}                     // called often: an opportunity to poll communication
+  virtual void before(Pass, int /*unit*/) {}        // the unit's weights are about to be read
+  virtual void after(Pass, int /*unit*/) {}         // they are not read again in this pass
+  virtual void gradient_enqueued(int /*param*/) {}  // the last launch of its gradient in this micro-step is
+  virtual void tick(int /*tick*/) {}                // the pass reached this tick of the layout's timeline
+  virtual void progress() {}                        // called often: an opportunity to poll communication
 };
 
 /// The segments of `blocks` blocks that are recomputed together, `every` blocks long (0: nothing is recomputed).

@@ -192,10 +192,10 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
                                Vector<Grad, Exec>(d_weight(param).data(), param.count)}
         .launch(exec);
   }
-  hooks.gradient_ready(param.number);
+  hooks.gradient_enqueued(param.number);
   hooks.tick(time.backward(unit, 1));
   norm_backward(exec, rows(tensors_.x_final, shape_.C), gain, row_numbers(tensors_.rrms_final), {});
-  hooks.gradient_ready(gain.number);
+  hooks.gradient_enqueued(gain.number);
   hooks.after(Pass::backward, unit);
 }
 
@@ -223,7 +223,7 @@ void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
             .partial = kernels::Matrix<Real, Exec>(data<Real>(tensors_.embedding_partial), Embedding::partial_rows(N),
                                                    shape_.C)}
       .launch(exec);
-  hooks.gradient_ready(embedding.number);
+  hooks.gradient_enqueued(embedding.number);
   hooks.after(Pass::backward, 0);
 }
 
@@ -262,18 +262,18 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
   SwigluBackward<Exec, Scalar>{.gate_up = gate_up, .d_out = d_act, .d_gate_up = gate_up, .out = d_act}.launch(exec);
   linear_backward_weight(exec, d_act, d_x, d_weight(p.down), accumulates_);
-  hooks.gradient_ready(p.down.number);
+  hooks.gradient_enqueued(p.down.number);
   tick(3);
   linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed, accumulates_);
-  hooks.gradient_ready(p.gate_up.number);
+  hooks.gradient_enqueued(p.gate_up.number);
   tick(4);
   norm_backward(exec, rows(t.x2, shape_.C), p.mlp_norm, row_numbers(t.rrms2), d_x);
-  hooks.gradient_ready(p.mlp_norm.number);
+  hooks.gradient_enqueued(p.mlp_norm.number);
 
   tick(5);
   const Matrix d_attn = rows(g.d_attn, shape_.C), d_qkv = rows(g.d_qkv, 3 * shape_.C);
   linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn, accumulates_);
-  hooks.gradient_ready(p.out.number);
+  hooks.gradient_enqueued(p.out.number);
   tick(6);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
@@ -288,9 +288,9 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   rope(exec, d_qkv.data(), RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
-  hooks.gradient_ready(p.qkv.number);
+  hooks.gradient_enqueued(p.qkv.number);
   norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
-  hooks.gradient_ready(p.attn_norm.number);
+  hooks.gradient_enqueued(p.attn_norm.number);
 }
 
 // --- pieces --------------------------------------------------------------------------------------------------------

@@ -157,11 +157,16 @@ struct HostTokens {
   int* inputs;
   int* targets;
 
-  /// Row i from a window of T + 1 tokens: each one's target is its successor.
-  void set_row(int i, std::span<const std::int32_t> window) const {
-    const std::size_t T = window.size() - 1;
-    std::copy_n(window.begin(), T, inputs + static_cast<std::size_t>(i) * T);
-    std::copy_n(window.begin() + 1, T, targets + static_cast<std::size_t>(i) * T);
+  /// Rows 0 .. sequences - 1, each from the window of T + 1 tokens that `next(i)` returns: every one's target is its
+  /// successor.
+  template <class Next>
+  void fill(int sequences, const Next& next) const {
+    for (int i = 0; i < sequences; ++i) {
+      const std::span<const std::int32_t> window = next(i);
+      const std::size_t T = window.size() - 1;
+      std::copy_n(window.begin(), T, inputs + static_cast<std::size_t>(i) * T);
+      std::copy_n(window.begin() + 1, T, targets + static_cast<std::size_t>(i) * T);
+    }
   }
 };
 

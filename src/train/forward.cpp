@@ -95,10 +95,7 @@ class Forward final : public Validator {
     for (std::int64_t window = first; window < last;) {
       const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
       exec_.fence();  // the previous tokens have been copied
-      for (int i = 0; i < sequences; ++i) {
-        sampler.fill_validation(window + i, row);
-        tokens.set_row(i, row);
-      }
+      tokens.fill(sequences, [&](int i) { return sampler.fill_validation(window + i, row), std::span(row); });
       load_batch(exec_, transformer_, tokens, T, 0, sequences);
       transformer_.forward(exec_, model::Pass::inference, hooks_);
       transformer_.head(exec_, loss_, {}, false, hooks_);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"

@@ -96,9 +96,9 @@ void StepHooks::end(model::Pass pass) {
   events::report(events::Region{label, "compute", done.start_s, events::now_s()});
 }
 
-void StepHooks::gradient_ready(int param) {
-  if (observer_) observer_->gradient_ready(param);
-  strategy_.gradient_ready(param);
+void StepHooks::gradient_enqueued(int param) {
+  if (observer_) observer_->gradient_enqueued(param);
+  strategy_.gradient_enqueued(param);
 }
 
 void StepHooks::tick(int tick) {

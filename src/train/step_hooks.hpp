@@ -47,7 +47,7 @@ class StepHooks final : public model::Hooks {
 
   void before(model::Pass pass, int unit) override;
   void after(model::Pass pass, int unit) override;
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void tick(int tick) override;
   void progress() override { strategy_.progress(); }
 

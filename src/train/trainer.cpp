@@ -56,7 +56,7 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
-  fill(tokens_in(arena_, slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
+  tokens_in(arena_, slot).fill(sequences, [&](int i) { return sampler.fill(sample + i, row_), std::span(row_); });
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
   optimizer_.note_step();
 }
@@ -91,13 +91,13 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
     }
     exec_.fence();             // the previous tokens have been copied
     phase("validation", [&] {  // also reports progress to the watchdog
-      fill(tokens, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
+      tokens.fill(sequences, [&](int i) { return sampler.fill_validation(window + i, row_), std::span(row_); });
       step_->validate(tokens, sequences, *hooks_);
     });
     window += sequences;
   }
   double loss_sum = 0;
-  Kokkos::deep_copy(exec_, Loss(&loss_sum), validation_loss_);
+  Kokkos::deep_copy(exec_, Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), validation_loss_);
   exec_.fence();
   return {loss_sum, static_cast<double>((last - first) * plan_.shape.T)};
 }
@@ -143,15 +143,6 @@ void Trainer::set_scalars(const StateScalars& scalars) {
   s.good_steps = scalars.good_steps;
   s.loss_scale = scalars.loss_scale;
   Kokkos::deep_copy(scalars_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s));
-}
-
-/// Fills rows 0..sequences-1: input ids 0..T-1 and target ids 1..T of each row that `next_row` puts into row_.
-template <class NextRow>
-void Trainer::fill(const HostTokens& tokens, int sequences, const NextRow& next_row) {
-  for (int i = 0; i < sequences; ++i) {
-    next_row(i);
-    tokens.set_row(i, row_);
-  }
 }
 
 }  // namespace tessera::train

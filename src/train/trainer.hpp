@@ -161,11 +161,6 @@ class Trainer final : public Steps {
   std::uint64_t weights_fingerprint() { return joined_fingerprint(own_fingerprint()); }
 
  private:
-  using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
-
-  template <class NextRow>
-  void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
-
   const Plan& plan_;
   parallel::World& world_;
   const kernels::SideStream<Exec> stream_;

@@ -189,7 +189,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "experiment.baseline") overrides.push_back("experiment.rows={a={}}");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
     const Deck second = parse_deck(first.resolved, "deck.toml");
-    EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;
+    EXPECT_TRUE(are_same(first.settings, second.settings)) << key.name << "\n" << first.resolved;
     EXPECT_THAT(differences(first.settings, second.settings), testing::IsEmpty());
     EXPECT_NE(value_text(key, first.settings), value_text(key, Settings{})) << key.name;
   }
