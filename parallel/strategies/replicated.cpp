@@ -101,7 +101,7 @@ void Replicated::begin(bool completes) {
   is_active_ = true;
 }
 
-void Replicated::gradient_ready(int param) {
+void Replicated::gradient_enqueued(int param) {
   if (!is_active_) return;
   Bucket& bucket = buckets_[bucket_of_param_.at(static_cast<std::size_t>(param))];
   if (bucket.missing == 0) throw std::logic_error("gradients: one of '" + bucket.span.label + "' is ready twice");

@@ -52,7 +52,7 @@ class Replicated final : public Strategy {
   void open(int) override {}
   void close(int) override {}
   void begin_gradients(int) override {}
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void progress() override;
   void finish() override;
   void sum() override;

@@ -258,7 +258,7 @@ void Sharded::begin_gradients(int unit) {
   pending_.erase(pending_.begin(), end);
 }
 
-void Sharded::gradient_ready(int param) {
+void Sharded::gradient_enqueued(int param) {
   const int unit = options_.unit_of_param.at(static_cast<std::size_t>(param));
   if (--missing_[unit] > 0 || (!options_.shards_gradients && !completes_)) return;
   if (missing_[unit] < 0)

@@ -78,7 +78,7 @@ class Sharded final : public Strategy {
   void open(int unit) override;
   void close(int unit) override;
   void begin_gradients(int unit) override;
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void progress() override;
   void finish() override;
   void sum() override;

@@ -4,7 +4,7 @@
 ///   begin_step
 ///     begin                                       per micro-step
 ///       open, close                               per unit and pass: its weights may be read in between
-///       begin_gradients, gradient_ready           per unit, per parameter
+///       begin_gradients, gradient_enqueued           per unit, per parameter
 ///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
 ///   sum                                           the norm over all ranks, unless each has all gradients
@@ -50,8 +50,8 @@ class Strategy {
 
   /// The gradients of a unit are about to be written.
   virtual void begin_gradients(int unit) = 0;
-  /// This micro-step's gradient of one parameter is complete. Parameters come in descending order.
-  virtual void gradient_ready(int param) = 0;
+  /// The last launch of one parameter's gradient in this micro-step is enqueued. Parameters come in descending order.
+  virtual void gradient_enqueued(int param) = 0;
 
   /// Progresses transfers: MPI does nothing by itself.
   virtual void progress() = 0;

@@ -18,7 +18,6 @@
 #include "config/rules.hpp"
 #include "config/text.hpp"
 #include "config/toml.hpp"
-#include "config/value_faults.hpp"
 
 namespace tessera::config {
 namespace {
@@ -42,6 +41,18 @@ std::optional<Value> converted(const toml::node& node) {
   }
 }
 
+/// "the integer 3", "a list".
+std::string describe(const toml::node& node) {
+  if (const auto* value = node.as_string()) {
+    const std::string& text = value->get();
+    return text.size() <= 60 ? "the string " + toml_string(text) : fmt::format("a string of {} bytes", text.size());
+  }
+  if (const auto* value = node.as_integer()) return fmt::format("the integer {}", value->get());
+  if (const auto* value = node.as_floating_point()) return "the float " + toml_number(value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "the boolean true" : "the boolean false";
+  return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+}
+
 template <class Value>
 struct IsList : std::false_type {};
 template <class Element>
@@ -52,9 +63,11 @@ class Reader {
   Reader(std::string name, fs::path folder, bool is_stored = false)
       : name_(std::move(name)), folder_(std::move(folder)), is_stored_(is_stored) {}
 
-  void read_deck(std::string_view text);
-  void read_override(std::string_view text);
-  Deck finish();
+  Deck read(std::string_view text, const std::vector<std::string>& overrides) {
+    read_deck(text);
+    for (const std::string& override_text : overrides) read_override(override_text);
+    return finish();
+  }
 
  private:
   struct Given {  // one value, with where it came from
@@ -72,7 +85,10 @@ class Reader {
     const auto [line, column] = source.begin;
     return {fmt::format("{}:{}:{}", name_, line, column), line, column};
   }
+  void read_deck(std::string_view text);
   void read_section(std::string_view section, const toml::table& table);
+  void read_override(std::string_view text);
+  Deck finish();
   bool is_old(const std::string& name, const toml::node& node) const;
   void read_old(const std::string& name, const toml::node& node, const Where& where);
   void translate_old();
@@ -460,17 +476,11 @@ std::string row_folder(std::int64_t number, std::string_view name) { return fmt:
 
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
                 const fs::path& folder) {
-  Reader reader{std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)};
-  reader.read_deck(text);
-  for (const std::string& override_text : overrides) reader.read_override(override_text);
-  return reader.finish();
+  return Reader(std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)).read(text, overrides);
 }
 
 Deck parse_stored_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
-  Reader reader{std::string(name), working_directory(), true};
-  reader.read_deck(text);
-  for (const std::string& override_text : overrides) reader.read_override(override_text);
-  return reader.finish();
+  return Reader(std::string(name), working_directory(), true).read(text, overrides);
 }
 
 Deck load_deck(const fs::path& file, const std::vector<std::string>& overrides) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <stdexcept>
 
 #include <fmt/format.h>
 
 #include "config/availability.hpp"
 #include "config/extension.hpp"
 #include "config/job_traits.hpp"
+#include "config/keys.hpp"
 
 namespace tessera::config {
 namespace {
@@ -181,6 +181,24 @@ void check_plan(const PlanSettings& plan, Rules& rules) {
                 "plan.network beside it");
 }
 
+/// Values that this version supports one by one, but not together.
+void check_combinations(const Settings& settings, Rules& rules) {
+  const Precision compute = settings.precision.compute;
+  const bool is_16_bit = compute == Precision::bf16 || compute == Precision::fp16;
+  rules.require(
+      settings.precision.master != MasterPrecision::none || compute != Precision::fp16, {"precision.master"},
+      "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
+      "precision.master = \"fp32\", or precision.compute = \"bf16\"",
+      "");
+  const AttentionKernel kernel = settings.attention.kernel;
+  rules.require(
+      traits_of(settings.job.kind).has_own_dtype || !needs_tensor_cores(kernel) || is_16_bit, {"attention.kernel"},
+      fmt::format("{} with a 32-bit precision.compute is not in this version: tensor-core attention takes bf16 or "
+                  "fp16; use {} (on a GPU also precision.compute = \"bf16\")",
+                  value_text(*find_key("attention.kernel"), settings), without_tensor_cores(kernel)),
+      "");
+}
+
 }  // namespace
 
 void Rules::require(bool holds, std::initializer_list<std::string_view> keys, std::string wrong, std::string legal) {
@@ -217,20 +235,6 @@ void apply_size(Settings& settings, Sources& sources) {
   if (!is_exact) model.size = "custom";
 }
 
-Model with_size(Model model, std::string_view name) {
-  for (const SizeRow& row : kSizes) {
-    if (row.name != name) continue;
-    model.size = name;
-    model.d_model = row.d_model;
-    model.d_ff = row.d_ff;
-    model.num_layers = row.num_layers;
-    model.num_heads = row.num_heads;
-    if (row.vocab_size > 0) model.vocab_size = row.vocab_size;
-    return model;
-  }
-  throw std::logic_error("with_size: no model size of this name");
-}
-
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);
@@ -243,8 +247,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_sharding(settings, rules);
   check_plan(settings.plan, rules);
   if (extension().check != nullptr) extension().check(settings, rules);
-  for (const MissingCombination& missing : missing_combinations(settings))
-    rules.require(false, {missing.key}, missing.wrong, "");
+  check_combinations(settings, rules);
 }
 
 }  // namespace tessera::config

@@ -39,9 +39,6 @@ class Rules {
 /// Sets what `model.size` names and the deck left out; a different number in the deck wins and makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
-/// The same model with the numbers of another named size (any word of model.size except "custom").
-Model with_size(Model model, std::string_view name);
-
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);

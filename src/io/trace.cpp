@@ -10,6 +10,7 @@
 #include <random>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include "io/files.hpp"
 #include "io/h5.hpp"
@@ -20,30 +21,75 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
 
-/// The columns of /steps besides `step`; the one list that writing and loading share.
-struct StepColumn {
-  using Member = double StepRecord::*;
+const h5::Meaning kStep{"1", "optimizer step in progress"};
+const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
+
+/// A column of a table: writing and loading share the lists of them.
+template <class Row>
+struct Column {
   const char* name;
   h5::Meaning meaning;
-  Member member;
+  std::variant<double Row::*, std::int64_t Row::*, std::int32_t Row::*, std::uint8_t Row::*, std::string Row::*> member;
+  bool is_optional = false;  // older files may lack it
 };
-const StepColumn kStepColumns[] = {
-    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss},
-    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss},
-    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm},
-    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
-    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
+
+const Column<StepRecord> kStepColumns[] = {
+    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss, true},
+    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss, true},
+    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm, true},
+    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate, true},
+    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens, true},
     {"step_time",
      {"s", "from the end of the previous step, or from the start if that came later, to the end"},
-     &StepRecord::step_time_s},
-    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s},
-    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s},
-    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s},
-    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
-    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
-    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
-    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes},
-    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
+     &StepRecord::step_time_s,
+     true},
+    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s, true},
+    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s, true},
+    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s, true},
+    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s, true},
+    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second, true},
+    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu, true},
+    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes, true},
+    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale, true},
+};
+const Column<KernelRow> kKernelColumns[] = {
+    {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
+    {"total", {"s", "time of all launches"}, &KernelRow::total_s},
+    {"min", {"s", "shortest launch"}, &KernelRow::min_s},
+    {"max", {"s", "longest launch"}, &KernelRow::max_s},
+};
+const Column<RegionRow> kRegionColumns[] = {
+    {"label", {"1", "phase, unit or kernel"}, &RegionRow::label},
+    {"start", {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::start_s},
+    {"end", {"s", "end, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::end_s},
+    {"rank", {"1", "MPI rank that reported it"}, &RegionRow::rank},
+    {"stream", {"1", "compute or communication"}, &RegionRow::stream},
+    {"step", kStep, &RegionRow::step, true},
+    {"attempt", kAttempt, &RegionRow::attempt, true},
+};
+const Column<MemoryRow> kMemoryColumns[] = {
+    {"time",
+     {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"},
+     &MemoryRow::time_s},
+    {"label", {"1", "tensor that becomes live or dead"}, &MemoryRow::label},
+    {"bytes", {"byte", "its size"}, &MemoryRow::bytes},
+    {"begin", {"1", "1: becomes live, 0: becomes dead"}, &MemoryRow::is_begin},
+    {"live_bytes", {"byte", "all live bytes afterwards"}, &MemoryRow::live_bytes},
+    {"phase", {"1", "phase of the step"}, &MemoryRow::phase},
+    {"category", {"1", "parameters, gradients, activations, ..."}, &MemoryRow::category},
+    {"dtype", {"1", "number format of its elements"}, &MemoryRow::dtype, true},
+    {"step", kStep, &MemoryRow::step, true},
+    {"attempt", kAttempt, &MemoryRow::attempt, true},
+};
+const Column<CommRow> kCommColumns[] = {
+    {"operation", {"1", "collective"}, &CommRow::operation},
+    {"label", {"1", "what it moved"}, &CommRow::label},
+    {"bytes", {"byte", "size of the buffer on one rank"}, &CommRow::bytes},
+    {"start", {"s", "enqueued, since the program started"}, &CommRow::start_s},
+    {"end", {"s", "complete, since the program started"}, &CommRow::end_s},
+    {"exposed", {"s", "time in which the rank only waited for it"}, &CommRow::exposed_s},
+    {"step", kStep, &CommRow::step, true},
+    {"attempt", kAttempt, &CommRow::attempt, true},
 };
 
 template <class Row, class Member>
@@ -68,6 +114,12 @@ class Table {
   void add(const std::string& name, const std::vector<T>& values, const h5::Meaning& meaning) {
     group_.write(name, values, meaning).attach_scale(scale_, 0);
   }
+  template <class Row, std::size_t kCount>
+  void add(const Column<Row> (&columns)[kCount], const std::vector<Row>& rows) {
+    for (const Column<Row>& c : columns) {
+      std::visit([&](auto member) { add(c.name, column(rows, member), c.meaning); }, c.member);
+    }
+  }
 
  private:
   h5::Group group_;
@@ -80,13 +132,31 @@ std::vector<std::int64_t> numbers_up_to(std::size_t count) {
   return numbers;
 }
 
-const h5::Meaning kStep{"1", "optimizer step in progress"};
-const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
-
-/// A column that older files may lack: `count` times `missing` for those.
 template <class T>
-std::vector<T> load_column(const h5::Group& group, const std::string& path, std::size_t count, T missing) {
-  return group.has(path) ? group.dataset(path).values<T>() : std::vector<T>(count, missing);
+std::vector<T> values_of(const h5::Dataset& dataset) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return dataset.strings();
+  } else {
+    return dataset.values<T>();
+  }
+}
+
+/// As many rows as the column `longest` has, from a group of columns.
+/// Throws  std::out_of_range if the others differ in length.
+template <class Row, std::size_t kCount>
+std::vector<Row> load_rows(const h5::Group& group, const std::string& longest, const Column<Row> (&columns)[kCount]) {
+  std::vector<Row> rows(static_cast<std::size_t>(group.dataset(longest).size()));
+  for (const Column<Row>& c : columns) {
+    if (c.is_optional && !group.has(c.name)) continue;
+    std::visit(
+        [&]<class T>(T Row::*member) {
+          const std::vector<T> values = values_of<T>(group.dataset(c.name));
+          if (values.size() != rows.size()) throw std::out_of_range(c.name);
+          for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
+        },
+        c.member);
+  }
+  return rows;
 }
 
 std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
@@ -283,38 +353,13 @@ void Trace::write(const std::filesystem::path& path) const {
 
   Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
               {"1", "optimizer steps done, over all resumes"});
-  for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
+  steps.add(kStepColumns, steps_);
   steps.add("attempt", step_attempts_, kAttempt);
-
-  Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
-  kernels.add("calls", column(kernels_, &KernelRow::calls), {"1", "launches during the profiled steps"});
-  kernels.add("total", column(kernels_, &KernelRow::total_s), {"s", "time of all launches"});
-  kernels.add("min", column(kernels_, &KernelRow::min_s), {"s", "shortest launch"});
-  kernels.add("max", column(kernels_, &KernelRow::max_s), {"s", "longest launch"});
-
-  Table regions(file, "events", "event", numbers_up_to(regions_.size()), {"1", "row number"});
-  regions.add("label", column(regions_, &RegionRow::label), {"1", "phase, unit or kernel"});
-  regions.add("start", column(regions_, &RegionRow::start_s),
-              {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("end", column(regions_, &RegionRow::end_s),
-              {"s", "end, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("rank", std::vector<std::int32_t>(regions_.size(), 0), {"1", "MPI rank that reported it"});
-  regions.add("stream", column(regions_, &RegionRow::stream), {"1", "compute or communication"});
-  regions.add("step", column(regions_, &RegionRow::step), kStep);
-  regions.add("attempt", column(regions_, &RegionRow::attempt), kAttempt);
-
-  Table memory(file, "memory/events", "event", numbers_up_to(memory_.size()), {"1", "row number"});
-  memory.add("time", column(memory_, &MemoryRow::time_s),
-             {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"});
-  memory.add("label", column(memory_, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
-  memory.add("bytes", column(memory_, &MemoryRow::bytes), {"byte", "its size"});
-  memory.add("begin", column(memory_, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});
-  memory.add("live_bytes", column(memory_, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
-  memory.add("phase", column(memory_, &MemoryRow::phase), {"1", "phase of the step"});
-  memory.add("category", column(memory_, &MemoryRow::category), {"1", "parameters, gradients, activations, ..."});
-  memory.add("dtype", column(memory_, &MemoryRow::dtype), {"1", "number format of its elements"});
-  memory.add("step", column(memory_, &MemoryRow::step), kStep);
-  memory.add("attempt", column(memory_, &MemoryRow::attempt), kAttempt);
+  Table(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"})
+      .add(kKernelColumns, kernels_);
+  const h5::Meaning row_number{"1", "row number"};
+  Table(file, "events", "event", numbers_up_to(regions_.size()), row_number).add(kRegionColumns, regions_);
+  Table(file, "memory/events", "event", numbers_up_to(memory_.size()), row_number).add(kMemoryColumns, memory_);
 
   std::vector<std::int64_t> peaks;
   for (const auto& row : peaks_) peaks.insert(peaks.end(), row.begin(), row.end());
@@ -329,16 +374,7 @@ void Trace::write(const std::filesystem::path& path) const {
   peak.attach_scale(phase, 0);
   peak.attach_scale(category, 1);
 
-  Table comm(file, "comm", "call", numbers_up_to(comm_.size()), {"1", "row number"});
-  comm.add("operation", column(comm_, &CommRow::operation), {"1", "collective"});
-  comm.add("label", column(comm_, &CommRow::label), {"1", "what it moved"});
-  comm.add("bytes", column(comm_, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
-  comm.add("start", column(comm_, &CommRow::start_s), {"s", "enqueued, since the program started"});
-  comm.add("end", column(comm_, &CommRow::end_s), {"s", "complete, since the program started"});
-  comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time in which the rank only waited for it"});
-  comm.add("step", column(comm_, &CommRow::step), kStep);
-  comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
-
+  Table(file, "comm", "call", numbers_up_to(comm_.size()), row_number).add(kCommColumns, comm_);
   Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
   sample.add("token", sample_, {"1", "number of the token"});
   sample.add("is_prompt", is_prompt_, {"1", "1: of the prompt, 0: generated"});
@@ -359,66 +395,28 @@ void Trace::load(std::int64_t resumed_step) {
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
 
   const auto steps = file.group("steps");
+  steps_ = load_rows(steps, "step", kStepColumns);
   const auto step = steps.dataset("step").values<std::int64_t>();
-  steps_.resize(step.size());
   for (std::size_t i = 0; i < step.size(); ++i) steps_[i].step = step[i];
-  for (const StepColumn& c : kStepColumns) {
-    const auto values = load_column<double>(steps, c.name, step.size(), kNotMeasured);
-    for (std::size_t i = 0; i < step.size(); ++i) steps_[i].*c.member = values.at(i);
-  }
-  step_attempts_ = load_column<std::int32_t>(steps, "attempt", step.size(), 0);
+  step_attempts_.assign(step.size(), 0);
+  if (steps.has("attempt")) step_attempts_ = steps.dataset("attempt").values<std::int32_t>();
   if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
   step_attempts_.resize(steps_.size());
 
   const auto kernels = file.group("kernels");
-  const auto kernel = kernels.dataset("label").strings();
-  const auto calls = kernels.dataset("calls").values<std::int64_t>();
-  const auto total = kernels.dataset("total").values<double>(), min = kernels.dataset("min").values<double>(),
-             max = kernels.dataset("max").values<double>();
-  for (std::size_t i = 0; i < kernel.size(); ++i)
-    kernels_.push_back({kernel[i], calls.at(i), total.at(i), min.at(i), max.at(i)});
-
-  const auto regions = file.group("events");
-  const auto label = regions.dataset("label").strings(), stream = regions.dataset("stream").strings();
-  const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
-  const auto region_step = load_column<std::int64_t>(regions, "step", label.size(), 0);
-  const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
-  for (std::size_t i = 0; i < label.size(); ++i)
-    regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), region_step.at(i), attempt.at(i)});
-
-  const auto memory = file.group("memory/events");
-  const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
-             category = memory.dataset("category").strings();
-  const auto dtype = memory.has("dtype") ? memory.dataset("dtype").strings() : std::vector<std::string>(tensor.size());
-  const auto time = memory.dataset("time").values<double>();
-  const auto bytes = memory.dataset("bytes").values<std::int64_t>(),
-             live = memory.dataset("live_bytes").values<std::int64_t>();
-  const auto begin = memory.dataset("begin").values<std::uint8_t>();
-  const auto memory_step = load_column<std::int64_t>(memory, "step", tensor.size(), 0);
-  const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
-  for (std::size_t i = 0; i < tensor.size(); ++i) {
-    memory_.push_back({tensor[i], phase.at(i), category.at(i), dtype.at(i), time.at(i), bytes.at(i), live.at(i),
-                       begin.at(i), memory_step.at(i), memory_attempt.at(i)});
-  }
+  kernels_ = load_rows(kernels, "label", kKernelColumns);
+  const auto labels = kernels.dataset("label").strings();
+  for (std::size_t i = 0; i < labels.size(); ++i) kernels_[i].label = labels[i];
+  regions_ = load_rows(file.group("events"), "label", kRegionColumns);
+  memory_ = load_rows(file.group("memory/events"), "label", kMemoryColumns);
+  comm_ = load_rows(file.group("comm"), "operation", kCommColumns);
 
   for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
   for (const auto& name : file.dataset("memory/phase").strings()) phase_index(name);
   const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
   for (std::size_t i = 0; i < peaks.size(); ++i)
     peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
-
-  const auto comm = file.group("comm");
-  const auto operation = comm.dataset("operation").strings(), moved = comm.dataset("label").strings();
-  const auto comm_bytes = comm.dataset("bytes").values<std::int64_t>();
-  const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(),
-             exposed = comm.dataset("exposed").values<double>();
-  const auto comm_step = load_column<std::int64_t>(comm, "step", operation.size(), 0);
-  const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
-  for (std::size_t i = 0; i < operation.size(); ++i) {
-    comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i),
-                     comm_step.at(i), comm_attempt.at(i)});
-  }
 
   if (file.has("sample")) {  // absent from older files
     sample_ = file.dataset("sample/token").values<std::int32_t>();

@@ -63,6 +63,30 @@ struct KernelRow {
   double total_s = 0, min_s = 0, max_s = 0;
 };
 
+struct RegionRow {
+  std::string label, stream;
+  double start_s = 0, end_s = 0;
+  std::int64_t step = 0;
+  std::int32_t attempt = 0, rank = 0;
+};
+
+struct MemoryRow {
+  std::string label, phase, category, dtype;
+  double time_s = 0;
+  std::int64_t bytes = 0, live_bytes = 0;
+  std::uint8_t is_begin = 0;
+  std::int64_t step = 0;
+  std::int32_t attempt = 0;
+};
+
+struct CommRow {
+  std::string operation, label;
+  std::int64_t bytes = 0;
+  double start_s = 0, end_s = 0, exposed_s = 0;
+  std::int64_t step = 0;
+  std::int32_t attempt = 0;
+};
+
 /// Belongs to rank 0; listens to events from construction to destruction.
 class Trace final : public events::Listener {
  public:
@@ -96,28 +120,6 @@ class Trace final : public events::Listener {
   void on(const events::Communication&) override;
 
  private:
-  struct RegionRow {
-    std::string label, stream;
-    double start_s, end_s;
-    std::int64_t step;
-    std::int32_t attempt;
-  };
-  struct MemoryRow {
-    std::string label, phase, category, dtype;
-    double time_s;
-    std::int64_t bytes, live_bytes;
-    std::uint8_t is_begin;
-    std::int64_t step;
-    std::int32_t attempt;
-  };
-  struct CommRow {
-    std::string operation, label;
-    std::int64_t bytes;
-    double start_s, end_s, exposed_s;
-    std::int64_t step;
-    std::int32_t attempt;
-  };
-
   void load(std::int64_t resumed_step);
   void write(const std::filesystem::path&) const;
   std::size_t category_index(std::string_view category);

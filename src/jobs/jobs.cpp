@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "build_info.hpp"
+#include "config/extension.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "jobs/placement.hpp"
@@ -69,7 +70,9 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
       theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
       other = config::differences(theirs, deck.settings);
-      if (other.empty() && theirs.others != deck.settings.others) other.push_back("the rows of the experiment");
+      const auto tables = config::extension().tables_text;
+      if (other.empty() && tables != nullptr && tables(theirs) != tables(deck.settings))
+        other.push_back("the rows of the experiment");
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));

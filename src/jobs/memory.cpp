@@ -92,13 +92,13 @@ std::vector<config::Train> smaller_batches(const config::Settings& deck, const t
     found.push_back(deck.train);
     found.back().micro_batch_size = micro;
   }
-  const auto add = [&](const auto& change) {
-    config::Train next = found.back();
-    change(next);
-    if (next != found.back()) found.push_back(next);
+  const auto add = [&]<class Value>(Value config::Train::*member, Value value) {
+    if (found.back().*member == value) return;
+    found.push_back(found.back());
+    found.back().*member = value;
   };
-  add([](config::Train& train) { train.checkpoint_activations = 1; });
-  add([](config::Train& train) { train.recompute = config::Recompute::all; });
+  add(&config::Train::checkpoint_activations, std::int64_t{1});
+  add(&config::Train::recompute, config::Recompute::all);
   return found;
 }
 

@@ -35,7 +35,7 @@
 #include "lab/lab.hpp"
 #include "parallel/collectives/operation.hpp"
 #include "train/plan_time.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 namespace tessera::lab {
 namespace {

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"
 #include "parallel/collectives/mpi.hpp"
-#include "train/compute.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/pipeline.hpp"
 
 namespace tessera::train {
@@ -104,18 +102,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
              .sharing = share_units(settings.parallel, table, ranks)}};
   require_whole_matrices(plan.optimizer, plan.sharing, settings.parallel.offload);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
-  const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
-  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
-  const Storage storage{.optimizer = plan.optimizer,
-                        .weights = dtype,
-                        .gradients = gradients,
-                        .moments = has_narrow_moments ? Dtype::bf16 : real,
-                        .has_master = settings.precision.master == config::MasterPrecision::fp32,
-                        .has_wire = has_wire,
-                        .offload = settings.parallel.offload,
-                        .offload_slots = settings.parallel.offload_slots};
   memory::Layout& layout = plan.layout;
-  plan.arrays = declare_arrays(plan.table, plan.sharing, batch, storage, layout);
+  plan.arrays = declare_arrays(plan, settings, gradients, has_wire, layout);
   plan.cleared = declare_cleared(plan.table, plan.sharing, layout);
   plan.update = declare_update(plan, collectives.receive > 0, layout);
   plan.numbers = declare_numbers(dtype, layout);

@@ -11,14 +11,13 @@
 #include "memory/layout.hpp"
 #include "train/arrays.hpp"
 #include "train/choices.hpp"
-#include "train/host_tokens.hpp"
 #include "train/update.hpp"
 
 namespace tessera::train {
 
 struct Plan : Basis {
   memory::Layout layout = {};
-  memory::TensorId cleared = memory::kAbsent;  // of compute.hpp
+  memory::TensorId cleared = memory::kAbsent;  // declare_cleared()
   UpdateTensors update = {};
   std::vector<HostTensors> slots = {};  // of steps in progress (pipeline.hpp)
   HostTensors validation = {};          // without scalars

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "kernels/core/words.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 
 namespace tessera::train {
 namespace {

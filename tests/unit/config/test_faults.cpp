@@ -248,7 +248,7 @@ TEST(Faults, text_is_bounded_and_what_is_accepted_can_be_read_again) {
   EXPECT_THAT(deck_refusal("train.steps = 1", {"generate.prompt=" + std::string(4000, 'x')}),
               HasSubstr("is longer than"));
   const Deck deck = parse_deck("train.steps = 1", "deck.toml", {"generate.prompt=" + std::string(3990, 'x')});
-  EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings);
+  EXPECT_TRUE(are_same(parse_deck(deck.resolved, "again.toml").settings, deck.settings));
 }
 
 }  // namespace

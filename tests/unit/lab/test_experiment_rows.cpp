@@ -63,7 +63,7 @@ TEST(Experiment, a_row_is_a_deck_of_its_own) {
   EXPECT_EQ(row.settings.section<Bench>().repeats, 20);
   EXPECT_EQ(row.settings.precision.compute, Precision::bf16);
   EXPECT_TRUE(row.settings.section<Experiment>() == Experiment{});
-  EXPECT_TRUE(parse_deck(row.resolved, "resolved.toml").settings == row.settings);
+  EXPECT_TRUE(are_same(parse_deck(row.resolved, "resolved.toml").settings, row.settings));
   EXPECT_THAT(row.resolved, HasSubstr("heads = 3  # of this row\n"));
 }
 
@@ -75,15 +75,16 @@ TEST(Experiment, a_row_may_be_another_job) {
   ASSERT_EQ(deck.rows.size(), 2u);
   EXPECT_EQ(deck.rows[0].settings.job.kind, kBenchAttention);
   EXPECT_EQ(deck.rows[1].settings.job.kind, kBenchKernels);
-  EXPECT_TRUE(parse_deck(deck.rows[0].resolved, "resolved.toml").settings == deck.rows[0].settings);
+  EXPECT_TRUE(are_same(parse_deck(deck.rows[0].resolved, "resolved.toml").settings, deck.rows[0].settings));
 }
 
 TEST(Experiment, the_resolved_deck_reads_back) {
   const Deck deck = parse_deck(kDeck, "deck.toml");
   const Deck again = parse_deck(deck.resolved, "deck.toml");
-  EXPECT_TRUE(again.settings == deck.settings);
+  EXPECT_TRUE(are_same(again.settings, deck.settings));
   EXPECT_EQ(names(again), names(deck));
-  for (std::size_t i = 0; i < deck.rows.size(); ++i) EXPECT_TRUE(again.rows[i].settings == deck.rows[i].settings);
+  for (std::size_t i = 0; i < deck.rows.size(); ++i)
+    EXPECT_TRUE(are_same(again.rows[i].settings, deck.rows[i].settings));
 }
 
 TEST(Experiment, where_results_go_and_who_gave_a_value_is_not_what_is_computed) {

@@ -1,4 +1,4 @@
-#include "model/walk.hpp"
+#include "model/hooks.hpp"
 
 namespace tessera::model {
 
@@ -30,7 +30,7 @@ void walk(const ParamTable& table, const Segments& segments, Hooks& hooks) {
     }
     if (unit < head) hooks.before(Pass::backward, unit);
     if (is_recomputed) hooks.after(Pass::recompute, unit);
-    for (; param >= 0 && table.params()[param].unit == unit; --param) hooks.gradient_ready(param);
+    for (; param >= 0 && table.params()[param].unit == unit; --param) hooks.gradient_enqueued(param);
     hooks.progress();
     hooks.after(Pass::backward, unit);
   }

@@ -1,4 +1,4 @@
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 #include <string>
 #include <utility>
@@ -109,9 +109,9 @@ kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel
   return is_raised ? kernels::StreamPriority::raised : kernels::StreamPriority::lowest;
 }
 
-std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
+std::unique_ptr<parallel::Strategy> make_exchange(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const Arena& arena, DeferredUpdate& update) {
+                                                  const Arena& arena, OptimizerStep& optimizer) {
   const Sharing& sharing = plan.sharing;
   if (!sharing.is_sharded()) return make_replicated(plan, settings, world, exec, arena);
   parallel::ShardedOptions options{.shards_gradients = sharing.shards_gradients(),
@@ -121,8 +121,8 @@ std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config
                                    .openings = openings_of(plan.table, {plan.shape.L, plan.options.checkpoint_blocks}),
                                    .poisons = plan.poisons_closed_units};
   if (sharing.ownership.shards() > 1) options.norm = norm_spans(plan, arena);  // else each rank has all gradients
-  if (update.is_on()) {
-    options.await_update = [&update](const kernels::Device& instance, int unit) { update.await(instance, unit); };
+  if (optimizer.is_deferred()) {
+    options.await_update = [&optimizer](const kernels::Device& instance, int unit) { optimizer.await(instance, unit); };
   }
   for (const model::Param& param : plan.table.params()) options.unit_of_param.push_back(param.unit);
   return std::make_unique<parallel::Sharded>(world.collectives(), exec, sharing.ownership,

@@ -1,4 +1,4 @@
-/// The strategy that a plan selects, on the memory that it declares.
+/// How the ranks of a plan exchange weights and gradients: a parallel::Strategy on the memory that the plan declares.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 #include "memory/arena.hpp"
 #include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -25,10 +25,11 @@ parallel::GradientOrder order_of(const config::Parallel& keys);
 /// the copies of own parts, for which the next unit waits, would wait too long. Why: parallel/README.md.
 kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
-/// Waits for the deferred update of a unit's own part before it sends it. Keeps a reference to `update`. Not
+/// Waits for the deferred update of a unit's own part before it sends it. Keeps a reference to `optimizer`. Not
 /// collective; the strategy's connect() is.
-std::unique_ptr<parallel::Strategy> make_strategy(const Plan& plan, const config::Settings& settings,
+std::unique_ptr<parallel::Strategy> make_exchange(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const memory::Arena<kernels::Device>& arena, DeferredUpdate& update);
+                                                  const memory::Arena<kernels::Device>& arena,
+                                                  OptimizerStep& optimizer);
 
 }  // namespace tessera::train

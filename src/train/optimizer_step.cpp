@@ -1,4 +1,4 @@
-#include "train/deferred_update.hpp"  // the contract is there; here is how
+#include "train/optimizer_step.hpp"  // the contract is there; here is how
 
 #include <utility>
 
@@ -13,8 +13,8 @@ bool updates_early(const Basis& basis, const config::Optimizer& optimizer) {
   return basis.batch.ranks == 1 && optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
 }
 
-DeferredUpdate::DeferredUpdate(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
-                               Offload::UpdateChunk update_chunk)
+OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
+                             Offload::UpdateChunk update_chunk)
     : settings_(settings),
       state_(optim::state_at(arena.data<double>(basis.numbers.state))),
       update_chunk_(std::move(update_chunk)),
@@ -25,28 +25,28 @@ DeferredUpdate::DeferredUpdate(const Basis& basis, const config::Settings& setti
   offload_.emplace(staged, basis.sharing.ownership, arena, staged.holds(basis.arrays.params), is_early_);
 }
 
-void DeferredUpdate::begin(const Exec& exec) {
+void OptimizerStep::begin(const Exec& exec) {
   // A graph is replayed whether or not an update is due.
   if (offload_ && (is_due_ || settings_.train.graph)) start(exec, Part::forward);
 }
 
-void DeferredUpdate::begin_last_backward(const Exec& exec) {
+void OptimizerStep::begin_last_backward(const Exec& exec) {
   if (!is_early_) return;
   prepare(exec);
   start(exec, Part::backward);
 }
 
-bool DeferredUpdate::end(const Exec& exec) {
+bool OptimizerStep::end(const Exec& exec) {
   if (is_early_) {
     offload_->join(exec);
     optim::FinishUpdate<Exec>{state_}.launch(exec);
   } else {
     prepare(exec);
   }
-  return !is_on();
+  return !is_deferred();
 }
 
-void DeferredUpdate::settle(const Exec& exec) {
+void OptimizerStep::settle(const Exec& exec) {
   if (!is_due_) return;
   offload_->start(exec, Part::forward, Copies::joined, update_chunk_);
   offload_->join(exec);
@@ -55,7 +55,7 @@ void DeferredUpdate::settle(const Exec& exec) {
   is_due_ = false;
 }
 
-void DeferredUpdate::prepare(const Exec& exec) const {
+void OptimizerStep::prepare(const Exec& exec) const {
   const config::Optimizer& o = settings_.optimizer;
   optim::PrepareUpdate<Exec>{.state = state_,
                              .schedule = {.peak = o.learning_rate,
@@ -72,7 +72,7 @@ void DeferredUpdate::prepare(const Exec& exec) const {
 }
 
 /// A graph contains all of the copies that its updates need.
-void DeferredUpdate::start(const Exec& exec, Part part) {
+void OptimizerStep::start(const Exec& exec, Part part) {
   offload_->start(exec, part, settings_.train.graph ? Copies::joined : Copies::run_on, update_chunk_);
 }
 

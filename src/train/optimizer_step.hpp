@@ -1,5 +1,6 @@
-/// When the optimizer runs: at the end of a step or, with offloaded state, deferred to the next step's forward pass,
-/// unit by unit in its order. A step makes the same calls either way:
+/// The optimizer's part of a step: prepares learning rate and clip factor, and decides when the update runs: at the end
+/// of the step or, with offloaded state, deferred to the next step's forward pass, unit by unit in its order. A step
+/// makes the same calls either way:
 ///
 ///   begin                    starts what the step before has deferred
 ///     await(unit)            before the unit's weights are read
@@ -34,16 +35,16 @@ namespace tessera::train {
 /// Whether the last half of offloaded state is updated under backward.
 bool updates_early(const Basis& basis, const config::Optimizer& optimizer);
 
-class DeferredUpdate {
+class OptimizerStep {
  public:
   using Exec = kernels::Device;
 
   /// `update_chunk` enqueues the optimizer over a chunk of offloaded state. Keeps references to settings and arena.
-  DeferredUpdate(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
-                 Offload::UpdateChunk update_chunk);
+  OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
+                Offload::UpdateChunk update_chunk);
 
   /// Whether updates are deferred at all. If not, only end() does anything.
-  bool is_on() const { return offload_.has_value(); }
+  bool is_deferred() const { return offload_.has_value(); }
 
   void begin(const Exec& exec);
   /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
@@ -65,7 +66,7 @@ class DeferredUpdate {
   bool end(const Exec& exec);
 
   /// A step has been started, launch by launch or as a graph, which calls none of the above.
-  void note_step() { is_due_ = is_on(); }
+  void note_step() { is_due_ = is_deferred(); }
   /// Does what is due, after which anything may read and write weights and state.
   /// Async  waits for the end, if anything is due.
   void settle(const Exec& exec);
