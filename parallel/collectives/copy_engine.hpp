@@ -39,7 +39,6 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/collectives/operation.hpp"
 #include "parallel/collectives/stream_barrier.hpp"
 
 namespace tessera::parallel {

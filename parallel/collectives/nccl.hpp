@@ -9,8 +9,8 @@
 ///         while it waits for the other ranks. Transfers of different groups that may be under way together are
 ///         therefore started in the same order on all ranks, and rely on a GPU's room for the kernels of both; one that
 ///         is started from the instance() of another group's collectives runs after what is under way there.
-/// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator" and
-///         "Using multiple NCCL communicators concurrently".
+/// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator",
+///         "Fault tolerance" and "Using multiple NCCL communicators concurrently".
 #pragma once
 
 #include <memory>

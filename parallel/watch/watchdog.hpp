@@ -97,7 +97,7 @@ class Watchdog final : public events::Listener {
 
   void progress();  // with mutex_ held
   void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
-  void guard();
+  void guard(const std::stop_token& stop);
   void allow_for_pause(double pause_s);  // with mutex_ held
   double allowed_s(double patience) const;
   bool is_lost() const;  // with mutex_ held
@@ -111,7 +111,7 @@ class Watchdog final : public events::Listener {
   FlightRecorder* const recorder_;
 
   std::mutex mutex_;  // of all below
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::array<Report, kKept> reports_;
   std::size_t report_count_ = 0;
   std::string what_;  // the operation watched; empty: none
@@ -121,8 +121,7 @@ class Watchdog final : public events::Listener {
   int watches_ = 0;                                                // successful ones
   double end_s_ = std::numeric_limits<double>::infinity();         // deadline of a rank that leaves
   std::optional<Departure> departure_;  // its cause, once known: takes precedence over faults
-  bool is_over_ = false;
-  std::thread thread_;  // last: it uses all other members
+  std::jthread thread_;                 // last: it uses all other members
 };
 
 }  // namespace tessera::parallel
