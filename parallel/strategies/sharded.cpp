@@ -117,14 +117,14 @@ void Sharded::connect() {
   is_connected_ = true;
 }
 
-Sharded::Move Sharded::make_gather(int unit) {
+Move Sharded::make_gather(int unit) {
   const UnitMemory& memory = memory_[unit];
   return {is_alone_ ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights),
           shards_->label(Operation::all_gather), "params." + ownership_[unit].label, memory.weights.bytes()};
 }
 
 /// The first micro-step's goes into the part that is kept; those of later ones are added to it.
-Sharded::Move Sharded::make_scatter(int unit, int micro_step) {
+Move Sharded::make_scatter(int unit, int micro_step) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
   const Span part = micro_step == 0 && !keeps_part_in_place(unit) ? memory.own_gradient : Span{};
