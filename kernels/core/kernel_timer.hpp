@@ -6,10 +6,10 @@
 ///
 /// Callbacks  Kokkos has one slot for each: the timer saves those that are set (the tool of KOKKOS_TOOLS_LIBS), passes
 ///            every call on to them, and restores them in `stop`.
-/// Timing     on a device, each launch is fenced before and after while a timer runs. Such a step is slower than others:
-///            report it separately and exclude it from averages.
-/// Counting   launches, fences and allocations since `start`, without the timer's own fences. Kokkos before 3.5 does not
-///            report fences (kFencesAreObservable): their count stays 0 there and proves nothing.
+/// Timing     on a device, each launch is fenced before and after while a timer runs. Such a step is slower than
+///            others: report it separately and exclude it from averages.
+/// Counting   launches, fences and allocations since `start`, without the timer's own fences. Kokkos before 3.5 does
+///            not report fences (kFencesAreObservable): their count stays 0 there and proves nothing.
 /// Throws     std::logic_error from `start` while another timer runs: there is one set of slots.
 /// Threads    one thread launches kernels and owns the timer.
 #pragma once
