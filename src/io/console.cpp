@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "kernels/core/printable.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::io {
 namespace {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/attention/decode/append.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/embedding.hpp"

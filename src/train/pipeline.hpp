@@ -12,7 +12,7 @@
 
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/core/tensor.hpp"
-#include "parallel/strategies/wait_times.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
 #include "train/graph.hpp"
 

@@ -42,12 +42,12 @@ ROOMS = {
     "parallel/shared_memory.hpp": [],
     "parallel/watch": ["kernels/core", "kernels/cuda", "parallel/errors.hpp", "parallel/shared_memory.hpp"],
     "parallel/collectives": ["kernels/core", "kernels/cuda", "parallel/errors.hpp", "parallel/shared_memory.hpp", "parallel/watch",
-                             "parallel/world.hpp", "parallel/device_memory.hpp"],
+                             "parallel/world.hpp"],
     "parallel/strategies": ["kernels/core", "parallel/collectives"],
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/device.", "parallel/device_memory.", "parallel/collectives/nccl", "parallel/collectives/copy_engine.",
+              "parallel/device.", "parallel/collectives/nccl", "parallel/collectives/copy_engine.",
               "parallel/collectives/stream_", "parallel/watch/stream_log.",
               "src/train/graph."]
 

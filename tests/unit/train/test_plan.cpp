@@ -493,9 +493,8 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
 class Engines final : public test::NoCollectives {
  public:
   using NoCollectives::NoCollectives;
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
-                                                      parallel::Overlap) override {
-    const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
+  std::unique_ptr<parallel::Transfer> make(const parallel::Message& message) override {
+    const std::int64_t bytes = message.wire.count > 0 ? message.wire.bytes() : message.span.bytes();
     const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
     const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
     return std::make_unique<Sum>(own);

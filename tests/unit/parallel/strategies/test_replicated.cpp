@@ -159,17 +159,11 @@ class Squaring final : public Collectives {
   bool is_asynchronous() const override { return all_.is_asynchronous(); }
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) override {
-    overlaps.push_back(overlap);
-    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, overlap), span, rank(), size());
+  std::unique_ptr<Transfer> make(const Message& message) override {
+    if (message.operation != Operation::all_reduce) return all_.make(message);
+    overlaps.push_back(message.overlap);
+    return std::make_unique<SquaringSum>(all_.make(message), message.span, rank(), size());
   }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
-    return all_.make_reduce_scatter(span, wire, part);
-  }
-  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
-    return all_.make_all_gather(part, whole);
-  }
-  std::unique_ptr<Transfer> make_broadcast(const Span& span) override { return all_.make_broadcast(span); }
   std::unique_ptr<Collectives> make_group(int group) override { return all_.make_group(group); }
   void broadcast(const Span& span) override { all_.broadcast(span); }
   std::string fault() override { return all_.fault(); }
@@ -227,9 +221,7 @@ TEST(Replicated, says_beside_which_of_its_sums_nothing_is_computed) {
 class Timed final : public test::NoCollectives {
  public:
   explicit Timed(std::vector<Transfer::Times> times) : NoCollectives(0, 2), times_(std::move(times)) {}
-  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&, Overlap) override {
-    return std::make_unique<Sum>(times_.at(next_++));
-  }
+  std::unique_ptr<Transfer> make(const Message&) override { return std::make_unique<Sum>(times_.at(next_++)); }
 
  private:
   struct Sum final : Transfer {
