@@ -33,7 +33,7 @@
 #include "jobs/statistics.hpp"
 #include "kernels/core/words.hpp"
 #include "lab/lab.hpp"
-#include "parallel/collectives/operation.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/plan_time.hpp"
 #include "train/exchange.hpp"
 
