@@ -110,7 +110,9 @@ def rows_of(folder):
 
 
 def deck(name):
-    return ROOT / "input/bench" / name
+    """The bench deck of this name: NAME/deck.toml where it has a page, else NAME.toml."""
+    own = ROOT / "input/bench" / name / "deck.toml"
+    return own if own.exists() else ROOT / "input/bench" / f"{name}.toml"
 
 
 def words(*items):

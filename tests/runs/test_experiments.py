@@ -19,7 +19,7 @@ from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
-NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
+NAMES = sorted(path.parent.name for path in (SOURCE / "input/experiments").glob("*/deck.toml"))
 
 
 class Experiments(RunTest):

@@ -436,7 +436,7 @@ TEST(Gathers, of_a_step_are_those_of_its_first_micro_step_and_of_one_that_stands
   }
 }
 
-/// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
+/// The deck of input/bench/step_gpu/deck.toml, as a graph whose products are timed.
 config::Settings tuned_gpu_deck() {
   config::Settings s = test::gpu_deck("small");
   s.train.graph = s.train.tune_gemm = true;

@@ -325,7 +325,7 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
   EXPECT_THAT(text, Not(HasSubstr(" ms")));
 }
 
-/// The medium model of input/bench/step_gpu.toml, as measured there.
+/// The medium model of input/bench/step_gpu/deck.toml, as measured there.
 Rates rates_on(const config::Settings& s, int ranks) {
   const Machine machine = machine_of(s.plan, ranks);
   return rates_of(s, plan_training(s, dtype_of(s.precision.compute), ranks, machine), machine);
