@@ -8,6 +8,7 @@ from experiments.parts import legend_beside
 
 T, FORMAT, PHASE = "model.context_length", "precision.compute", "bench.phase"
 MIB = 2.0**20
+KEEPS = ("memory/events",)  # of each row's own file, in a published run
 
 
 class Timeline:

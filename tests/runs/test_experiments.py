@@ -14,9 +14,11 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+from experiments.homes import homes, module_of, runnable  # noqa: E402
 from launching import Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
+import published  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
 NAMES = sorted(path.parent.name for path in (SOURCE / "input/experiments").glob("*/deck.toml"))
@@ -39,6 +41,28 @@ class Experiments(RunTest):
                 self.assertNotIn("exit ", result.stdout)
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
+                if name != "hbm":  # whose tables ask the program for its GPUs
+                    self.assert_what_is_stored_has_the_same_tables(name, Results(output))
+
+    def assert_what_is_stored_has_the_same_tables(self, name, results):
+        folder = self.folder / "stored" / name
+        folder.mkdir(parents=True)
+        published.store(results, name, folder)
+        stored, module = Results(folder), module_of(name)
+        text = lambda found: [table.text(columns, rows, True) for columns, rows in module.tables(found)]
+        self.assertEqual(text(stored), text(results))
+        stored.is_quick = True
+        self.assertEqual(stored.heading(), results.heading())
+        self.assertNotIn(str(self.folder), (folder / "results.toml").read_text())
+        launch.draw(module.draw, stored, folder / f"{name}.png")
+        self.assertEqual((folder / f"{name}.png").read_bytes(), (self.folder / f"runs/experiments/{name}-quick/{name}.png").read_bytes())
+
+    def test_what_is_no_whole_run_is_not_published(self):
+        for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
+            self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
+        self.script("accumulation", "--quick", "--output", self.folder / "quick")
+        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.folder / "quick", code=6).stderr)
+        self.assertNotIn("quick = true", (homes()["accumulation"] / "results.toml").read_text())
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
@@ -91,7 +115,7 @@ class Experiments(RunTest):
 
     def test_the_list_has_every_question(self):
         lines = self.script("--list").stdout.splitlines()
-        self.assertEqual([line.split()[0] for line in lines], NAMES)
+        self.assertEqual([line.split()[0] for line in lines], list(runnable()))
         for line in lines:
             self.assertRegex(line, r"\?$")
 
@@ -104,10 +128,15 @@ class Experiments(RunTest):
             self.assertIn("whole numbers from 1", self.script("comm", "--quick", "--ranks", ranks, code=2).stderr)
         self.assertIn("nearest: model.d_model", self.script("step", "--quick", "model.d_modl=3", code=2).stderr)
 
-    def test_every_experiment_has_a_section_and_a_module(self):
-        page = (SOURCE / "input/experiments/README.md").read_text()
+    def test_every_experiment_has_a_page_a_module_and_a_line_of_the_index(self):
+        index = (SOURCE / "input/experiments/README.md").read_text()
         for name in NAMES:
-            self.assertIn(f"\n## {name}\n", page)
+            self.assertIn(f"[{name}]({name}/README.md)", index)
+            page = (SOURCE / "input/experiments" / name / "README.md").read_text()
+            self.assertTrue(page.startswith(f"# {name}\n\n**"), name)
+            self.assertIn("?**", page.splitlines()[2])
+            self.assertIn("**Answer.**", page)
+            self.assertLessEqual(len(page.split("**Answer.**")[1].split("\n\n")[0].split()), 150, name)
             self.assertTrue((SOURCE / f"scripts/experiments/{name}.py").exists())
 
     def test_bytes_that_ncu_counts_are_summed_by_kernel(self):

@@ -77,10 +77,10 @@ class Decks(RunTest):
         self.assertEqual(plan.count("fits, an H200 has"), 15, plan)
 
     def test_only_what_trains_has_a_plan(self):
-        for name in ("kernels.toml", "attention.toml", "attention_gpu/deck.toml", "ladder/deck.toml"):
+        for name in ("kernels.toml", "attention.toml", "attention_gpu/deck.toml", "ladder.toml"):
             with self.subTest(deck=name):
                 self.refuse(SOURCE / "input/bench" / name, "--plan", says=["job.kind", "has no plan"])
-        plan = self.run_deck(SOURCE / "input/bench/step/deck.toml", "--plan").out
+        plan = self.run_deck(SOURCE / "input/bench/step.toml", "--plan").out
         self.assertIn("flop per step", plan)
         self.assertNotIn("in all", plan)
 

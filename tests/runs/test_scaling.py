@@ -174,7 +174,7 @@ class Compare(RunTest):
         self.run_deck(TINY, "--compare", run / "run.h5", code=USAGE, says="belongs to --plan")
         self.run_deck("--plan", "--compare", TINY, code=USAGE, says="takes a run's file")
         self.run_deck("--plan", "--compare", run / "run.h5", "parallel.ranks=4", code=USAGE, says=["parallel.ranks = 4", "1 rank"])
-        self.run_deck(SOURCE / "input/bench/step/deck.toml", "--plan", "--compare", run / "run.h5", code=USAGE, says="job.kind")
+        self.run_deck(SOURCE / "input/bench/step.toml", "--plan", "--compare", run / "run.h5", code=USAGE, says="job.kind")
 
 
 class Scaling(RunTest):

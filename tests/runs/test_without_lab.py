@@ -55,7 +55,7 @@ class WithoutLab(RunTest):
         self.assertIn("no faults", self.both(TINY, "--check"))
 
     def test_refuses_what_is_the_laboratorys_and_names_the_option(self):
-        for arguments in ([SOURCE / "input/bench/step/deck.toml"], [TINY, "job.kind=bench.step"], [TINY, "bench.warmup=1"],
+        for arguments in ([SOURCE / "input/bench/step.toml"], [TINY, "job.kind=bench.step"], [TINY, "bench.warmup=1"],
                           [SOURCE / "input/experiments/accumulation/deck.toml", "--check"], ["--explain", "bench.warmup"],
                           ["--plan", "--compare", "run.h5"]):
             self.run_deck(*arguments, code=USAGE, says=["laboratory", OPTION])

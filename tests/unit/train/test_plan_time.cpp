@@ -367,7 +367,7 @@ TEST(ShippedRates, predict_the_measured_steps_of_h200s_within_15_percent) {
     int ranks;
     std::int64_t sequences;  // per rank
     config::Shard shard;
-    double measured_ms;  // input/bench/README.md
+    double measured_ms;  // input/bench/strategies_gpu
   };
   using config::Shard;
   for (const Case& c : {Case{"medium", 1, 4, Shard::none, 14.05}, Case{"large", 1, 4, Shard::none, 30.1},
