@@ -54,7 +54,7 @@ class Row(dict):
             return self.reason
         if not self.has_run:
             return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
-        return self.get("outcome", "ok")
+        return self.get("outcome") or "ok"  # "" where only other rows' jobs name one
 
     @property
     def is_result(self):
@@ -188,10 +188,10 @@ def heading(info):
 def provenance(results):
     """A sentence on where and how a published run was measured."""
     info, build = results.info, str(results.info.get("build", ""))
-    gpus = ", ".join(f"{ranks} x {model}" for model, ranks in results.gpus().items())
+    gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else f"one {model}" for model, ranks in results.gpus().items())
     versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA|Kokkos) [^,]+", build)
     keys = f" With `{' '.join(info['overrides'])}`." if info.get("overrides") else ""
-    where = [f"Measured {info['created'][:10]} on {gpus or info['device'] or 'a CPU'}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
+    where = [f"Measured {info['created'][:10]} on {gpus or info['device']}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
     return ", ".join(filter(None, [*where, *versions])) + "." + keys
 
 
@@ -221,7 +221,7 @@ class Results:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
             repeats += [found.groups() for found in map(REPEATS.search, decks) if found]
             self.is_quick = self.is_quick or tomllib.loads(self.info["deck"])["experiment"].get("quick", False)
-        self.device = next(filter(None, map(device_of, self.rows)), "")
+        self.device = next(filter(None, map(device_of, self.rows)), "a CPU")
         counts = sorted({int(count) for count, _ in repeats})
         self.repeats = (("up to " if any(float(limit) for _, limit in repeats) else "")
                         + f"{' or '.join(map(str, counts))} repeats" if counts else "")

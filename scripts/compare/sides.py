@@ -2,11 +2,15 @@
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+import places  # scripts/, where compare_torch is
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
@@ -132,6 +136,8 @@ class Report:
     def __init__(self, folder, file="compare.json"):
         self.folder, self.file = folder, file
         self.promises, self.data = {}, {}
+        self.device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
+        self.date = time.strftime("%Y-%m-%d")
         folder.mkdir(parents=True, exist_ok=True)
 
     def promise(self, what, least, aim):

@@ -241,18 +241,20 @@ def results_of(rows):
 
 
 class Pictures(unittest.TestCase):
-    def test_every_bar_of_a_step_is_inside_of_its_panel(self):
-        times = lambda ms: {f"{part}_{what}_ms": scale * ms for part in step.PARTS for what, scale in (("mean", 1), ("std", 0.01))}
-        rows = [(1, {"model.size": size, "precision.compute": compute, **times(ms), **({"outcome": "ok"} if ms == ms else {})})
+    def test_the_parts_of_a_step_add_up_and_stay_inside_of_their_panel(self):
+        times = lambda ms: {f"{part}_{what}_ms": scale * share * ms for part, share in zip(step.PARTS, (0.3, 0.8, 1))
+                            for what, scale in (("mean", 1), ("std", 0.01))}
+        rows = [(1, {"model.size": size, "precision.compute": compute, "parameters": 1e8, **times(ms), **({"outcome": "ok"} if ms == ms else {})})
                 for size, compute, ms in (("small", "fp32", 40.0), ("small", "bf16", 2.0), ("2.7b", "fp32", float("nan")), ("2.7b", "bf16", 900.0))]
-        figure = step.draw(results_of(rows))
-        for axes in figure.axes:
-            low, high = axes.get_ylim()
-            self.assertLess(low, 2.0)
-            self.assertGreater(high, 900.0)
-        words = [text for text in figure.axes[0].texts if text.get_text() == "out of memory"]
-        self.assertEqual(len(words), 1)
-        self.assertTrue(figure.axes[0].bbox.contains(*words[0].get_transform().transform(words[0].get_position())))
+        time, share = step.draw(results_of(rows)).axes
+        low, high = time.get_ylim()
+        self.assertLess(low, 2.0)
+        self.assertGreater(high, 900.0)
+        ends = [max(bar.get_x() + bar.get_width() for bar in share.patches if round(bar.get_y() + bar.get_height() / 2) == place) for place in range(4)]
+        self.assertEqual([round(end, 6) for end in ends], [100, 100, 0, 100])
+        self.assertEqual([text.get_text() for text in share.texts], ["40.0 ± 0.4 ms", "2.00 ± 0.02 ms", "out of memory", "900 ± 9 ms"])
+        for text in share.texts:
+            self.assertTrue(share.bbox.contains(*text.get_transform().transform(text.get_position())), text.get_text())
 
     def test_speed_up_counts_from_the_first_ranks_that_ran(self):
         nan = float("nan")
