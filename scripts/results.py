@@ -224,7 +224,7 @@ class Results:
         self.device = next(filter(None, map(device_of, self.rows)), "a CPU")
         counts = sorted({int(count) for count, _ in repeats})
         self.repeats = (("up to " if any(float(limit) for _, limit in repeats) else "")
-                        + f"{' or '.join(map(str, counts))} repeats" if counts else "")
+                        + f"{' or '.join(map(str, counts))} repeat{'' if counts == [1] else 's'}" if counts else "")
 
     def read_stored(self, path):
         stored = tomllib.loads(path.read_text())
