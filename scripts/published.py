@@ -24,6 +24,8 @@ def text_of(value):
     """A value of TOML; numbers to their last bit, so that tables of a run and of what is stored of it are the same."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return "[" + ", ".join(map(text_of, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key_text(key)} = {text_of(item)}" for key, item in value.items()) + "}"
     if isinstance(value, str):
         short = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
         return '"' + "".join(short.get(letter, letter if letter.isprintable() else f"\\u{ord(letter):04x}") for letter in value) + '"'
@@ -34,27 +36,39 @@ def text_of(value):
     return repr(float(value))
 
 
+def key_text(key):
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else text_of(key)
+
+
 def section(name, columns):
-    key_text = lambda key: key if re.fullmatch(r"[\w-]+", key) else text_of(key)
     return f"\n[{name}]\n" + "".join(f"{key_text(key)} = {text_of(value)}\n" for key, value in columns.items())
+
+
+def overrides_of(command):
+    """The keys on a command line, but for those that say where its files go; their values may have spaces."""
+    words = re.findall(r"(?<= )([a-z_]+\.[\w.]+=.*?)(?= [a-z_]+\.[\w.]+=| --|$)", command)
+    return [word for word in words if not word.startswith("job.")]
 
 
 def stored_text(results, name):
     """results.toml of a run: columns, one number or text per row, of several rounds a list of them; once where all rows have the same."""
     rows, info = results.rows, {key: results.info[key] for key in INFO if key in results.info}
-    info["overrides"] = [word for word in str(results.info.get("command", "")).split() if re.match(r"(?!job\.)[a-z_]+\.[\w.]+=", word)]
+    info["overrides"] = overrides_of(str(results.info.get("command", "")))
     info["device"] = results.device
     info["repeats"] = results.repeats
+    facts = getattr(module_of(name), "facts", None)
     outcome = {"ranks": [row.ranks for row in rows], "name": [row.name for row in rows], "exit_code": [row.exit_code for row in rows],
                "reason": [row.reason for row in rows], "seconds": [row.seconds for row in rows]}
     names = list(dict.fromkeys(key for row in rows for key in row))
     in_rounds = [key for key in names if any(key in row.rounds for row in rows)]
-    same = [key for key in names if key not in in_rounds and len({text_of(row[key]) for row in rows}) == 1]
+    absent = {key: "" if any(isinstance(row.get(key), str) for row in rows) else float("nan") for key in names}
+    columns = {key: [row.get(key, absent[key]) for row in rows] for key in names if key not in in_rounds}
+    same = [key for key, column in columns.items() if len(set(map(text_of, column))) == 1]
     return (f"# The published run of scripts/experiment {name}, written by its --publish; the tables and the picture of README.md come from it.\n"
-            + section("info", info) + section("outcome", outcome)
-            + section("same", {key: rows[0][key] for key in same})
-            + section("values", {key: [row[key] for row in rows] for key in names if key not in {*in_rounds, *same}})
-            + section("rounds", {key: [row.rounds[key] for row in rows] for key in in_rounds}))
+            + section("info", info) + section("facts", facts(results) if facts else {}) + section("outcome", outcome)
+            + section("same", {key: columns[key][0] for key in same})
+            + section("values", {key: column for key, column in columns.items() if key not in same})
+            + section("rounds", {key: [row.rounds.get(key, [float("nan")]) for row in rows] for key in in_rounds}))
 
 
 def store(results, name, folder):
@@ -114,9 +128,10 @@ def rewrite(name, folder):
     page.write_text(MARKS.sub(lambda _: f"<!-- generated: {name} -->\n{generated}<!-- end -->\n", text))
 
 
-def publish(name, run):
-    """Stores the results of the run in this folder and rewrites the page; the results as they are stored."""
+def publish(name, run, preset):
+    """Stores the results of the run in the experiment's folder and rewrites the page; the results as they are stored."""
     folder, results = homes()[name], Results(run)
+    results.preset = preset
     if results.is_quick:
         raise Refusal(FILES, f"{run} is a --quick run; publish a whole one")
     failed = next((row for row in results.rows if not row.is_result), None)

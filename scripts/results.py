@@ -190,7 +190,7 @@ def provenance(results):
     info, build = results.info, str(results.info.get("build", ""))
     gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else f"one {model}" for model, ranks in results.gpus().items())
     versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA|Kokkos) [^,]+", build)
-    keys = f" With `{' '.join(info['overrides'])}`." if info.get("overrides") else ""
+    keys = f" With `{'`, `'.join(info['overrides'])}`." if info.get("overrides") else ""
     where = [f"Measured {info['created'][:10]} on {gpus or info['device']}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
     return ", ".join(filter(None, [*where, *versions])) + "." + keys
 
@@ -199,7 +199,8 @@ class Results:
     """The rows of all launches, and what the files say of where they ran; of a run, or of the folder of a published one."""
 
     def __init__(self, output):
-        self.output, self.rows, self.info = output, [], {}
+        self.output, self.rows, self.info, self.preset = output, [], {}, "cpu"
+        self.facts = {}  # of a published run: what its module's facts() gave
         self.device, self.repeats, self.is_quick, self.is_redraw = "", "", False, False
         if (output / STORED).exists():
             self.read_stored(output / STORED)
@@ -228,8 +229,8 @@ class Results:
 
     def read_stored(self, path):
         stored = tomllib.loads(path.read_text())
-        self.info, outcome = stored["info"], stored["outcome"]
-        self.device, self.repeats = self.info["device"], self.info["repeats"]
+        self.info, self.facts, outcome = stored["info"], stored["facts"], stored["outcome"]
+        self.device, self.repeats, self.is_redraw = self.info["device"], self.info["repeats"], True
         array = lambda value: np.asarray(value) if isinstance(value, list) else value
         for i, name in enumerate(outcome["name"]):
             rounds = {key: array(column[i]) for key, column in stored["rounds"].items()}
