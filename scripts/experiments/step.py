@@ -52,7 +52,7 @@ def draw(results):
             share.text(1, place, row.outcome, ha="left", va="center", color=VERMILION, fontsize=8)
     share.set_yticks(np.arange(len(rows)), [f"{row['model.size']}, {row['precision.compute']}" for row in rows])
     share.set_ylim(len(rows) - 0.5, -1.6)  # the first on top, under the legend
-    share.set_xlim(0, 122)  # with room for the times
+    share.set_xlim(0, 128)  # with room for the times
     share.set_xticks(range(0, 101, 20))
     share.set_title("Parts of a step, %")
     share.grid(axis="y", visible=False)
