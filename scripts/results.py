@@ -190,7 +190,8 @@ def provenance(results):
     info, build = results.info, str(results.info.get("build", ""))
     gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else f"one {model}" for model, ranks in results.gpus().items())
     versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA) [\d.]+|Kokkos [\d.]+ \([^)]*\)", build)
-    keys = f" With `{'`, `'.join(info['overrides'])}`." if info.get("overrides") else ""
+    shown = [word for word in info["overrides"] if not word.startswith("experiment.only=")]  # whose rows the tables show
+    keys = f" With `{'`, `'.join(shown)}`." if shown else ""
     where = [f"Measured {info['created'][:10]} on {gpus or info['device']}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
     return ", ".join(filter(None, [*where, *versions])) + "." + keys
 
