@@ -4,19 +4,18 @@ import numpy as np
 import plotting
 from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
-D, T, CAUSAL = "bench.head_width", "bench.length", "bench.causal"
+D, T, CAUSAL, KERNEL, ORDERED = "bench.head_width", "bench.length", "bench.causal", "attention.kernel", "attention.deterministic"
 ENGINES = {"standard": ("scores stored", VERMILION), "portable": ("portable flash2", ORANGE), "mma": ("mma.sync", GREEN),
            "mma, any order": ("mma.sync, any order", PURPLE), "wgmma": ("wgmma", BLUE), "wgmma, any order": ("wgmma, any order", SKY)}
 PASSES = {"forward": ("standard", "portable", "mma", "wgmma"), "backward": tuple(ENGINES)}  # a forward pass has one order
 
 
 def engine_of(row):
-    """Which of ENGINES; None if the width has no such kernel. wgmma+mma, whose backward pass is mma.sync's, counts as wgmma."""
-    if not row.has_run or row.outcome == "no such kernel":
+    """Which of ENGINES the row asked for; None if there is no such kernel for its width."""
+    if row.outcome == "no such kernel":
         return None
-    if row["implementation"] == "standard":
-        return "standard"
-    return row["engine"].split("+")[0] + (", any order" if row["ordered"] == "no" else "")
+    kernel = {"flash2": "portable"}.get(row[KERNEL], row[KERNEL])
+    return kernel + (", any order" if kernel in ("mma", "wgmma") and row[ORDERED] == "false" else "")
 
 
 def cases(results):
@@ -36,7 +35,11 @@ def tables(results):
         here = [engine for engine in engines if any(engine in rows for rows in found.values())]
         yield ([f"{name}, TFLOP/s: D", "mask", "T", *(ENGINES[engine][0] for engine in here)],
                [[width, "causal" if causal == "true" else "full", length,
-                 *(rate(rows.get(engine), name) for engine in here)] for (width, causal, length), rows in found.items()])
+                 *(cell(rows.get(engine), name) for engine in here)] for (width, causal, length), rows in found.items()])
+
+
+def cell(row, name):
+    return row.outcome if row is not None and row.outcome != "ok" else rate(row, name)
 
 
 def draw(results):

@@ -61,6 +61,14 @@ class Experiments(RunTest):
         launch.draw(module.draw, stored, folder / f"{name}.png")
         self.assertEqual((folder / f"{name}.png").read_bytes(), (self.folder / f"runs/experiments/{name}-quick/{name}.png").read_bytes())
 
+    def test_a_benchmark_with_a_page_runs_under_its_folders_name(self):
+        small = ("bench.length=[64]", "bench.head_width=[64]", "bench.tokens=64", "bench.channels=64", "bench.repeats=2", "bench.rest_ms=0",
+                 "bench.warmup_ms=0", "bench.dtype=fp32", 'experiment.only=["standard_true_64_64", "flash2_true_64_64"]')
+        forward, line = [text for text in self.script("bench/attention_gpu", *small).stdout.splitlines() if text][:2]
+        self.assertEqual(re.split("  +", forward.strip()), ["forward, TFLOP/s: D", "mask", "T", "scores stored", "portable flash2"])
+        self.assertEqual(line.split()[:3], ["64", "causal", "64"])
+        self.assertTrue((self.folder / "runs/experiments/bench/attention_gpu/attention_gpu.png").exists())
+
     def test_what_is_no_whole_run_is_not_published(self):
         for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
             self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
