@@ -403,8 +403,11 @@ std::string Reader::resolved() const {
 }
 
 void Reader::settle_directory() {
-  if (settings_.job.directory.empty())
-    settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
+  if (settings_.job.directory.empty()) {
+    const fs::path stem = fs::path(name_).stem();
+    const fs::path name = stem == "deck" ? folder_.lexically_normal().filename() : stem;  // NAME/deck.toml is NAME's
+    settings_.job.directory = (working_directory() / "runs" / name).lexically_normal().string();
+  }
   if (first_bad_utf8(settings_.job.directory))
     refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");
 }

@@ -82,7 +82,8 @@ std::vector<Key> make_table() {
        "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. An "
        "existing file is refused unless job.overwrite is true."},
       {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
-       "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
+       "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory (of "
+       "NAME/deck.toml: runs/NAME). A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
        "Whether existing results may be replaced: the run in job.directory (run.h5 and checkpoints), an experiment "

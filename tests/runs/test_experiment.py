@@ -454,7 +454,7 @@ class Rounds(RunTest):
         only = 'experiment.only=["small_fp32", "too_big_fp32"]'
         result = self.run_deck(deck, only, "experiment.rounds=2")
         self.assertEqual(result.out.count("too_big_fp32\n"), 2, "its title, and in the summary")
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual(list(found["exit_code"]), [FINISHED, OUT_OF_MEMORY])
         self.assertEqual(np.isfinite(found["seconds"]).tolist(), [[True, True], [True, False]])
         losses = found["record/steps/loss"]
@@ -472,11 +472,11 @@ class Rounds(RunTest):
             os.kill(job.process.pid, signal.SIGTERM)
             if job.wait().code == STOPPED:
                 break
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual(list(found["exit_code"]), [STOPPED])
         again = self.run_deck(deck, *words, "--resume", "auto")
         self.assertIn("round 2, row 1 of 6: small_fp32, goes on\n", again.out)
-        losses = contents(self.folder / "runs/deck")["record/steps/loss"]
+        losses = contents(self.folder / f"runs/{self.folder.name}")["record/steps/loss"]
         self.assertEqual(losses.shape, (1, 2, 3000))
         np.testing.assert_array_equal(losses[0, 0], losses[0, 1])
 
@@ -495,7 +495,7 @@ repeats = 1
 """)
         result = self.run_deck(deck, ranks=2)
         self.assertEqual(re.findall(r"--- (round . row .) of 2", result.out.replace(", ", " ")), ["round 1 row 1", "round 1 row 2", "round 2 row 2", "round 2 row 1"])
-        self.assertEqual(contents(self.folder / "runs/deck")["record/median_ms"].shape, (2, 2))
+        self.assertEqual(contents(self.folder / f"runs/{self.folder.name}")["record/median_ms"].shape, (2, 2))
 
     def test_without_names_every_column_of_a_benchmark_is_recorded(self):
         deck = self.deck("""
@@ -513,9 +513,9 @@ warmup = 0
 repeats = 1
 """)
         self.run_deck(deck)
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         for i, name in enumerate(("kernels", "attention")):
-            with h5py.File(next((self.folder / "runs/deck/rows").glob(f"*_{name}/bench.h5")), "r") as file:
+            with h5py.File(next((self.folder / f"runs/{self.folder.name}/rows").glob(f"*_{name}/bench.h5")), "r") as file:
                 for column in set(file) - {"row"}:
                     kept, values = found[f"record/{column}"][i], file[column]
                     if h5py.check_string_dtype(values.dtype):
@@ -649,7 +649,7 @@ steps = 3000
 [checkpoint]
 every = 20
 """)
-        where = self.folder / "runs/deck"
+        where = self.folder / f"runs/{self.folder.name}"
         row = where / "rows/0001_trained"
         job = self.start(deck)
         self.wait_until((row / "checkpoints/latest").exists, "a checkpoint", job)
@@ -671,21 +671,21 @@ record = ["kernel"]
 [bench]
 repeats = 400
 """)
-        row = self.folder / "runs/deck/rows/0001_deck"
+        row = self.folder / f"runs/{self.folder.name}/rows/0001_deck"
         job = self.start(deck)
         self.wait_until(lambda: "copy" in job.printed(), "the first kernel", job)
         end_all(job.ranks(), signal.SIGTERM)
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
         self.assertIn("stopped by SIGTERM after the last row", result.out)
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [STOPPED])
         self.assertFalse((row / "bench.h5").exists())
         part, = row.glob("bench.h5.part*")  # what was measured until then
         with h5py.File(part) as file:
             self.assertEqual(file["kernel"].asstr()[0], "copy")
         deck.write_text(deck.read_text().replace("repeats = 400", "repeats = 1\nrows = 16\nwidth = 16"))
         self.run_deck(deck, "--resume", "auto")
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [FINISHED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [FINISHED])
         self.assertEqual([path.name for path in row.iterdir()], ["bench.h5"])
 
     def test_a_benchmark_whose_last_row_is_under_way_has_run(self):
@@ -709,14 +709,14 @@ row_limit_s = 0
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
         self.assertIn("stopped by SIGTERM before row 2 of 2", result.out)
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual((found["exit_code"].tolist(), found["record/bytes"].tolist()), ([FINISHED], [1e6]))
 
     def test_a_row_that_its_own_limit_ended_has_run(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))
         only = 'experiment.only=["small_fp32"]'
         self.run_deck(deck, only)
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [STOPPED])
         again = self.run_deck(deck, only, "--resume", "auto")
         self.assertIn("small_fp32 has run\n", again.out)
 

@@ -165,6 +165,8 @@ TEST(Deck, an_hdf5_dataset_stays_behind_its_file) {
 TEST(Deck, the_run_folder_is_named_after_the_deck) {
   EXPECT_EQ(parse_deck("train.steps = 1", "some/where/2.7b.toml").settings.job.directory,
             (fs::current_path() / "runs/2.7b").string());
+  EXPECT_EQ(parse_deck("train.steps = 1", "deck.toml", {}, "/some/where/ladder").settings.job.directory,
+            (fs::current_path() / "runs/ladder").string());
 }
 
 TEST(Deck, the_resolved_deck_lists_every_key_and_who_gave_it) {

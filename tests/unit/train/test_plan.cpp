@@ -436,7 +436,7 @@ TEST(Gathers, of_a_step_are_those_of_its_first_micro_step_and_of_one_that_stands
   }
 }
 
-/// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
+/// The deck of input/bench/step_gpu/deck.toml, as a graph whose products are timed.
 config::Settings tuned_gpu_deck() {
   config::Settings s = test::gpu_deck("small");
   s.train.graph = s.train.tune_gemm = true;
@@ -474,7 +474,7 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
   struct Golden {
     std::string_view size;
     std::int64_t bytes;  // as a build for sm_90a plans
-    double gib;          // as taken on an H200: input/bench/README.md, of which plans are within 0.2 %
+    double gib;          // as taken on an H200: input/bench/step_gpu, of which plans are within 0.2 %
   };
   config::Settings deck = tuned_gpu_deck();
   deck.train.tune_gemm = false;

@@ -358,7 +358,7 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
   EXPECT_THAT(text, Not(HasSubstr(" ms")));
 }
 
-/// The medium model of input/bench/step_gpu.toml, as measured there.
+/// The medium model of input/bench/step_gpu/deck.toml, as measured there.
 Rates rates_on(const config::Settings& s, int ranks) {
   const Machine machine = machine_of(s.plan, ranks);
   return rates_of(s, plan_training(s, dtype_of(s.precision.compute), ranks, machine), machine);
@@ -400,7 +400,7 @@ TEST(ShippedRates, predict_the_measured_steps_of_h200s_within_15_percent) {
     int ranks;
     std::int64_t sequences;  // per rank
     config::Shard shard;
-    double measured_ms;  // input/bench/README.md
+    double measured_ms;  // input/bench/strategies_gpu
   };
   using config::Shard;
   for (const Case& c : {Case{"medium", 1, 4, Shard::none, 14.05}, Case{"large", 1, 4, Shard::none, 30.1},
