@@ -13,6 +13,7 @@
 #include "config/deck_file.hpp"
 #include "config/extension.hpp"
 #include "config/faults.hpp"
+#include "config/job_numbers.hpp"
 #include "config/renamed_keys.hpp"
 #include "config/row_tables.hpp"
 #include "config/rules.hpp"
@@ -389,6 +390,9 @@ std::string Reader::resolved() const {
 void Reader::settle_directory() {
   if (settings_.job.directory.empty())
     settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
+  if (!is_stored_) {
+    for (std::string* path : {&settings_.job.directory, &settings_.job.output}) *path = with_job_numbers(*path);
+  }
   if (first_bad_utf8(settings_.job.directory))
     refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");
 }

@@ -33,6 +33,7 @@
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/owner.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
@@ -172,6 +173,7 @@ class ExperimentRun {
         keep_earlier(context_, file_);
       else
         directory_->clear(note_);
+      jobs::Owner(context_.settings().job.directory).begin(std::nullopt, context_.resume.has_value());
       progress = progress_text(progress_of(context_, file_, note_));
     });
     progress_ = parse_progress(world_.broadcast(progress));
