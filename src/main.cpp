@@ -24,6 +24,7 @@
 #include "config/availability.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
+#include "config/job_numbers.hpp"
 #include "config/job_traits.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
@@ -209,6 +210,7 @@ int answer_or_run(int argc, char** argv) {
   if (line.compare) return answer(lab::compare_text(line)), 0;
   const config::Deck deck = config::load_deck(line.deck, line.overrides);
   if (answer_about_deck(line, deck)) return 0;
+  config::require_job_numbers(deck.settings.job);
   config::check_build(deck.settings, train::this_build());
   return run(argc, argv, line, deck);
 }

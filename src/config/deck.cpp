@@ -13,6 +13,7 @@
 #include "config/deck_file.hpp"
 #include "config/extension.hpp"
 #include "config/faults.hpp"
+#include "config/job_numbers.hpp"
 #include "config/renamed_keys.hpp"
 #include "config/row_tables.hpp"
 #include "config/rules.hpp"
@@ -407,6 +408,9 @@ void Reader::settle_directory() {
     const fs::path stem = fs::path(name_).stem();
     const fs::path name = stem == "deck" ? folder_.lexically_normal().filename() : stem;  // NAME/deck.toml is NAME's
     settings_.job.directory = (working_directory() / "runs" / name).lexically_normal().string();
+  }
+  if (!is_stored_) {
+    for (std::string* path : {&settings_.job.directory, &settings_.job.output}) *path = with_job_numbers(*path);
   }
   if (first_bad_utf8(settings_.job.directory))
     refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");

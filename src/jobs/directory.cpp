@@ -18,6 +18,8 @@
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"
 #include "io/trace.hpp"  // kRunFormat
+#include "jobs/owner.hpp"
+#include "jobs/status.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -33,7 +35,7 @@ constexpr const char* kUnfinishedTrace = "run.h5.tmp";
 bool holds_something(const fs::path& directory) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().filename() != kLockName) return true;
+    if (entry.path().filename() != kLockName && entry.path().filename() != Owner::kName) return true;
   }
   return false;
 }
@@ -72,8 +74,8 @@ void require_own(const fs::path& path, std::string_view format) {
 
 /// Whether a job writes a file of that name into its directory.
 bool is_of_a_job(const std::string& name) {
-  if (name == kTrace || name == kUnfinishedTrace) return true;
-  for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
+  if (name == kTrace || name == kUnfinishedTrace || name == Owner::kName) return true;
+  for (std::string result : {"bench.h5", "attention.h5", "model.h5", Status::kName}) {
     if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
   return false;
@@ -154,6 +156,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
       is_experiment_(config::traits_of(context.settings().job.kind).has_rows()) {
   context.world.agree_on_root([&] {
     if (!may_exist) require_new_directory(context.settings().job);
+    Owner(path_).require_free(note);
     std::error_code error;
     fs::create_directories(path_, error);
     lock(path_, note);

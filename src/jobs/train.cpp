@@ -21,9 +21,11 @@
 #include "jobs/mfu.hpp"
 #include "jobs/offload_report.hpp"
 #include "jobs/open_corpus.hpp"
+#include "jobs/owner.hpp"
 #include "jobs/placement.hpp"
 #include "jobs/run_file.hpp"
 #include "jobs/statistics.hpp"
+#include "jobs/status.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "jobs/training_sample.hpp"
@@ -50,6 +52,8 @@ class TrainingRun {
         console_(console_style(context), settings_.trace.every_steps),
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s),
+        owner_(settings_.job.directory),
+        status_(settings_.job.directory),
         trace_(world_) {}
 
   Exit run() {
@@ -63,6 +67,7 @@ class TrainingRun {
   /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
+    if (trainer_) tell("failed");
     trace_.close();
     if (code == Exit::hang) return;
     disconnect();
@@ -87,6 +92,8 @@ class TrainingRun {
     directory_.emplace(context_, continues, take_note_);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note_);
     if (is_at_end(beginning)) return false;
+    world_.agree_on_root(
+        [&] { owner_.begin(beginning.checkpoint && continues ? beginning.checkpoint->state().step : 0, continues); });
     make_trainer(beginning);
     world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
@@ -180,6 +187,7 @@ class TrainingRun {
 
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
+    tell("running");
     loss_scale_ = trainer_->scalars().loss_scale;
     start_s_ = events::now_s();
     first_step_ = step_;
@@ -200,6 +208,7 @@ class TrainingRun {
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
     trace_.flush();
+    tell("finished");
     summarize();
     return Exit::finished;
   }
@@ -216,6 +225,7 @@ class TrainingRun {
     console_.end();
     if (last_checkpoint_ != step_) save();
     trace_.flush();
+    tell("stopped");
     summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
     return Exit::stopped;
@@ -275,6 +285,7 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
+    if (status_.is_due()) tell("running");
     trace_.add(record);
     if (saves_after(step)) save();
   }
@@ -352,9 +363,12 @@ class TrainingRun {
     const auto watch = world_.watch("a checkpoint", parallel::kPatience);
     // A resume continues from here, so the rows up to here must be on disk.
     trace_.flush();
-    timed(checkpoint_s_,
+    double took_s = 0;
+    timed(took_s,
           [&] { save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : ""); });
+    checkpoint_s_ += took_s;
     last_checkpoint_ = step_;
+    world_.agree_on_root([&] { note(owner_.checkpoint_took(took_s)); });
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -388,6 +402,10 @@ class TrainingRun {
     });
   }
 
+  void tell(const char* state) {
+    if (world_.rank() == 0) status_.write(state, console_.progress());
+  }
+
   void note(const std::string& text) {
     if (world_.rank() != 0) return;
     std::string_view rest = text;
@@ -406,6 +424,8 @@ class TrainingRun {
   const Note take_note_ = [this](const std::string& text) { note(text); };
   const Mfu mfu_;
   StopRequest stop_;
+  Owner owner_;
+  Status status_;
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::optional<data::Corpus> corpus_;

@@ -46,6 +46,7 @@
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/owner.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
@@ -265,6 +266,7 @@ class ExperimentRun {
         keep_earlier(context_, file_);
       else
         directory_->clear(note_);
+      jobs::Owner(context_.settings().job.directory).begin(std::nullopt, context_.resume.has_value());
       for (std::size_t i = 0; i < rows_.size(); ++i) {
         const auto [next, goes_on] = progress_of(rows_[i], file_.rounds(i), note_);
         progress += fmt::format("{} {} ", next, int{goes_on});

@@ -67,7 +67,8 @@ class Rows(RunTest):
             self.run_deck(self.rows, 'experiment.only=["small_fp32"]', *key)
             self.assertEqual(notes.read_text(), "mine")
             self.assertEqual(contents(self.directory)["exit_code"].tolist(), [FINISHED])
-            self.assertEqual(sorted(path.name for path in notes.parent.iterdir() if path.name != ".lock"), ["checkpoints", "notes.txt", "run.h5"])
+            self.assertEqual(sorted(path.name for path in notes.parent.iterdir() if not path.name.startswith(".")),
+                             ["checkpoints", "notes.txt", "run.h5", "status"])
 
     def test_a_row_that_fails_does_not_end_the_experiment(self):
         result = self.run_deck(self.rows)

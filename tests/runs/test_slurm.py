@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import NUMBERS, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, RunTest, column, gpus, latest_step, tensors
+from harness import ENVIRONMENT, FILES, NUMBERS, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, RunTest, column, gpus, latest_step, tensors
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
 import slurm_lab  # noqa: E402
@@ -23,6 +23,8 @@ import slurm_lab  # noqa: E402
 SKIPPED = 77
 END_S = 90 * PATIENCE  # a job that takes longer hangs
 LONG = ("train.steps=100000", "train.validate_every=0")  # until something ends it
+UNUSABLE = ("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
+            "optimizer.warmup_steps=0")  # numbers of the first steps
 lab = None
 
 
@@ -59,7 +61,7 @@ class Cluster(RunTest):
 
     def until_steps(self, job, name="run", many=1):
         """Until the job, started for the `many`th time, has printed a line of a step."""
-        lines = r"(?m)^ +\d+(?:/\d+)? +\d+ +\d"
+        lines = r"(?m)^ +\d+ +\d+ +\d+ +\d"
         self.until(lambda: len(self.text(job, name).split("\nresume ")) > many
                    and re.search(lines, self.text(job, name).split("\nresume ")[many]), "a step", job, name)
 
@@ -119,8 +121,7 @@ class Ends(Cluster):
     def test_a_failure_is_the_jobs_code_and_is_not_requeued(self):
         for launcher in ("srun", "mpirun"):
             with self.subTest(launcher=launcher):
-                job = self.submit("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
-                                  "optimizer.warmup_steps=0", "-N", 2, "-n", 2, "--requeue", "--launcher", launcher, name=launcher)
+                job = self.submit(*UNUSABLE, "-N", 2, "-n", 2, "--requeue", "--launcher", launcher, name=launcher)
                 self.assertIn("are not usable", self.finish(job, NUMBERS, name=launcher))
                 self.assertEqual(self.shown(job, "Restarts"), "0")
 
@@ -148,6 +149,40 @@ class Ends(Cluster):
         self.assertEqual([self.shown(str(job), "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
         self.assertIn("nothing to train", self.text(last))
         self.assertEqual(latest_step(self.folder / "run"), 80)
+
+    def test_two_starts_without_progress_end_a_chain(self):
+        last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
+        self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
+        self.assertEqual([self.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
+
+
+class Directories(Cluster):
+    def test_of_an_array_each_job_has_its_own(self):
+        table = self.folder / "table"
+        table.write_text("train.steps optimizer.beta2\n8 0.9\n9 0.95\n")
+        array = self.submit("-N", 1, "-n", 2, "--array", table)
+        for task, steps in ((1, 8), (2, 9)):
+            self.assertIn("hosts      n", self.finish(f"{array}_{task}"))
+            self.assertEqual(latest_step(self.folder / f"run/{task}"), steps)
+            self.assertRegex((self.folder / f"run/{task}/status").read_text(), rf"^finished  step {steps}/{steps} .* job {array}_{task}\n$")
+            with h5py.File(self.folder / f"run/{task}/run.h5", "r") as file:
+                self.assertIn(f"/run/{task}\"", file["info"].attrs["deck"])
+
+    def test_a_job_that_waits_for_its_requeue_keeps_its_own(self):
+        owner = self.submit(*LONG, "-N", 1, "-n", 1, "--requeue")
+        self.until_steps(owner)
+        running = self.submit(*LONG, "-N", 1, "-n", 1)
+        self.assertIn(f"job {owner} of Slurm works here (RUNNING)", self.finish(running, FILES))
+        lab.command("scancel", "--signal=USR1", owner)
+        self.until_state(owner, "PENDING")
+        held = f"job {owner} of Slurm works here (PENDING)"
+        self.assertIn(held, self.finish(self.submit(*LONG, "-N", 1, "-n", 1), FILES))
+        before = latest_step(self.folder / "run")
+        words = (f"job.directory={self.folder / 'run'}", f"train.steps={before + 1}", "train.validate_every=0", "--resume", "auto")
+        self.run_deck(TINY, *words, code=FILES, says=held, env=lab.environment)  # by hand
+        lab.command("scancel", owner)
+        self.run_deck(TINY, *words, env=lab.environment)
+        self.assertEqual(latest_step(self.folder / "run"), before + 1)
 
 
 def main():

@@ -82,6 +82,8 @@ def require():
     probe = subprocess.run(["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True)
     if probe.returncode != 0:
         raise Missing(f"no namespaces here: {probe.stderr.strip()}")
+    run("ip", "link", "add", "tessera_probe", "type", "bridge")  # Missing where containers may not
+    run("ip", "link", "del", "tessera_probe")
 
 
 def environment(folder):
@@ -93,6 +95,7 @@ class Lab:
     def __init__(self, folder):
         self.folder = Path(folder).absolute()
         self.environment = environment(self.folder)
+        self.has_network = (self.folder / "n1.pid").exists()
 
     def up(self):
         require()
@@ -137,7 +140,10 @@ class Lab:
             f"--log-file={self.folder}/munge.log", f"--seed-file={self.folder}/munge.seed")
 
     def _make_network(self):
+        if pids := " ".join(run("ip", "netns", "pids", f"tessera_{node}", code=None).strip() for node in NODES).split():
+            raise Missing(f"another lab is up: slurm_lab.py down FOLDER ends it, or end {' '.join(pids)}")
         self._delete_network()
+        self.has_network = True
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{HEAD}/24", "dev", BRIDGE)
         run("ip", "link", "set", BRIDGE, "up")
@@ -167,7 +173,8 @@ class Lab:
                     time.sleep(0.1)
         for name in (*NODES, "slurmctld", "munge"):
             self._end(self.folder / f"{name}.pid")
-        self._delete_network()
+        if self.has_network:
+            self._delete_network()
 
     @staticmethod
     def _end(pid_file):

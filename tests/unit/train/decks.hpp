@@ -26,7 +26,8 @@ inline config::Settings small_deck() {
 
 /// The model with the numbers of a named size.
 inline config::Model with_size(config::Model model, std::string_view name) {
-  config::Settings s{.model = std::move(model)};
+  config::Settings s;
+  s.model = std::move(model);
   s.model.size = name;
   config::Sources sources{{"model.size", {config::Origin::deck, {}, false}}};
   config::apply_size(s, sources);

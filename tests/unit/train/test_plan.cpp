@@ -481,7 +481,7 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
   for (const Golden& row : {Golden{"small", 2'497'255'424, 2.3}, Golden{"medium", 7'636'580'096, 7.1},
                             Golden{"large", 16'703'960'320, 15.6}, Golden{"xl", 33'136'506'880, 30.9},
                             Golden{"2.7b", 53'229'073'152, 49.6}}) {
-    deck.model = with_size(deck.model, row.size);
+    deck.model = test::with_size(deck.model, row.size);
     const std::int64_t bytes = plan_training(deck, Dtype::bf16, 1, kH200).layout.total_bytes();
     EXPECT_EQ(bytes, row.bytes) << row.size;
     EXPECT_NEAR(static_cast<double>(bytes) / (1 << 30), row.gib, 0.05 + 0.002 * row.gib) << row.size;
@@ -701,7 +701,7 @@ TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
   config::Settings deck = tuned_gpu_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("on H200s (plan.device; sm_90a)\n"));
   EXPECT_THAT(plan_text(deck, 1), HasSubstr(": fits, an H200 has 139.3 GiB free\n"));
-  deck.model = with_size(deck.model, "8b");
+  deck.model = test::with_size(deck.model, "8b");
   deck.plan.device = config::PlanDevice::h100;
   EXPECT_THAT(plan_text(deck, 1), HasSubstr(": TOO MUCH, an H100 has 78.7 GiB free\n"));
   deck.plan.device = config::PlanDevice::a100;
