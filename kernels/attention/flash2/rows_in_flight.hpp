@@ -1,0 +1,94 @@
+/// Rows on their way from memory to the pad, in the registers of a team's threads.
+///
+/// `fetch` issues the loads and `put` writes what came; a kernel computes in between. Lanes that neighbour each other
+/// move neighbouring packets of 16 bytes of a row.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include "kernels/core/compat.hpp"
+#include "kernels/core/packet.hpp"
+#include "kernels/core/round_up.hpp"
+
+namespace tessera::kernels {
+
+/// 16 bytes. A host copies them as bytes: there a packet of 16-bit numbers is an array of words, which the compiler would
+/// take for other memory than the numbers.
+template <class Packet, class Scalar>
+KOKKOS_FORCEINLINE_FUNCTION Packet read_packet(const Scalar* from) {
+  TESSERA_ON_DEVICE(return *reinterpret_cast<const Packet*>(from);)
+  Packet packet;
+  __builtin_memcpy(static_cast<void*>(&packet), from, sizeof(Packet));
+  return packet;
+}
+template <class Packet, class Scalar>
+KOKKOS_FORCEINLINE_FUNCTION void write_packet(Scalar* to, const Packet& packet) {
+  TESSERA_ON_DEVICE(*reinterpret_cast<Packet*>(to) = packet; return;)
+  __builtin_memcpy(static_cast<void*>(to), &packet, sizeof(Packet));
+}
+
+/// A tile of kRows rows of kWidth numbers, shared by kThreads threads. Rows from `count` on and columns from D on are 0.
+template <class Scalar, int kRows, int kWidth, int kThreads>
+struct RowsInFlight {
+  using Real = Accum<Scalar>;
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(Scalar));
+  static constexpr int kPackets = kWidth / kElements;  // of a row
+  static constexpr int kSlots = ceil_div(kRows * kPackets, kThreads);
+  static_assert(kWidth % kElements == 0);
+
+  Packet<Scalar, kElements> packet[kSlots];
+
+  KOKKOS_FORCEINLINE_FUNCTION void fetch(int rank, const Scalar* rows, long stride, int count, int D,
+                                         bool fits_packets) {
+    TESSERA_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const int p = rank + s * kThreads, n = p / kPackets, d = p % kPackets * kElements;
+      packet[s] = {};
+      if (n >= count) continue;
+      const Scalar* from = rows + n * stride + d;
+      if (fits_packets) {
+        if (d < D) packet[s] = read_packet<Packet<Scalar, kElements>>(from);
+      } else {
+        TESSERA_UNROLL
+        for (int e = 0; e < kElements; ++e) {
+          if (d + e < D) set_stored(packet[s], e, from[e]);
+        }
+      }
+    }
+  }
+
+  /// body(slot, n, packet) for each of this thread's packets: packet number `packet` of row n.
+  template <class Body>
+  KOKKOS_FORCEINLINE_FUNCTION void each_packet(int rank, const Body& body) const {
+    TESSERA_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const int p = rank + s * kThreads;
+      if ((kRows * kPackets) % kThreads != 0 && p >= kRows * kPackets) continue;
+      body(s, p / kPackets, p % kPackets);
+    }
+  }
+
+  /// The product of a packet with the same one of other rows.
+  KOKKOS_FORCEINLINE_FUNCTION Real dot(int s, const RowsInFlight& other) const {
+    Real sum = 0;
+    TESSERA_UNROLL
+    for (int e = 0; e < kElements; ++e) sum += packet[s][e] * other.packet[s][e];
+    return sum;
+  }
+
+  /// pad[n, d] = factor * rows[n, d]
+  KOKKOS_FORCEINLINE_FUNCTION void put(int rank, Real factor, Real* pad, int pitch) const {
+    constexpr int kPack = 16 / static_cast<int>(sizeof(Real));
+    each_packet(rank, [&](int s, int n, int p) {
+      TESSERA_UNROLL
+      for (int first = 0; first < kElements; first += kPack) {
+        Packet<Real, kPack> reals;
+        TESSERA_UNROLL
+        for (int e = 0; e < kPack; ++e) reals.element[e] = factor * packet[s][first + e];
+        store(pad + n * pitch + p * kElements + first, reals);
+      }
+    });
+  }
+};
+
+}  // namespace tessera::kernels
