@@ -8,9 +8,9 @@
 ///   multiply_rows     c[i, j] += sum_d a[i, d] b[j, d]     a and b as rows in the pad
 ///   multiply_columns  c[i, c] += sum_n a[n, i] b[n, c]     a transposed, in the order of `position`; b as rows
 ///
-/// All reads of the pad are packets. Neighbouring threads read rows that are `row_pitch` apart, an odd number of
-/// packets, so the packets of eight threads lie in different banks. Every sum runs in order: a result depends neither on
-/// the number of threads nor on the tile.
+/// All reads of the pad are packets. Threads that neighbour each other form patches of 8 x 4 (y, x), so a vector of 32
+/// asks for 8 packets of a and 4 of b; an H200 then reads 16 bytes per lane in 2 cycles, and in 4 where it asks for 8 in
+/// each group of eight lanes. Rows an odd number of packets apart lie in different banks. Every sum runs in order: a result depends neither on the number of threads nor on the tile.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -34,16 +34,25 @@ struct ThreadTiles {
   using Pack = Packet<Real, kPack>;
   static_assert(kRows % kPack == 0, "a thread's rows of a transposed tile are whole packets");
 
+  /// A patch of neighbouring threads.
+  static constexpr int kPatchDown = kDown % 8 == 0 && kAcross % 4 == 0 ? 8 : 1;
+  static constexpr int kPatchAcross = kPatchDown == 8 ? 4 : kAcross;
+  static constexpr int kPatch = kPatchDown * kPatchAcross, kPatchesAcross = kAcross / kPatchAcross;
+
   int y, x;
 
-  KOKKOS_FORCEINLINE_FUNCTION explicit constexpr ThreadTiles(int rank) : y(rank / kAcross), x(rank % kAcross) {}
+  KOKKOS_FORCEINLINE_FUNCTION explicit constexpr ThreadTiles(int rank)
+      : y(rank / kPatch / kPatchesAcross * kPatchDown + rank % kPatch / kPatchAcross),
+        x(rank / kPatch % kPatchesAcross * kPatchAcross + rank % kPatchAcross) {}
 
   /// The tile's row that is this thread's row i, its column j, and the first of its packet g of channels.
   KOKKOS_FORCEINLINE_FUNCTION constexpr int row(int i) const { return y + kDown * i; }
   KOKKOS_FORCEINLINE_FUNCTION constexpr int column(int j) const { return x + kAcross * j; }
   KOKKOS_FORCEINLINE_FUNCTION constexpr int channel(int g) const { return kPack * (x + kAcross * g); }
-  /// Where row(0) stands in a row of a transposed tile; a thread's rows are neighbours there.
-  KOKKOS_FORCEINLINE_FUNCTION constexpr int position() const { return kRows * y; }
+  /// Where row(i) stands in a row of a transposed tile: packets of rows of one thread, thread after thread.
+  KOKKOS_FORCEINLINE_FUNCTION constexpr int position(int i) const {
+    return (i / kPack * kDown + y) * kPack + i % kPack;
+  }
 
   template <int kColumns>
   KOKKOS_FORCEINLINE_FUNCTION void multiply_rows(const Real* a, int a_pitch, const Real* b, int b_pitch, int depth,
@@ -69,21 +78,24 @@ struct ThreadTiles {
   template <int kPacks>
   KOKKOS_FORCEINLINE_FUNCTION void multiply_columns(const Real* a, int a_pitch, const Real* b, int b_pitch, int depth,
                                                     Real (&c)[kRows][kPacks * kPack]) const {
-    const Real* a_n = a + position();
-    const Real* b_n = b + channel(0);
-#pragma unroll 4
-    for (int n = 0; n < depth; ++n, a_n += a_pitch, b_n += b_pitch) {
-      Pack rows[kRows / kPack];
+    constexpr int kAtOnce = kRows * kPacks * kPack > 64 ? 2 : 4;  // operands wait in registers: fewer beside many sums
+    const Real* a_y = a + position(0);
+    const Real* b_x = b + channel(0);
+    for (int first = 0; first < depth; first += kAtOnce) {
       TESSERA_UNROLL
-      for (int i = 0; i < kRows / kPack; ++i) rows[i] = load<kPack>(a_n + i * kPack);
-      TESSERA_UNROLL
-      for (int g = 0; g < kPacks; ++g) {
-        const Pack channels = load<kPack>(b_n + g * kAcross * kPack);
+      for (int n = first; n < first + kAtOnce; ++n) {
+        Pack a_n[kRows / kPack];
         TESSERA_UNROLL
-        for (int e = 0; e < kPack; ++e) {
+        for (int i = 0; i < kRows; i += kPack) a_n[i / kPack] = load<kPack>(a_y + n * a_pitch + i * kDown);
+        TESSERA_UNROLL
+        for (int g = 0; g < kPacks; ++g) {
+          const Pack b_n = load<kPack>(b_x + n * b_pitch + g * kAcross * kPack);
           TESSERA_UNROLL
-          for (int i = 0; i < kRows; ++i)
-            c[i][g * kPack + e] = fma(rows[i / kPack].element[i % kPack], channels.element[e], c[i][g * kPack + e]);
+          for (int e = 0; e < kPack; ++e) {
+            TESSERA_UNROLL
+            for (int i = 0; i < kRows; ++i)
+              c[i][g * kPack + e] = fma(a_n[i / kPack].element[i % kPack], b_n.element[e], c[i][g * kPack + e]);
+          }
         }
       }
     }
@@ -97,15 +109,9 @@ struct ThreadTiles {
       Pack pack;
       TESSERA_UNROLL
       for (int e = 0; e < kPack; ++e) pack.element[e] = c[i + e][j];
-      store(row + position() + i, pack);
+      store(row + position(i), pack);
     }
   }
 };
-
-/// The pitch of rows of `columns` numbers, a multiple of two packets: an odd number of packets.
-template <class Real>
-constexpr int row_pitch(int columns) {
-  return columns + kPackOf<Real>;
-}
 
 }  // namespace tessera::kernels

@@ -1,321 +1,39 @@
-/// FlashAttention-2, backward, with a team for every tile and the gradients in the registers of its threads.
+/// FlashAttention-2, backward, in registers: what Flash2Backward (backward.hpp) computes, for GPUs without tensor cores
+/// for the dtype and the head width.
+///
+///   Keys      a team owns a tile of keys of one (b,h), walks the tiles of queries that see them, and writes d_k and
+///             d_v
+///   Queries   a team owns a tile of queries, walks the tiles of keys that they see, and writes d_q
+///
+/// As in RegisterForward a team's threads share the scores of a pair of tiles and the gradients, in private arrays. Each
+/// gradient stays in its team's registers until it is complete, so no team shares one. The price is that both launches
+/// recompute the scores: seven tile products per pair of tiles instead of five.
+///
+/// Source     Dao 2023, arXiv:2307.08691, Alg. 2, as two passes.
+/// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once. Scores carry a factor
+///            1/ln 2, so exponentials are powers of two.
+/// Error      eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each gradient.
+/// Order      fixed for given shapes and device: bitwise repeatable. No atomics.
+/// Memory     pads, level 0: keys_pad_bytes and queries_pad_bytes (register_tiles.hpp). No workspace.
+/// Cost       14*B*H*Tq*Tk*D flop (about half when causal).
+/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
+/// Async      returns after two enqueues on `exec`; never fences.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
 #pragma once
 
-#include <cmath>
-
-#include "kernels/attention/check.hpp"
-#include "kernels/attention/flash2/rows_in_flight.hpp"
+#include "kernels/attention/flash2/register_tiles.hpp"
 #include "kernels/attention/task.hpp"
-#include "kernels/core/math.hpp"
-#include "kernels/core/team.hpp"
 #include "kernels/core/tensor.hpp"
-#include "kernels/core/thread_tiles.hpp"
-#include "kernels/cuda/scratch.hpp"
 
 namespace tessera::kernels {
 
-/// How a team shares its tile: rows are those that it owns (keys in the pass of keys), columns those that it walks. With
-/// kOneTransposed, p and ds take turns in one part of the pad (keys), or ds takes the place of v (queries).
-template <int kWidth_, int kDown_, int kAcross_, int kRows_, int kColumns_, int kTeams_, bool kOneTransposed_>
-struct BackwardShape {
-  static constexpr int kWidth = kWidth_, kDown = kDown_, kAcross = kAcross_, kRows = kRows_, kColumns = kColumns_,
-                       kTeams = kTeams_;
-  static constexpr bool kOneTransposed = kOneTransposed_;
-  static constexpr int kThreads = kDown * kAcross, kRowTile = kDown * kRows, kColumnTile = kAcross * kColumns;
-
-  template <class Real>
-  static constexpr int kPitch = row_pitch<Real>(kWidth);
-  template <class Real>
-  static constexpr int kPitchT = row_pitch<Real>(kRowTile);
-  /// Partial sums of delta: a number per packet of a row of d_out.
-  template <class Real>
-  static constexpr int kPartials = kWidth / kPackOf<Real> + 1;
-
-  template <class Real>
-  static constexpr std::size_t keys_pad_bytes() {
-    return sizeof(Real) * (2 * (kRowTile + kColumnTile) * kPitch<Real> +
-                           (kOneTransposed ? 1 : 2) * kColumnTile * kPitchT<Real> +
-                           kColumnTile * (kPartials<Real> + 2));
-  }
-  template <class Real>
-  static constexpr int after_values() {  // reals of v, or of v and ds in the same place
-    const int v = kColumnTile * kPitch<Real>, ds = kColumnTile * kPitchT<Real>;
-    return kOneTransposed ? (v > ds ? v : ds) : v + ds;
-  }
-  template <class Real>
-  static constexpr std::size_t queries_pad_bytes() {
-    return sizeof(Real) * (2 * kRowTile * kPitch<Real> + kColumnTile * kPitch<Real> + after_values<Real>());
-  }
-};
-
-template <class Exec, class Scalar, class KeysShape, class QueriesShape>
+template <class Exec, class Scalar>
 struct RegisterBackward {
-  using Real = Accum<Scalar>;
-
   BackwardTask<Exec, Scalar> task;
-  bool fits_packets = false;
 
-  struct Keys {
-    using Shape = KeysShape;
-    static constexpr std::size_t kPadBytes = KeysShape::template keys_pad_bytes<Real>();
-  };
-  struct Queries {
-    using Shape = QueriesShape;
-    static constexpr std::size_t kPadBytes = QueriesShape::template queries_pad_bytes<Real>();
-  };
-  template <class Pass>
-  using Policy = Kokkos::TeamPolicy<Exec, Pass, Kokkos::LaunchBounds<Pass::Shape::kThreads, Pass::Shape::kTeams>>;
-  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  static constexpr int kMaxHead = 256;
 
-  void launch(const Exec& exec) const {
-    launch_pass<Keys>(exec, task.k.extent_int(2));
-    launch_pass<Queries>(exec, task.q.extent_int(2));
-  }
-
-  template <class Pass>
-  void launch_pass(const Exec& exec, int rows) const {
-    using Shape = typename Pass::Shape;
-    const std::int64_t teams =
-        std::int64_t{task.q.extent_int(0)} * task.q.extent_int(1) * ceil_div(rows, Shape::kRowTile);
-    if (teams == 0) return;
-    allow_large_scratch<RegisterBackward, Policy<Pass>>();
-    Kokkos::parallel_for("tessera::attention::flash2::register_backward",
-                         Policy<Pass>(exec, league_of(teams), Shape::kThreads, 1)
-                             .set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Pass::kPadBytes + 16))),
-                         *this);
-  }
-
-  KOKKOS_FUNCTION void operator()(Keys, const Member& team) const {
-    constexpr std::size_t kBytes = Keys::kPadBytes;
-    run_keys(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, 16)));
-  }
-  KOKKOS_FUNCTION void operator()(Queries, const Member& team) const {
-    constexpr std::size_t kBytes = Queries::kPadBytes;
-    run_queries(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, 16)));
-  }
-
-  static constexpr Real kLog2E = 1.442695040888963407359924681;
-  static constexpr Real kLn2 = 0.693147180559945309417232121;
-
-  /// Writes factor * gradient, of the rows that this thread owns.
-  template <class Tiles, int kPacks>
-  KOKKOS_FORCEINLINE_FUNCTION void write(const Tiles& own, const Real (&gradient)[Tiles::kRows][kPacks * Tiles::kPack],
-                                         Real factor, int count, int D, Scalar* rows, long stride) const {
-    constexpr int kPack = Tiles::kPack;
-    TESSERA_UNROLL
-    for (int i = 0; i < Tiles::kRows; ++i) {
-      if (own.row(i) >= count) continue;
-      Scalar* row = rows + own.row(i) * stride;
-      TESSERA_UNROLL
-      for (int g = 0; g < kPacks; ++g) {
-        const int c = own.channel(g);
-        if (fits_packets) {
-          if (c < D) {
-            Packet<Scalar, kPack> packet;
-            TESSERA_UNROLL
-            for (int e = 0; e < kPack; ++e) packet.set(e, gradient[i][g * kPack + e] * factor);
-            write_packet(row + c, packet);
-          }
-        } else {
-          TESSERA_UNROLL
-          for (int e = 0; e < kPack; ++e) {
-            if (c + e < D) row[c + e] = static_cast<Scalar>(gradient[i][g * kPack + e] * factor);
-          }
-        }
-      }
-    }
-  }
-
-  template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void run_keys(const Team& team, Real* pad) const {
-    using Shape = KeysShape;
-    constexpr int kWidth = Shape::kWidth, kRows = Shape::kRows, kColumns = Shape::kColumns, kThreads = Shape::kThreads;
-    constexpr int kKeyTile = Shape::kRowTile, kQueryTile = Shape::kColumnTile;
-    using Tiles = ThreadTiles<Real, Shape::kDown, Shape::kAcross, kRows>;
-    constexpr int kPack = Tiles::kPack, kPacks = kWidth / (Shape::kAcross * kPack);
-    static_assert(kPacks * Shape::kAcross * kPack == kWidth);
-    constexpr int kPitch = Shape::template kPitch<Real>, kPitchT = Shape::template kPitchT<Real>;
-    constexpr int kPartials = Shape::template kPartials<Real>;
-
-    const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int depth = round_up(D, kPack);
-    const int tiles = ceil_div(Tk, kKeyTile);
-    const int first_key = team.league_rank() % tiles * kKeyTile;  // the keys that most queries see first
-    const int h = team.league_rank() / tiles % task.q.extent_int(1);
-    const int b = team.league_rank() / tiles / task.q.extent_int(1);
-    const int keys = Tk - first_key < kKeyTile ? Tk - first_key : kKeyTile;
-    const int diagonal = Tk - Tq;
-    const int rank = team.team_rank();
-    const Tiles own(rank);
-
-    Real* k = pad;                                                          // [key_tile, width]
-    Real* v = k + kKeyTile * kPitch;                                        // [key_tile, width]
-    Real* q = v + kKeyTile * kPitch;                                        // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                                  // [query_tile, width]
-    Real* p_t = d_out + kQueryTile * kPitch;                                // [query_tile, key_tile]
-    Real* ds_t = Shape::kOneTransposed ? p_t : p_t + kQueryTile * kPitchT;  // [query_tile, key_tile]
-    Real* top = ds_t + kQueryTile * kPitchT;                                // [query_tile]
-    Real* delta = top + kQueryTile;                                         // [query_tile]
-    Real* partials = delta + kQueryTile;                                    // [query_tile, partials]
-
-    {
-      RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> rows;
-      rows.fetch(rank, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, fits_packets);
-      rows.put(rank, Real(1), k, kPitch);
-      rows.fetch(rank, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, fits_packets);
-      rows.put(rank, Real(1), v, kPitch);
-    }
-    Real d_k[kRows][kPacks * kPack] = {}, d_v[kRows][kPacks * kPack] = {};
-    const int seeing = task.causal ? first_key - diagonal : 0;  // the first query that sees one of these keys
-    for (int first = seeing <= 0 ? 0 : seeing / kQueryTile * kQueryTile; first < Tq; first += kQueryTile) {
-      const int queries = Tq - first;
-      team.team_barrier();  // the previous tiles have been read
-      {
-        using Rows = RowsInFlight<Scalar, kQueryTile, kWidth, kThreads>;
-        Rows rows, out;
-        rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
-        rows.put(rank, task.scale * kLog2E, q, kPitch);
-        rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), queries, D, fits_packets);
-        out.fetch(rank, &task.out(b, h, first, 0), task.out.stride(2), queries, D, fits_packets);
-        rows.put(rank, Real(1), d_out, kPitch);
-        rows.each_packet(rank, [&](int s, int n, int packet) {
-          partials[n * kPartials + packet] = rows.dot(s, out);
-        });
-        for (int i = rank; i < kQueryTile; i += kThreads) {
-          const Real lse = i < queries ? task.lse(b, h, first + i) : Real(-HUGE_VAL);
-          top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
-        }
-      }
-      team.team_barrier();  // the tiles are complete
-
-      for (int i = rank; i < kQueryTile; i += kThreads) {
-        Real sum = 0;
-        TESSERA_UNROLL
-        for (int packet = 0; packet < RowsInFlight<Scalar, kQueryTile, kWidth, kThreads>::kPackets; ++packet)
-          sum += partials[i * kPartials + packet];
-        delta[i] = sum;
-      }
-      Real p[kRows][kColumns] = {};
-      own.multiply_rows(k, kPitch, q, kPitch, depth, p);
-      const bool on_edge = task.causal && first_key + kKeyTile - 1 > first + diagonal;
-      TESSERA_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        const Real top_j = top[own.column(j)];
-        const int seen = on_edge ? keys_seen(true, first + own.column(j) + diagonal - first_key, kKeyTile) : kKeyTile;
-        TESSERA_UNROLL
-        for (int i = 0; i < kRows; ++i) p[i][j] = Kokkos::exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
-        own.store_column(p, j, p_t + own.column(j) * kPitchT);
-      }
-      if constexpr (Shape::kOneTransposed) team.team_barrier();  // p and delta are complete
-      Real ds[kRows][kColumns] = {};
-      own.multiply_rows(v, kPitch, d_out, kPitch, depth, ds);
-      if constexpr (Shape::kOneTransposed) {
-        own.template multiply_columns<kPacks>(p_t, kPitchT, d_out, kPitch, kQueryTile, d_v);
-      }
-      team.team_barrier();  // delta is complete; where ds takes the place of p, p has been read
-      TESSERA_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        const Real delta_j = delta[own.column(j)];
-        TESSERA_UNROLL
-        for (int i = 0; i < kRows; ++i) ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
-        own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-      }
-      if constexpr (!Shape::kOneTransposed) {
-        own.template multiply_columns<kPacks>(p_t, kPitchT, d_out, kPitch, kQueryTile, d_v);
-      }
-      team.team_barrier();  // ds is complete
-      own.template multiply_columns<kPacks>(ds_t, kPitchT, q, kPitch, kQueryTile, d_k);
-    }
-    write<Tiles, kPacks>(own, d_k, kLn2, keys, D, &task.d_k(b, h, first_key, 0), task.d_k.stride(2));
-    write<Tiles, kPacks>(own, d_v, Real(1), keys, D, &task.d_v(b, h, first_key, 0), task.d_v.stride(2));
-  }
-
-  template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void run_queries(const Team& team, Real* pad) const {
-    using Shape = QueriesShape;
-    constexpr int kWidth = Shape::kWidth, kRows = Shape::kRows, kColumns = Shape::kColumns, kThreads = Shape::kThreads;
-    constexpr int kQueryTile = Shape::kRowTile, kKeyTile = Shape::kColumnTile;
-    using Tiles = ThreadTiles<Real, Shape::kDown, Shape::kAcross, kRows>;
-    constexpr int kPack = Tiles::kPack, kPacks = kWidth / (Shape::kAcross * kPack);
-    static_assert(kPacks * Shape::kAcross * kPack == kWidth);
-    constexpr int kPitch = Shape::template kPitch<Real>, kPitchT = Shape::template kPitchT<Real>;
-
-    const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int depth = round_up(D, kPack);
-    const int tiles = ceil_div(Tq, kQueryTile);
-    const int first = (tiles - 1 - team.league_rank() % tiles) * kQueryTile;  // longest rows first
-    const int h = team.league_rank() / tiles % task.q.extent_int(1);
-    const int b = team.league_rank() / tiles / task.q.extent_int(1);
-    const int queries = Tq - first < kQueryTile ? Tq - first : kQueryTile;
-    const int diagonal = Tk - Tq;
-    const int all_keys = keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
-    const int rank = team.team_rank();
-    const Tiles own(rank);
-
-    Real* q = pad;                                                    // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                            // [query_tile, width]
-    Real* k = d_out + kQueryTile * kPitch;                            // [key_tile, width]
-    Real* v = k + kKeyTile * kPitch;                                  // [key_tile, width]
-    Real* ds_t = Shape::kOneTransposed ? v : v + kKeyTile * kPitch;   // [key_tile, query_tile]
-
-    Real top[kRows], delta[kRows];
-    {
-      RowsInFlight<Scalar, kQueryTile, kWidth, kThreads> rows;
-      rows.fetch(rank, &task.out(b, h, first, 0), task.out.stride(2), queries, D, fits_packets);
-      rows.put(rank, Real(1), q, kPitch);  // for delta; the queries come after
-      rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), queries, D, fits_packets);
-      rows.put(rank, Real(1), d_out, kPitch);
-      rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
-      team.team_barrier();
-      TESSERA_UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        const Real lse = own.row(i) < queries ? task.lse(b, h, first + own.row(i)) : Real(-HUGE_VAL);
-        top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
-        delta[i] = 0;
-        for (int d = 0; d < depth; d += kPack) {
-          const auto a = load<kPack>(q + own.row(i) * kPitch + d), c = load<kPack>(d_out + own.row(i) * kPitch + d);
-          TESSERA_UNROLL
-          for (int e = 0; e < kPack; ++e) delta[i] += a.element[e] * c.element[e];
-        }
-      }
-      team.team_barrier();
-      rows.put(rank, task.scale * kLog2E, q, kPitch);
-    }
-    Real d_q[kRows][kPacks * kPack] = {};
-
-    for (int first_key = 0; first_key < all_keys; first_key += kKeyTile) {
-      const int keys = all_keys - first_key;
-      team.team_barrier();  // the previous tiles have been read
-      {
-        RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> rows;
-        rows.fetch(rank, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, fits_packets);
-        rows.put(rank, Real(1), k, kPitch);
-        rows.fetch(rank, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, fits_packets);
-        rows.put(rank, Real(1), v, kPitch);
-      }
-      team.team_barrier();  // the tiles are complete
-      Real p[kRows][kColumns] = {}, ds[kRows][kColumns] = {};
-      own.multiply_rows(q, kPitch, k, kPitch, depth, p);
-      own.multiply_rows(d_out, kPitch, v, kPitch, depth, ds);
-      const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
-      if constexpr (Shape::kOneTransposed) team.team_barrier();  // the values have been read
-      TESSERA_UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        const int seen =
-            on_edge ? keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys) : kKeyTile;
-        TESSERA_UNROLL
-        for (int j = 0; j < kColumns; ++j) {
-          const Real exponent = own.column(j) < seen ? p[i][j] - top[i] : Real(-HUGE_VAL);
-          ds[i][j] = Kokkos::exp2(exponent) * (ds[i][j] - delta[i]);
-        }
-      }
-      TESSERA_UNROLL
-      for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-      team.team_barrier();  // ds is complete
-      own.template multiply_columns<kPacks>(ds_t, kPitchT, k, kPitch, kKeyTile, d_q);
-    }
-    write<Tiles, kPacks>(own, d_q, task.scale, queries, D, &task.d_q(b, h, first, 0), task.d_q.stride(2));
-  }
+  void launch(const Exec& exec) const;
 };
 
 }  // namespace tessera::kernels

@@ -9,6 +9,7 @@
 #include "kernels/core/compat.hpp"
 #include "kernels/core/packet.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
 
@@ -26,6 +27,8 @@ KOKKOS_FORCEINLINE_FUNCTION void write_packet(Scalar* to, const Packet& packet) 
   TESSERA_ON_DEVICE(*reinterpret_cast<Packet*>(to) = packet; return;)
   __builtin_memcpy(static_cast<void*>(to), &packet, sizeof(Packet));
 }
+
+inline constexpr int kPacketAlignment = 16;
 
 /// A tile of kRows rows of kWidth numbers, shared by kThreads threads. Rows from `count` on and columns from D on are 0.
 template <class Scalar, int kRows, int kWidth, int kThreads>
@@ -90,5 +93,28 @@ struct RowsInFlight {
     });
   }
 };
+
+/// row[c] = factor * values[..], for the channels c < D of a row that a thread owns (core/thread_tiles.hpp).
+template <class Tiles, class Real, int kColumns, class Scalar>
+KOKKOS_FORCEINLINE_FUNCTION void write_channels(const Tiles& own, const Real (&values)[kColumns], Real factor, int D,
+                                                bool fits_packets, Scalar* row) {
+  constexpr int kPack = Tiles::kPack;
+  TESSERA_UNROLL
+  for (int g = 0; g < kColumns / kPack; ++g) {
+    const int c = own.channel(g);
+    if (fits_packets) {
+      if (c >= D) continue;
+      Packet<Scalar, kPack> packet;
+      TESSERA_UNROLL
+      for (int e = 0; e < kPack; ++e) packet.set(e, values[g * kPack + e] * factor);
+      write_packet(row + c, packet);
+    } else {
+      TESSERA_UNROLL
+      for (int e = 0; e < kPack; ++e) {
+        if (c + e < D) row[c + e] = static_cast<Scalar>(values[g * kPack + e] * factor);
+      }
+    }
+  }
+}
 
 }  // namespace tessera::kernels
