@@ -6,7 +6,8 @@
 /// stays in registers over a whole kernel and across the team's barriers. On a host a team of one thread owns all.
 ///
 ///   multiply_rows     c[i, j] += sum_d a[i, d] b[j, d]     a and b as rows in the pad
-///   multiply_columns  c[i, c] += sum_n a[n, i] b[n, c]     a transposed, in the order of `position`; b as rows
+///   multiply_columns  c[i, c] += sum_n a[n, i] b[n, c]     a transposed, in the order of `position`; b as rows; n runs
+///                                                          to a multiple of 4
 ///
 /// All reads of the pad are packets. Threads that neighbour each other form patches of 8 x 4 (y, x), so a vector of 32
 /// asks for 8 packets of a and 4 of b; an H200 then reads 16 bytes per lane in 2 cycles, and in 4 where it asks for 8 in
@@ -61,14 +62,14 @@ struct ThreadTiles {
     const Real* b_x = b + x * b_pitch;
     for (int d = 0; d < depth; d += kPack) {
       Pack a_d[kRows];
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) a_d[i] = load<kPack>(a_y + i * kDown * a_pitch + d);
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int j = 0; j < kColumns; ++j) {
         const Pack b_d = load<kPack>(b_x + j * kAcross * b_pitch + d);
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int e = 0; e < kPack; ++e) {
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int i = 0; i < kRows; ++i) c[i][j] = fma(a_d[i].element[e], b_d.element[e], c[i][j]);
         }
       }
@@ -82,17 +83,17 @@ struct ThreadTiles {
     const Real* a_y = a + position(0);
     const Real* b_x = b + channel(0);
     for (int first = 0; first < depth; first += kAtOnce) {
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int n = first; n < first + kAtOnce; ++n) {
         Pack a_n[kRows / kPack];
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int i = 0; i < kRows; i += kPack) a_n[i / kPack] = load<kPack>(a_y + n * a_pitch + i * kDown);
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int g = 0; g < kPacks; ++g) {
           const Pack b_n = load<kPack>(b_x + n * b_pitch + g * kAcross * kPack);
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int e = 0; e < kPack; ++e) {
-            TESSERA_UNROLL
+            TESSERA_UNROLL_ON_DEVICE
             for (int i = 0; i < kRows; ++i)
               c[i][g * kPack + e] = fma(a_n[i / kPack].element[i % kPack], b_n.element[e], c[i][g * kPack + e]);
           }
@@ -104,10 +105,10 @@ struct ThreadTiles {
   /// Column j of c, to a row of a transposed tile.
   template <int kColumns>
   KOKKOS_FORCEINLINE_FUNCTION void store_column(const Real (&c)[kRows][kColumns], int j, Real* row) const {
-    TESSERA_UNROLL
+    TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; i += kPack) {
       Pack pack;
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) pack.element[e] = c[i + e][j];
       store(row + position(i), pack);
     }

@@ -69,20 +69,20 @@ struct RegisterBackwardTeam {
   template <class Tiles, int kColumns>
   KOKKOS_FORCEINLINE_FUNCTION void write(const Tiles& own, const Real (&gradient)[Tiles::kRows][kColumns], Real factor,
                                          int count, int D, Scalar* rows, long stride) const {
-    TESSERA_UNROLL
+    TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < Tiles::kRows; ++i) {
-      if (own.row(i) < count)
-        write_channels(own, gradient[i], factor, D, fits_packets, rows + own.row(i) * stride);
+      if (own.row(i) < count) write_channels(own, gradient[i], factor, D, fits_packets, rows + own.row(i) * stride);
     }
   }
 
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION void run_keys(const Team& team, Real* pad) const {
-    constexpr int kWidth = kKeysTiles.width, kRows = kKeysTiles.rows, kColumns = kKeysTiles.columns, kThreads = kKeysTiles.threads();
+    constexpr int kWidth = kKeysTiles.width, kRows = kKeysTiles.rows, kColumns = kKeysTiles.columns,
+                  kThreads = kKeysTiles.threads();
     constexpr int kKeyTile = kKeysTiles.row_tile(), kQueryTile = kKeysTiles.column_tile();
     using Tiles = ThreadTiles<Real, kKeysTiles.down, kKeysTiles.across, kRows>;
     constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kKeysTiles.across * kPack);
-    static_assert(kPacks * kKeysTiles.across * kPack == kWidth);
+    static_assert(kPacks * kKeysTiles.across * kPack == kWidth && kQueryTile % 4 == 0);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kKeyTile, sizeof(Real));
     constexpr int kPartials = delta_partials(kKeysTiles, sizeof(Real));
 
@@ -97,15 +97,15 @@ struct RegisterBackwardTeam {
     const int rank = team.team_rank();
     const Tiles own(rank);
 
-    Real* k = pad;                                                          // [key_tile, width]
-    Real* v = k + kKeyTile * kPitch;                                        // [key_tile, width]
-    Real* q = v + kKeyTile * kPitch;                                        // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                                  // [query_tile, width]
-    Real* p_t = d_out + kQueryTile * kPitch;                                // [query_tile, key_tile]
+    Real* k = pad;                                                       // [key_tile, width]
+    Real* v = k + kKeyTile * kPitch;                                     // [key_tile, width]
+    Real* q = v + kKeyTile * kPitch;                                     // [query_tile, width]
+    Real* d_out = q + kQueryTile * kPitch;                               // [query_tile, width]
+    Real* p_t = d_out + kQueryTile * kPitch;                             // [query_tile, key_tile]
     Real* ds_t = kKeysTiles.overlay ? p_t : p_t + kQueryTile * kPitchT;  // [query_tile, key_tile]
-    Real* top = ds_t + kQueryTile * kPitchT;                                // [query_tile]
-    Real* delta = top + kQueryTile;                                         // [query_tile]
-    Real* partials = delta + kQueryTile;                                    // [query_tile, partials]
+    Real* top = ds_t + kQueryTile * kPitchT;                             // [query_tile]
+    Real* delta = top + kQueryTile;                                      // [query_tile]
+    Real* partials = delta + kQueryTile;                                 // [query_tile, partials]
 
     {
       RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> rows;
@@ -127,9 +127,7 @@ struct RegisterBackwardTeam {
         rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), queries, D, fits_packets);
         out.fetch(rank, &task.out(b, h, first, 0), task.out.stride(2), queries, D, fits_packets);
         rows.put(rank, Real(1), d_out, kPitch);
-        rows.each_packet(rank, [&](int s, int n, int packet) {
-          partials[n * kPartials + packet] = rows.dot(s, out);
-        });
+        rows.each_packet(rank, [&](int s, int n, int packet) { partials[n * kPartials + packet] = rows.dot(s, out); });
         for (int i = rank; i < kQueryTile; i += kThreads) {
           const Real lse = i < queries ? task.lse(b, h, first + i) : Real(-HUGE_VAL);
           top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
@@ -139,7 +137,7 @@ struct RegisterBackwardTeam {
 
       for (int i = rank; i < kQueryTile; i += kThreads) {
         Real sum = 0;
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int packet = 0; packet < RowsInFlight<Scalar, kQueryTile, kWidth, kThreads>::kPackets; ++packet)
           sum += partials[i * kPartials + packet];
         delta[i] = sum;
@@ -147,11 +145,11 @@ struct RegisterBackwardTeam {
       Real p[kRows][kColumns] = {};
       own.multiply_rows(k, kPitch, q, kPitch, depth, p);
       const bool on_edge = task.causal && first_key + kKeyTile - 1 > first + diagonal;
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int j = 0; j < kColumns; ++j) {
         const Real top_j = top[own.column(j)];
         const int seen = on_edge ? keys_seen(true, first + own.column(j) + diagonal - first_key, kKeyTile) : kKeyTile;
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int i = 0; i < kRows; ++i) p[i][j] = exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
         own.store_column(p, j, p_t + own.column(j) * kPitchT);
       }
@@ -162,10 +160,10 @@ struct RegisterBackwardTeam {
         own.template multiply_columns<kPacks>(p_t, kPitchT, d_out, kPitch, kQueryTile, d_v);
       }
       team.team_barrier();  // delta is complete; where ds takes the place of p, p has been read
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int j = 0; j < kColumns; ++j) {
         const Real delta_j = delta[own.column(j)];
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int i = 0; i < kRows; ++i) ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
         own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
       }
@@ -181,11 +179,12 @@ struct RegisterBackwardTeam {
 
   template <class Team>
   KOKKOS_FORCEINLINE_FUNCTION void run_queries(const Team& team, Real* pad) const {
-    constexpr int kWidth = kQueriesTiles.width, kRows = kQueriesTiles.rows, kColumns = kQueriesTiles.columns, kThreads = kQueriesTiles.threads();
+    constexpr int kWidth = kQueriesTiles.width, kRows = kQueriesTiles.rows, kColumns = kQueriesTiles.columns,
+                  kThreads = kQueriesTiles.threads();
     constexpr int kQueryTile = kQueriesTiles.row_tile(), kKeyTile = kQueriesTiles.column_tile();
     using Tiles = ThreadTiles<Real, kQueriesTiles.down, kQueriesTiles.across, kRows>;
     constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kQueriesTiles.across * kPack);
-    static_assert(kPacks * kQueriesTiles.across * kPack == kWidth);
+    static_assert(kPacks * kQueriesTiles.across * kPack == kWidth && kKeyTile % 4 == 0);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
 
     const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
@@ -200,11 +199,11 @@ struct RegisterBackwardTeam {
     const int rank = team.team_rank();
     const Tiles own(rank);
 
-    Real* q = pad;                                                    // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                            // [query_tile, width]
-    Real* k = d_out + kQueryTile * kPitch;                            // [key_tile, width]
-    Real* v = k + kKeyTile * kPitch;                                  // [key_tile, width]
-    Real* ds_t = kQueriesTiles.overlay ? v : v + kKeyTile * kPitch;   // [key_tile, query_tile]
+    Real* q = pad;                                                   // [query_tile, width]
+    Real* d_out = q + kQueryTile * kPitch;                           // [query_tile, width]
+    Real* k = d_out + kQueryTile * kPitch;                           // [key_tile, width]
+    Real* v = k + kKeyTile * kPitch;                                 // [key_tile, width]
+    Real* ds_t = kQueriesTiles.overlay ? v : v + kKeyTile * kPitch;  // [key_tile, query_tile]
 
     Real top[kRows], delta[kRows];
     {
@@ -215,14 +214,14 @@ struct RegisterBackwardTeam {
       rows.put(rank, Real(1), d_out, kPitch);
       rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
       team.team_barrier();
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) {
         const Real lse = own.row(i) < queries ? task.lse(b, h, first + own.row(i)) : Real(-HUGE_VAL);
         top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
         delta[i] = 0;
         for (int d = 0; d < depth; d += kPack) {
           const auto a = load<kPack>(q + own.row(i) * kPitch + d), c = load<kPack>(d_out + own.row(i) * kPitch + d);
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int e = 0; e < kPack; ++e) delta[i] += a.element[e] * c.element[e];
         }
       }
@@ -247,17 +246,16 @@ struct RegisterBackwardTeam {
       own.multiply_rows(d_out, kPitch, v, kPitch, depth, ds);
       const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
       if constexpr (kQueriesTiles.overlay) team.team_barrier();  // the values have been read
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) {
-        const int seen =
-            on_edge ? keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys) : kKeyTile;
-        TESSERA_UNROLL
+        const int seen = on_edge ? keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys) : kKeyTile;
+        TESSERA_UNROLL_ON_DEVICE
         for (int j = 0; j < kColumns; ++j) {
           const Real exponent = own.column(j) < seen ? p[i][j] - top[i] : Real(-HUGE_VAL);
           ds[i][j] = exp2(exponent) * (ds[i][j] - delta[i]);
         }
       }
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
       team.team_barrier();  // ds is complete
       own.template multiply_columns<kPacks>(ds_t, kPitchT, k, kPitch, kKeyTile, d_q);

@@ -1,5 +1,5 @@
-/// FlashAttention-2, forward, in registers: what Flash2Forward (forward.hpp) computes, for GPUs without tensor cores for
-/// the dtype and the head width.
+/// FlashAttention-2, forward, in registers: what Flash2Forward (forward.hpp) computes, for GPUs without tensor cores
+/// for the dtype and the head width.
 ///
 /// One team owns a tile of queries of one (b,h) and walks the keys tile by tile. Its threads, of one lane each, share
 /// the scores of a pair of tiles and the output: each owns a block of both in private arrays of constant size, the

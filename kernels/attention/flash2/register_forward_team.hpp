@@ -49,7 +49,7 @@ struct RegisterForwardTeam {
     using Tiles = ThreadTiles<Real, kTiles.down, kAcross, kRows>;
     using Pack = typename Tiles::Pack;
     constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kAcross * kPack);
-    static_assert(kPacks * kAcross * kPack == kWidth);
+    static_assert(kPacks * kAcross * kPack == kWidth && kKeyTile % 4 == 0);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
 
     const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
@@ -64,11 +64,11 @@ struct RegisterForwardTeam {
     const int rank = team.team_rank();
     const Tiles own(rank);
 
-    Real* q = pad;                                                  // [query_tile, width]
-    Real* k = q + kQueryTile * kPitch;                              // [key_tile, width]
-    Real* v = kTiles.overlay ? k : k + kKeyTile * kPitch;   // [key_tile, width]
-    Real* p_t = v + kKeyTile * kPitch;                              // [key_tile, query_tile]
-    Real* part = p_t + kKeyTile * kPitchT;                          // [across, query_tile]
+    Real* q = pad;                                         // [query_tile, width]
+    Real* k = q + kQueryTile * kPitch;                     // [key_tile, width]
+    Real* v = kTiles.overlay ? k : k + kKeyTile * kPitch;  // [key_tile, width]
+    Real* p_t = v + kKeyTile * kPitch;                     // [key_tile, query_tile]
+    Real* part = p_t + kKeyTile * kPitchT;                 // [across, query_tile]
 
     const Scalar* k_rows = &task.k(b, h, 0, 0);
     const Scalar* v_rows = &task.v(b, h, 0, 0);
@@ -81,7 +81,7 @@ struct RegisterForwardTeam {
       rows.put(rank, task.scale * kLog2E, q, kPitch);
     }
     Real out[kRows][kPacks * kPack] = {}, top[kRows], sum[kRows];
-    TESSERA_UNROLL
+    TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) {
       top[i] = -HUGE_VAL;
       sum[i] = 0;
@@ -105,7 +105,8 @@ struct RegisterForwardTeam {
       team.team_barrier();  // the tiles are complete
 
       KeyRows values;
-      if constexpr (kTiles.ahead == 2) values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
+      if constexpr (kTiles.ahead == 2)
+        values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
       // 3. scores
       Real s[kRows][kKeys] = {};
       own.multiply_rows(q, kPitch, k, kPitch, depth, s);
@@ -113,18 +114,18 @@ struct RegisterForwardTeam {
       // 4. running softmax; the maximum of a row is that of the threads that share it
       const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
       if (on_edge) {
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int i = 0; i < kRows; ++i) {
           const int seen = keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys);
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int j = 0; j < kKeys; ++j) s[i][j] = own.column(j) < seen ? s[i][j] : Real(-HUGE_VAL);
         }
       }
       Real most[kRows][1];
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) {
         most[i][0] = s[i][0];
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int j = 1; j < kKeys; ++j) most[i][0] = larger(most[i][0], s[i][j]);
       }
       own.store_column(most, 0, part + own.x * kPitchT);
@@ -133,33 +134,33 @@ struct RegisterForwardTeam {
       if constexpr (kTiles.overlay && kTiles.ahead < 2)
         values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
       if constexpr (kTiles.overlay || kTiles.ahead == 2) values.put(rank, Real(1), v, kPitch);
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; i += kPack) {
         Real new_top[kPack];
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int e = 0; e < kPack; ++e) new_top[e] = top[i + e];
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int x = 0; x < kAcross; ++x) {
           const Pack pack = load<kPack>(part + x * kPitchT + own.position(i));
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int e = 0; e < kPack; ++e) new_top[e] = larger(new_top[e], pack.element[e]);
         }
-        TESSERA_UNROLL
+        TESSERA_UNROLL_ON_DEVICE
         for (int e = 0; e < kPack; ++e) {
           const Real safe_top = new_top[e] == Real(-HUGE_VAL) ? Real(0) : new_top[e];
           const Real shrink = exp2(top[i + e] - safe_top);
           top[i + e] = new_top[e];
           sum[i + e] *= shrink;
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int j = 0; j < kKeys; ++j) {
             s[i + e][j] = exp2(s[i + e][j] - safe_top);
             sum[i + e] += s[i + e][j];
           }
-          TESSERA_UNROLL
+          TESSERA_UNROLL_ON_DEVICE
           for (int c = 0; c < kPacks * kPack; ++c) out[i + e][c] *= shrink;
         }
       }
-      TESSERA_UNROLL
+      TESSERA_UNROLL_ON_DEVICE
       for (int j = 0; j < kKeys; ++j) own.store_column(s, j, p_t + own.column(j) * kPitchT);
       team.team_barrier();  // exponentials and values are complete
 
@@ -173,11 +174,11 @@ struct RegisterForwardTeam {
 
     // 6. normalise and write; each thread has summed its own keys
     Real shares[kRows][1];
-    TESSERA_UNROLL
+    TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) shares[i][0] = sum[i];
     own.store_column(shares, 0, part + own.x * kPitchT);
     team.team_barrier();  // the sums are complete
-    TESSERA_UNROLL
+    TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) {
       Real total = 0;
       for (int x = 0; x < kAcross; ++x) total += part[x * kPitchT + own.position(i)];

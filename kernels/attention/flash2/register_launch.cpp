@@ -31,15 +31,16 @@ template <class Exec, class Scalar>
 void RegisterForward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", task, kMaxHead);
   const bool fits = all_fit_packets(task.q, task.k, task.v, task.out);
-  with_width(task.q.extent_int(3), [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, fits); });
+  with_width(task.q.extent_int(3),
+             [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, fits); });
 }
 
 template <class Exec, class Scalar>
 void RegisterBackward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_backward_tensors("flash2 backward", task, kMaxHead);
-  const bool fits =
-      all_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
-  with_width(task.q.extent_int(3), [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, fits); });
+  const bool fits = all_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
+  with_width(task.q.extent_int(3),
+             [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, fits); });
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)        \

@@ -18,10 +18,10 @@
 namespace tessera::kernels {
 
 struct RegisterTiles {
-  int width;          // numbers of a row in the pad; the head width is at most that
-  int down, across;   // threads of a team
-  int rows, columns;  // of scores that a thread owns
-  int teams = 1;      // that a multiprocessor should hold: bounds the registers of a thread
+  int width;             // numbers of a row in the pad; the head width is at most that
+  int down, across;      // threads of a team
+  int rows, columns;     // of scores that a thread owns
+  int teams = 1;         // that a multiprocessor should hold: bounds the registers of a thread
   bool overlay = false;  // forward, v takes the place of k in the pad; backward, ds that of p, or of v
   int ahead = 0;         // forward: of k, and v, tiles that travel while another is processed
 
@@ -35,8 +35,8 @@ struct RegisterTiles {
 /// number of packets.
 constexpr int row_pitch(int columns, int real_bytes) { return columns + 16 / real_bytes; }
 
-/// The pitch of a transposed tile of `rows` rows: two packets more than a multiple of eight of them, as the 2 x 4 threads
-/// that write neighbouring packets of neighbouring columns need it.
+/// The pitch of a transposed tile of `rows` rows: two packets more than a multiple of eight of them, which keeps the
+/// packets apart that 2 x 4 threads write to neighbouring columns.
 constexpr int transposed_pitch(int rows, int real_bytes) {
   const int pack = 16 / real_bytes;
   return round_up(rows, 8 * pack) + 2 * pack;

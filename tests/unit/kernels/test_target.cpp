@@ -96,7 +96,9 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
 
 TEST(Target, pads_of_flash2_in_registers_fit_the_gpu_and_48_KiB_where_nobody_knows_it) {
   using kernels::register_tiles;
-  for (const auto& [gpu, kib] : {std::pair{gpu_target("90a"), 226}, {gpu_target("80"), 48}, {gpu_target("86"), 48},
+  for (const auto& [gpu, kib] : {std::pair{gpu_target("90a"), 226},
+                                 {gpu_target("80"), 48},
+                                 {gpu_target("86"), 48},
                                  {kernels::Target{.is_host = false}, 48}}) {
     for (const int bytes : {4, 8}) {
       for (int D = 1; D <= 256; ++D) {
