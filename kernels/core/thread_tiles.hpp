@@ -9,9 +9,10 @@
 ///   multiply_columns  c[i, c] += sum_n a[n, i] b[n, c]     a transposed, in the order of `position`; b as rows; n runs
 ///                                                          to a multiple of 4
 ///
-/// All reads of the pad are packets. Threads that neighbour each other form patches of 8 x 4 (y, x), so a vector of 32
-/// asks for 8 packets of a and 4 of b; an H200 then reads 16 bytes per lane in 2 cycles, and in 4 where it asks for 8 in
-/// each group of eight lanes. Rows an odd number of packets apart lie in different banks. Every sum runs in order: a result depends neither on the number of threads nor on the tile.
+/// All reads of the pad are packets. Threads that neighbour each other form patches of 8 x 4 (y, x), so that 32 lanes
+/// ask for 8 packets of a and 4 of b: an H200 then reads 16 bytes per lane in 2 cycles, and in 4 where each eight lanes
+/// ask for 8 packets. Rows an odd number of packets apart lie in different banks. Every sum runs in order: a result
+/// depends neither on the number of threads nor on the tile.
 #pragma once
 
 #include <Kokkos_Core.hpp>

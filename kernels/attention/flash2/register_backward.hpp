@@ -6,8 +6,8 @@
 ///   Queries   a team owns a tile of queries, walks the tiles of keys that they see, and writes d_q
 ///
 /// As in RegisterForward a team's threads share the scores of a pair of tiles and the gradients, in private arrays.
-/// A gradient stays in its team's registers until it is complete, so no team shares one. The price is that both launches
-/// recompute the scores: seven tile products per pair of tiles instead of five.
+/// A gradient stays in its team's registers until it is complete, so no team shares one. The price is that both
+/// launches recompute the scores: seven tile products per pair of tiles instead of five.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2, as two passes.
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once. Scores carry a factor

@@ -13,8 +13,8 @@
 
 namespace tessera::kernels {
 
-/// A packet of at most 16 bytes. A host copies it as bytes: there a packet of 16-bit numbers is an array of words, which
-/// the compiler would take for other memory than the numbers.
+/// A packet of at most 16 bytes. A host copies it as bytes: there a packet of 16-bit numbers is an array of words,
+/// which the compiler would take for other memory than the numbers.
 template <class Packet, class Scalar>
 KOKKOS_FORCEINLINE_FUNCTION Packet read_packet(const Scalar* from) {
   TESSERA_ON_DEVICE(return *reinterpret_cast<const Packet*>(from);)
