@@ -92,7 +92,7 @@ kernels::AttentionKind kind_of(config::AttentionKernel kernel) {
 
 namespace {
 
-/// Refuses steps that the device does not have for the dtype, and tiles whose pads it has no room for.
+/// Refuses ladder steps that the device lacks for the dtype, and tiles too large for its scratch memory.
 void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype, int D, const Machine& machine) {
   if (!kernels::has_steps(choice, dtype, machine.target)) {
     throw Failure(
