@@ -17,7 +17,7 @@ using namespace detail;
 
 namespace {
 
-/// What to do if `folder`, which was given by `option`, cannot be used.
+/// Advice for a `folder`, given by `option`, that cannot be used.
 std::string instead_of(const fs::path& folder, std::string_view option) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
