@@ -19,7 +19,7 @@ using Sources = std::vector<std::unique_ptr<Source>>;
 
 constexpr std::int64_t kSamples = 1 << 10;  // most blocks that a fingerprint covers
 
-/// Rejects the first file whose format is not that of the majority.
+/// Rejects the first file whose format differs from the majority's.
 void require_one_format(const Sources& files) {
   std::map<std::string, int> counts;
   for (const auto& file : files) ++counts[file->format()];
