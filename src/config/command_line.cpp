@@ -78,8 +78,7 @@ constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",     
 
 constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain"};  // the next argument, whatever it is
 
-/// Whether an argument is the name of a file that would be read as an option; names that begin with a digit behind the
-/// dash are not.
+/// Whether an argument is a file's name that would be read as an option; "-" followed by a digit is none.
 bool is_file_behind_dash(const std::string& argument) {
   const std::string option = argument.substr(0, argument.find('='));
   if (option.size() < 2 || option[0] != '-' || std::isdigit(static_cast<unsigned char>(option[1])) || option == "-h" ||
@@ -89,7 +88,7 @@ bool is_file_behind_dash(const std::string& argument) {
   return (option == argument && option.ends_with(".toml")) || std::filesystem::exists(argument, ignored);
 }
 
-/// word.word=...: what only an override looks like ("./a.b=c.toml" names such a file).
+/// Whether it looks like an override: word.word=... (write "./a.b=c.toml" to name such a file).
 bool is_override(std::string_view text) {
   const std::string_view name = text.substr(0, text.find('='));
   return name.size() < text.size() && name.find('.') != std::string_view::npos &&
@@ -176,7 +175,7 @@ std::string list_section(std::string_view section) {
   return text;
 }
 
-/// Every section under what it is for, the product's first; those of other rooms measure.
+/// Sections by purpose, the product's first; those of other rooms measure.
 std::string list_all() {
   constexpr std::string_view kTrain = "Train a model, and generate text", kShare = "Share the work among ranks",
                              kMeasure = "Measure";
