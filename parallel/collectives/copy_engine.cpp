@@ -158,7 +158,7 @@ std::unique_ptr<CopyEngineMove> CopyEngines::make(Operation operation, const Spa
       new CopyEngineMove(*this, operation, span, part, squares, take_channel(operation, overlap)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
-                             "; parallel.transfers=\"ring\" does without them";
+                             "; parallel.transfers=\"ring\" avoids them";
     if (tells_of_no_memory(fault)) throw MemoryError(text);
     throw EnvironmentError(text);
   }

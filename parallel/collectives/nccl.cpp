@@ -38,8 +38,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
 }
 
 void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
-  check<EnvironmentError>(result, call, comm,
-                          ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" does without NCCL");
+  check<EnvironmentError>(result, call, comm, ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" avoids NCCL");
 }
 
 /// Ranks that NCCL has joined, and the stream of their transfers.

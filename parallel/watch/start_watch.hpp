@@ -5,7 +5,7 @@
 ///   start.end();                                                     the ranks have met; the watchdog has begun
 ///
 /// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience
-/// times the limit; then it writes to standard error which ranks have come to the start on this host and which of those
+/// times the limit; then it writes to standard error which ranks have reached the start on this host and which of those
 /// are stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not
 /// count.
 ///

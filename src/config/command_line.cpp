@@ -134,8 +134,7 @@ void require_overrides(const CommandLine& line) {
 
 /// --compare stands beside --plan and names a file. Without a deck the first argument is an override of the run's.
 void require_comparison(CommandLine& line) {
-  if (!line.plan || line.check || line.print)
-    refuse("--compare belongs to --plan and to no other question", "type --plan --compare RUN.h5");
+  if (!line.plan || line.check || line.print) refuse("--compare goes with --plan only", "type --plan --compare RUN.h5");
   if (is_override(*line.compare) || line.compare->ends_with(".toml"))
     refuse(fmt::format("--compare takes a run's file, not '{}'", *line.compare),
            "for example --compare runs/tiny/run.h5");
@@ -233,8 +232,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     refuse(error.what());
   }
   const bool has_figures = line.plan != line.show_config && !line.check && !line.print && !line.compare;
-  if (line.figures && !has_figures)
-    refuse("--figures stands beside --plan or --show-config, and beside no other question", "type --plan --figures");
+  if (line.figures && !has_figures) refuse("--figures goes with --plan or --show-config only", "type --plan --figures");
   if (line.help || line.version || line.show_config || line.explain) return line;
   if (line.compare) require_comparison(line);
   if (line.deck.empty() && !line.compare) refuse("no deck is named", "try input/tiny.toml");

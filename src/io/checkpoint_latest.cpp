@@ -29,8 +29,8 @@ void require_file_as_latest(const fs::path& checkpoints) {
   std::error_code error;
   const fs::file_status status = fs::status(checkpoints / "latest", error);
   if (!fs::exists(status) || fs::is_regular_file(status)) return;
-  throw Failure(Exit::files, fmt::format("{}: it is {}, where a text file names the newest checkpoint. Move it away: "
-                                         "checkpoints are then found by their own names",
+  throw Failure(Exit::files, fmt::format("{}: it is {}, not the text file that names the newest checkpoint. Move it: "
+                                         "checkpoints are then found by their names",
                                          (checkpoints / "latest").string(),
                                          fs::is_directory(status) ? "a folder"
                                          : fs::is_fifo(status)    ? "a FIFO"

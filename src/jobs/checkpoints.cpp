@@ -116,8 +116,8 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
       const std::string named = io::named_by_latest(settings.job.directory);
       if (!named.empty() && named != newest->filename()) {
         note(fmt::format(
-            "resume     checkpoints/latest names {}, but {} is newer, and complete: going on from that (to go "
-            "back, name the other: --resume {})\n",
+            "resume     checkpoints/latest names {}, but {} is newer, and complete: continuing from it (for "
+            "the older one: --resume {})\n",
             named, newest->filename().string(), (newest->parent_path() / named).string()));
       }
     }
@@ -148,7 +148,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   }
   // Without tuning the library's heuristic repeats its own choice.
   if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = record.algorithms;
-  for (const std::string& old : deck.dropped) note("resume     its deck's " + old + " is no key any more\n");
+  for (const std::string& old : deck.dropped) note("resume     ignoring its deck's " + old + ", which is not a key\n");
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }

@@ -52,7 +52,7 @@ std::string refusal() {
   };
   add(RLIMIT_AS, "ulimit -v");
   add(RLIMIT_DATA, "ulimit -d");
-  if (limits.empty()) return "the system grants less: end other programs, or relax vm.overcommit_memory";
+  if (limits.empty()) return "the system allows less: end other programs, or relax vm.overcommit_memory";
   return fmt::format("{} leaves less: run {} first, or ask the scheduler for more memory", limits, remedy);
 }
 

@@ -74,9 +74,9 @@ void require_same_method(const config::Deck& deck, int ranks) {
   }
   if (with.empty() || without.empty()) return;
   throw Failure(Exit::usage,
-                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
-                            "would choose another method for each, but all rows share their communicators: set "
-                            "parallel.transfers = \"ring\", or run them one by one ({})",
+                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} but not in row {}, so it "
+                            "would choose different methods, but all rows share communicators: set "
+                            "parallel.transfers = \"ring\", or run the rows one by one ({})",
                             ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key));
 }
 

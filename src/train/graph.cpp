@@ -53,7 +53,8 @@ Edges edges_of(cudaGraph_t graph) {
   const auto is_ordinary = [](const cudaGraphEdgeData& edge) {
     return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
   };
-  if (!std::all_of(data.begin(), data.end(), is_ordinary)) throw std::runtime_error("some of its edges are special");
+  if (!std::all_of(data.begin(), data.end(), is_ordinary))
+    throw std::runtime_error("some of its edges are not plain dependencies");
   return edges;
 }
 
@@ -66,14 +67,14 @@ std::vector<cudaGraphNode_t> line_of_kernels(cudaGraph_t graph, const Edges& edg
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type;
     check(cudaGraphNodeGetType(node, &type), "CUDA graph: a node's type");
-    if (type != cudaGraphNodeTypeKernel) throw std::runtime_error("not all of them are kernels");
+    if (type != cudaGraphNodeTypeKernel) throw std::runtime_error("some launches are not kernels");
   }
   const auto has_repeats = [](std::vector<cudaGraphNode_t> ends) {
     std::sort(ends.begin(), ends.end());
     return std::adjacent_find(ends.begin(), ends.end()) != ends.end();
   };
   if (edges.from.size() + 1 != count || has_repeats(edges.from) || has_repeats(edges.to)) {
-    throw std::runtime_error("they are not in one line");
+    throw std::runtime_error("the kernels do not form one line");
   }
   return nodes;
 }

@@ -295,7 +295,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
         memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
         updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
                                                 : "under the next forward");
-    text += fmt::format("           in {} of {} at most, of which {} lie in the device at a time ({})\n",
+    text += fmt::format("           in {} of {} at most, of which {} are on the device at a time ({})\n",
                         counted(chunk_count(plan.sharing.ownership.owned_count()), "chunk"),
                         memory::readable_bytes(slots_bytes(plan) / plan.arrays.staged.slots), plan.arrays.staged.slots,
                         memory::readable_bytes(slots_bytes(plan)));
