@@ -79,7 +79,7 @@ constexpr int register_width(int D) {
 
 namespace detail {
 
-/// For fp32 and 16 bits, whose numbers are fp32 in the pad. The fastest of those tried on an H200: T 4096, causal, B 4, H 16.
+/// For fp32 and 16 bits, whose numbers are fp32 in the pad. The fastest tried on an H200: T 4096, causal, B 4, H 16.
 inline constexpr RegisterSet kLargeSets[] = {
     {{32, 16, 8, 8, 8, 2, false, 1}, {32, 16, 8, 8, 4, 2, true}, {32, 16, 8, 8, 4, 2}},
     {{64, 16, 8, 8, 8, 2}, {64, 8, 16, 8, 4, 2}, {64, 16, 16, 8, 4}},
