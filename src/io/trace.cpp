@@ -13,6 +13,7 @@
 
 #include "io/files.hpp"
 #include "io/h5.hpp"
+#include "io/table.hpp"
 
 namespace tessera::io {
 namespace {
@@ -44,34 +45,7 @@ const StepColumn kStepColumns[] = {
     {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
     {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes},
     {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
-};
-
-template <class Row, class Member>
-auto column(const std::vector<Row>& rows, Member member) {
-  using Value = std::remove_cvref_t<decltype(std::declval<Row>().*member)>;
-  std::vector<Value> values;
-  values.reserve(rows.size());
-  for (const Row& row : rows) values.push_back(row.*member);
-  return values;
-}
-
-/// A group of equally long columns along one axis, whose scale is written first.
-class Table {
- public:
-  template <class T>
-  Table(h5::Group& parent, const std::string& path, const std::string& axis, const std::vector<T>& scale,
-        const h5::Meaning& meaning)
-      : group_(parent.make_group(path)), scale_(group_.write(axis, scale, meaning)) {
-    scale_.make_scale(axis);
-  }
-  template <class T>
-  void add(const std::string& name, const std::vector<T>& values, const h5::Meaning& meaning) {
-    group_.write(name, values, meaning).attach_scale(scale_, 0);
-  }
-
- private:
-  h5::Group group_;
-  h5::Dataset scale_;
+    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s},
 };
 
 std::vector<std::int64_t> numbers_up_to(std::size_t count) {
@@ -82,12 +56,6 @@ std::vector<std::int64_t> numbers_up_to(std::size_t count) {
 
 const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
-
-/// A column that older files may lack: `count` times `missing` for those.
-template <class T>
-std::vector<T> load_column(const h5::Group& group, const std::string& path, std::size_t count, T missing) {
-  return group.has(path) ? group.dataset(path).values<T>() : std::vector<T>(count, missing);
-}
 
 std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
   const auto at = std::find(names.begin(), names.end(), name);
@@ -140,6 +108,13 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     last_flush_s_ = events::now_s();
   }
   if (info_.run_id.empty()) info_.run_id = new_run_id();
+  attempts_.push_back({.start_s = wall_clock_s(),
+                       .reason = kRunning,
+                       .from_step = resumed_step.value_or(0),
+                       .hosts = info_.launch.hosts,
+                       .ranks = info_.launch.ranks,
+                       .job = info_.job,
+                       .commit = info_.git_hash});
   if (!continues) {
     flush();  // reports a path that cannot be written before the first step
   }
@@ -175,13 +150,18 @@ void Trace::set_sample(std::span<const int> prompt, std::span<const int> generat
   has_unwritten_ = true;
 }
 
-void Trace::flush_if_due() {
-  if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_))
-    flush();
+bool Trace::is_flush_due() const {
+  return has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_);
+}
+
+void Trace::set_end(std::string reason) {
+  attempts_.back().reason = std::move(reason);
+  has_unwritten_ = true;
 }
 
 void Trace::flush() {
   const double start_s = events::now_s();
+  attempts_.back().end_s = wall_clock_s();
   const auto temporary = std::filesystem::path(path_) += ".tmp";
   try {
     write(temporary);
@@ -276,6 +256,7 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("command", info_.command);
   info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
+  info.set_attribute("job", info_.job);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
   if (std::isfinite(info_.dense_peak)) info.set_attribute("dense_peak", info_.dense_peak);
   if (std::isfinite(info_.host_link)) info.set_attribute("host_link", info_.host_link);
@@ -285,6 +266,9 @@ void Trace::write(const std::filesystem::path& path) const {
               {"1", "optimizer steps done, over all resumes"});
   for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
   steps.add("attempt", step_attempts_, kAttempt);
+  rank_steps_.write(steps.group(), column(steps_, &StepRecord::step), info_.launch.ranks);
+  write_rank_places(file, info_.ranks);
+  write_attempts(file, attempts_);
 
   Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
   kernels.add("calls", column(kernels_, &KernelRow::calls), {"1", "launches during the profiled steps"});
@@ -370,6 +354,9 @@ void Trace::load(std::int64_t resumed_step) {
   if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
   step_attempts_.resize(steps_.size());
+  rank_steps_.load(steps, step.size());
+  rank_steps_.resize(steps_.size());
+  attempts_ = load_attempts(file, attempt_);
 
   const auto kernels = file.group("kernels");
   const auto kernel = kernels.dataset("label").strings();

@@ -2,8 +2,12 @@
 ///
 ///   /info            attributes: format, run_id, version, git_hash, build, those of io/launch.hpp, transport, mfu,
 ///                    command, deck, created, attempts; dense_peak [flop/s] of all GPUs, where it is known; host_link
-///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on
+///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on; job, of
+///                    Slurm. All but run_id, created and attempts are of the latest start
+///   /ranks/*         where each rank runs: io/rank_places.hpp
+///   /attempts/*      every start, its reason to end: io/attempts.hpp
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
+///   /steps/by_rank/* the same of every rank: io/rank_steps.hpp; /steps/over_ranks of more than 16 ranks
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
 ///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, dtype, step, attempt [event]
@@ -30,7 +34,10 @@
 #include <string_view>
 #include <vector>
 
+#include "io/attempts.hpp"
 #include "io/launch.hpp"
+#include "io/rank_places.hpp"
+#include "io/rank_steps.hpp"
 #include "io/step_record.hpp"
 #include "kernels/core/events.hpp"
 
@@ -55,6 +62,8 @@ struct RunInfo {
   double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
   double taken_bytes = kNotMeasured;  // of its GPU's memory, by this rank
   std::string run_id = {};            // "": that of the file that it continues, else a new one
+  std::string job = {};               // number of the Slurm job; "" without Slurm
+  std::vector<RankPlace> ranks = {};  // by rank
 };
 
 struct KernelRow {
@@ -78,14 +87,17 @@ class Trace final : public events::Listener {
   const std::string& run_id() const { return info_.run_id; }
 
   void add(const StepRecord&);
+  RankSteps& rank_steps() { return rank_steps_; }  // of the steps added; may follow later
   void set_taken(double bytes) { info_.taken_bytes = bytes; }
   void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels
   void set_sample(std::span<const int> prompt, std::span<const int> generated);  // replaces /sample; tokens
   /// Whether reports become rows of /events, /memory/events and /comm; initially off. Live bytes and peaks are tracked
   /// either way; on switching on, changes since the last row become one "(not recorded)" row per category.
   void record_events(bool is_recording);
-  void flush_if_due();
+  bool is_flush_due() const;
   void flush();
+  /// How this start ends, for /attempts: "running" until then.
+  void set_end(std::string reason);
 
   std::span<const StepRecord> steps() const { return steps_; }
   std::span<const KernelRow> kernels() const { return kernels_; }  // of earlier starts too
@@ -134,6 +146,8 @@ class Trace final : public events::Listener {
 
   std::vector<StepRecord> steps_;
   std::vector<std::int32_t> step_attempts_;  // of steps_
+  RankSteps rank_steps_;
+  std::vector<Attempt> attempts_;  // the last one is this start
   std::vector<KernelRow> kernels_;
   std::vector<RegionRow> regions_;
   std::vector<MemoryRow> memory_;

@@ -10,16 +10,10 @@ void RunFile::open(std::unique_ptr<io::Trace> trace) {
   kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
 }
 
-void RunFile::add(const io::StepRecord& record) {
-  if (!trace_) return;
-  try {
-    timed(seconds_, [&] {
-      trace_->add(record);
-      trace_->flush_if_due();
-    });
-  } catch (const Failure& failure) {
-    if (!fault_) fault_ = failure;
-  }
+void RunFile::add(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
+  memory_.refresh();
+  mine_.push_back(rank_record(numbers, is_profiled, memory_));
+  if (trace_) trace_->add(record);
 }
 
 void RunFile::add(const kernels::KernelTimer& timer) {
@@ -38,11 +32,15 @@ void RunFile::add(const kernels::KernelTimer& timer) {
   if (trace_) trace_->set_kernels(kernels_);
 }
 
-void RunFile::work(const std::function<void(io::Trace&)>& work) {
+void RunFile::flush(const std::function<void(io::Trace&)>& work) {
   const auto watch = world_.watch("run.h5", parallel::kPatience);
-  world_.agree_on_root([&] {
-    if (fault_) throw Failure(*fault_);
-    timed(seconds_, [&] { work(*trace_); });
+  timed(seconds_, [&] {
+    gather(world_, mine_, trace_ ? &trace_->rank_steps() : nullptr);
+    mine_.clear();
+    world_.agree_on_root([&] {
+      work(*trace_);
+      trace_->flush();
+    });
   });
 }
 

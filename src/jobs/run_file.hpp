@@ -1,13 +1,13 @@
-/// run.h5 of a training run, which rank 0 writes between steps that all ranks make.
+/// run.h5 of a training run, which rank 0 writes between steps that all ranks make, with what each rank has measured.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "errors.hpp"
 #include "io/trace.hpp"
+#include "jobs/rank_numbers.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "parallel/world.hpp"
@@ -32,21 +32,21 @@ class RunFile {
   explicit operator bool() const { return trace_ != nullptr; }
   io::Trace* operator->() const { return trace_.get(); }
 
-  /// Adds a step, on rank 0. The other ranks may be in the next one: a failure is that of all in the next work().
-  void add(const io::StepRecord& record);
-  bool has_failed() const { return fault_.has_value(); }  // and the other ranks do not know it yet
+  /// Adds a step: of the run on rank 0, and of this rank. On all ranks, but not collective: nothing is exchanged or
+  /// written before the next flush().
+  void add(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled);
+  bool is_flush_due() const { return trace_ && trace_->is_flush_due(); }  // on rank 0
 
   /// Adds up the kernels of profiled steps.
   void add(const kernels::KernelTimer& timer);
 
-  /// Works on it, on rank 0; a failure there, now or since the last call, is that of all ranks. Collective, as the next
-  /// two.
-  void work(const std::function<void(io::Trace&)>& work);
-  void flush() {
-    work([](io::Trace& trace) { trace.flush(); });
-  }
-  void meet() {  // only learns of a failure
-    work([](io::Trace&) {});
+  /// Writes the file, after `work` on it, on rank 0, with what all ranks have added; a failure there is that of all.
+  /// Collective.
+  void flush(const std::function<void(io::Trace&)>& work = [](io::Trace&) {});
+
+  /// How this start ends, for the next flush: on rank 0.
+  void set_end(const std::string& reason) {
+    if (trace_) trace_->set_end(reason);
   }
 
   double seconds() const { return seconds_; }  // spent here, on rank 0
@@ -54,7 +54,8 @@ class RunFile {
  private:
   parallel::World& world_;
   std::unique_ptr<io::Trace> trace_;
-  std::optional<Failure> fault_;
+  std::vector<io::RankRecord> mine_;  // of this rank's steps since the last flush
+  MemorySample memory_;
   std::vector<io::KernelRow> kernels_;
   double seconds_ = 0;
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -23,6 +24,7 @@
 #include "jobs/offload_report.hpp"
 #include "jobs/open_corpus.hpp"
 #include "jobs/placement.hpp"
+#include "jobs/cores.hpp"
 #include "jobs/run_file.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
@@ -63,6 +65,7 @@ class TrainingRun {
   /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
+    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
     trace_.close();
     if (code == Exit::hang) return;
     disconnect();
@@ -70,7 +73,8 @@ class TrainingRun {
   }
 
   /// After a failure on this rank alone.
-  void leave() {
+  void leave(const std::exception& caught) {
+    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(failure_of(world_, caught).code())));
     if (trainer_) trainer_->keep_memory();
   }
 
@@ -150,6 +154,7 @@ class TrainingRun {
   }
 
   void open_trace(const Beginning& beginning, bool continues) {
+    const std::vector<io::RankPlace> places = rank_places(world_);
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
@@ -157,6 +162,8 @@ class TrainingRun {
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       io::RunInfo info{build_info::version(), hash,       build,          context_.command, context_.deck.resolved,
                        launch_of(world_),     transport_, mfu_.formula(), mfu_.peak(),      offload_.link()};
+      if (const char* const job = std::getenv("SLURM_JOB_ID")) info.job = job;
+      info.ranks = places;
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
       trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
                                               settings_.trace.flush_s,
@@ -199,6 +206,7 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
+    trace_.set_end("finished");
     trace_.flush();
     summarize();
     return Exit::finished;
@@ -206,8 +214,10 @@ class TrainingRun {
 
   std::string agreed_stop() {
     const auto watch = world_.watch("the exchange between steps");
-    if (!world_.any(stop_.is_due() || trace_.has_failed())) return "";
-    trace_.meet();
+    enum Due { nothing, flush, stop };  // on a rank; the ranks do the largest
+    const int due = world_.max(stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing);
+    if (due == flush) trace_.flush();
+    if (due != stop) return "";
     for (const std::string& reason : world_.all_gather(stop_.reason())) {
       if (!reason.empty()) return reason;
     }
@@ -217,6 +227,7 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
+    trace_.set_end("stopped by " + reason);
     trace_.flush();
     summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
@@ -271,13 +282,13 @@ class TrainingRun {
     io::StepRecord record = record_of(step, numbers, loss, is_profiled);
     times_.push_back(record.step_time_s);
     if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
-    require_numbers(record, numbers);
+    require_numbers(record, numbers, is_profiled);
     if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
       validated_step_ = step;
     }
     console_.step(record);
-    trace_.add(record);
+    trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }
 
@@ -294,7 +305,8 @@ class TrainingRun {
                           .optimizer_s = numbers.optimizer_s,
                           .tokens_per_second = tokens_per_step() / numbers.step_s,
                           .mfu = mfu_.of(train::step_flop(*plan_), numbers.step_s),
-                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
+                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes()),
+                          .wall_time_s = io::wall_clock_s()};
     if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
     if (is_profiled) {  // excluded from averages: its kernels were timed one by one
       record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
@@ -322,15 +334,13 @@ class TrainingRun {
   }
 
   /// An overflow in fp16 is no fault while a smaller loss scale may help.
-  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers) {
+  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
     const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && loss_scale_ > 1;
     loss_scale_ = numbers.loss_scale;
     if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
     console_.end();
-    trace_.work([&](io::Trace& trace) {
-      trace.add(record);
-      trace.flush();
-    });
+    trace_.add(record, numbers, is_profiled);
+    trace_.flush();
     world_.fail(
         Failure(Exit::numbers,
                 fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
@@ -379,15 +389,12 @@ class TrainingRun {
   void print_sample() {
     const std::optional<TrainingSample> sample =
         training_sample(world_, settings_, *corpus_, plan_->sharing.is_sharded(), stop_, *trainer_);
-    if (!sample) return trace_.meet();
+    if (!sample) return;
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
                      sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
                      sample->text));
-    trace_.work([&](io::Trace& trace) {
-      trace.set_sample(sample->prompt, sample->tokens);
-      trace.flush();
-    });
+    trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens); });
   }
 
   void note(const std::string& text) {
@@ -441,7 +448,7 @@ Exit train(const Context& context) {
     throw;
   } catch (const std::exception& caught) {
     context.world.leave(caught);
-    run.leave();
+    run.leave(caught);
     throw;
   }
 }
