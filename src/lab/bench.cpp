@@ -179,20 +179,21 @@ std::string BenchTable::line(std::size_t row) const {
 }
 
 void BenchTable::write(io::h5::File& file, const Context& context) const {
-  file.set_attribute("format", "tessera-bench");
-  file.set_attribute("version", build_info::version());
-  file.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
-  file.set_attribute("build", build_info::summary() + ", " + build_info::flags());
-  file.set_attribute("blas", kernels::gemm_library());
-  io::write_launch(file, jobs::launch_of(context.world));
+  io::h5::Group info = file.make_group("info");
+  info.set_attribute("format", "tessera bench");
+  info.set_attribute("version", build_info::version());
+  info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
+  info.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+  info.set_attribute("blas", kernels::gemm_library());
+  io::write_launch(info, jobs::launch_of(context.world));
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
-  file.set_attribute("device", device_text());
-  file.set_attribute("device_name", device.name);
-  file.set_attribute("device_bytes", device.total_bytes);
-  file.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
-  file.set_attribute("execution_space", Exec::name());
-  file.set_attribute("command", context.command);
-  file.set_attribute("deck", context.deck.resolved);
+  info.set_attribute("device", device_text());
+  info.set_attribute("device_name", device.name);
+  info.set_attribute("device_bytes", device.total_bytes);
+  info.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
+  info.set_attribute("execution_space", Exec::name());
+  info.set_attribute("command", context.command);
+  info.set_attribute("deck", context.deck.resolved);
   std::vector<std::int64_t> index(rows_.size());
   std::iota(index.begin(), index.end(), 0);
   io::h5::Dataset scale = file.write("row", index, {"1", "row of the table"});

@@ -366,6 +366,21 @@ void ExperimentFile::write_relative(io::h5::File& file, const std::string& entry
   write_numbers(file, "relative/" + entry, cells, {"1", description});
 }
 
+namespace {
+
+/// The scale of axes of `width` entries: /entry_WIDTH, since quantities differ in their numbers of entries.
+io::h5::Dataset entry_scale(io::h5::File& file, std::size_t width) {
+  const std::string name = fmt::format("entry_{}", width);
+  if (file.has(name)) return file.dataset(name);
+  std::vector<std::int64_t> numbers(width);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  io::h5::Dataset scale = file.write(name, numbers, {"1", "number of the entry"});
+  scale.make_scale(name);
+  return scale;
+}
+
+}  // namespace
+
 /// `cells` are those of a row's rounds, row by row; the axes `round` and `entry` are there if they are longer than 1.
 void ExperimentFile::write_numbers(io::h5::File& file, const std::string& path,
                                    const std::vector<std::vector<double>>& cells,
@@ -384,7 +399,7 @@ void ExperimentFile::write_numbers(io::h5::File& file, const std::string& path,
   io::h5::Dataset dataset = file.write(path, shape, std::span<const double>(numbers), meaning);
   dataset.attach_scale(file.dataset("row"), 0);
   if (rounds > 1) dataset.attach_scale(file.dataset("round"), 1);
-  if (width > 1) dataset.set_label(static_cast<int>(shape.size()) - 1, "entry");
+  if (width > 1) dataset.attach_scale(entry_scale(file, width), static_cast<int>(shape.size()) - 1);
 }
 
 }  // namespace tessera::lab

@@ -11,7 +11,8 @@
 ///   /relative/<entry> [row, round, entry] the same beside the row of experiment.baseline: of times and rates how many
 ///                     times faster, of bytes the part that is saved
 ///
-/// There is an axis `round`, with its scale /round, if rows have several, and an axis `entry` if values have several.
+/// There is an axis `round`, with its scale /round, if rows have several, and an axis with a scale /entry_N for
+/// each length N, if values have several entries.
 ///
 /// Robustness  Rows stay in memory. A flush writes them all to a file of its own, which then takes the place of
 ///             experiment.h5: a kill at any instant leaves the previous one. It is due when 100 times the duration of

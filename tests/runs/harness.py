@@ -267,7 +267,7 @@ class BenchTest(RunTest):
         self.assertEqual(list(self.folder.glob("result.h5?*")), [], "an unfinished result was left behind")
         with h5py.File(result, "r") as file:
             for attribute in ("device", "git_hash", "build", "deck", "command"):
-                self.assertTrue(file.attrs[attribute], attribute)
+                self.assertTrue(file["info"].attrs[attribute], attribute)
             columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()
                        if isinstance(item, h5py.Dataset)}
         rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]

@@ -84,7 +84,7 @@ class Rows(RunTest):
         with h5py.File(self.directory / "experiment.h5", "r") as file:
             self.assertEqual(file["record/steps/loss"].attrs["units"], "nat")
             self.assertEqual(file["record/steps/loss"].dims[0].keys(), ["row"])
-            self.assertEqual(file["info"].attrs["format"], "tessera-experiment")
+            self.assertEqual(file["info"].attrs["format"], "tessera experiment")
             for name in ("version", "git_hash", "build", "hosts", "command", "deck", "created"):
                 self.assertTrue(file["info"].attrs[name], name)
             self.assertEqual([file["info"].attrs[name] for name in ("ranks", "host_count", "ranks_per_host")], [1, 1, 1])
