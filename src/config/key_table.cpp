@@ -300,6 +300,10 @@ std::vector<Key> make_table() {
        "Steps between console lines."},
       {"trace.profile_steps", at<&S::trace, &Trace::profile_steps>(), between(1, kMaxSteps), "steps",
        "Steps whose kernels are timed one by one. They run slower and are left out of averages."},
+      {"trace.profile_ranks", at<&S::trace, &Trace::profile_ranks>(), between(0, 1e9), "ranks",
+       "Ranks whose events, communication and memory of the profiled steps, and of the first one with trace.memory, "
+       "are "
+       "written to run.h5."},
       {"trace.memory", at<&S::trace, &Trace::memory>(), any(), "-",
        "Whether the memory timeline of the first step is written to run.h5."},
       {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",

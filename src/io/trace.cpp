@@ -55,13 +55,8 @@ std::vector<std::int64_t> numbers_up_to(std::size_t count) {
 }
 
 const h5::Meaning kStep{"1", "optimizer step in progress"};
+const h5::Meaning kRank{"1", "MPI rank that reported it"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
-
-std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
-  const auto at = std::find(names.begin(), names.end(), name);
-  if (at == names.end()) return names.emplace_back(name), names.size() - 1;
-  return static_cast<std::size_t>(at - names.begin());
-}
 
 std::string new_run_id() {
   std::random_device bits;
@@ -85,10 +80,8 @@ std::string run_id_in(const std::filesystem::path& run_directory) {
 }
 
 Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step)
-    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s) {
+    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s), log_(resumed_step.value_or(0) + 1) {
   created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  category_index("total");
-  step_in_progress_ = resumed_step.value_or(0) + 1;
   const bool continues = resumed_step && std::filesystem::exists(path_);
   if (continues) {
     const auto resume_without = [this](const std::string& fault) {
@@ -118,13 +111,11 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
   if (!continues) {
     flush();  // reports a path that cannot be written before the first step
   }
-  events::add_listener(*this);
 }
 
 Trace::~Trace() {
-  events::remove_listener(*this);
   try {
-    if (has_unwritten_) flush();  // a job that ends by an exception keeps its last rows
+    if (has_unwritten_ || log_.has_rows()) flush();  // a job that ends by an exception keeps its last rows
   } catch (const Failure&) {
     // that exception is the one to report
   }
@@ -133,8 +124,13 @@ Trace::~Trace() {
 void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
   step_attempts_.push_back(attempt_);
-  step_in_progress_ = record.step + 1;
+  log_.set_step(record.step + 1);
   has_unwritten_ = true;
+}
+
+void Trace::add(EventRows rows, std::int32_t rank) {
+  has_unwritten_ = has_unwritten_ || !rows.is_empty();
+  events_.append(std::move(rows), attempt_, rank);
 }
 
 void Trace::set_kernels(std::vector<KernelRow> kernels) {
@@ -151,7 +147,8 @@ void Trace::set_sample(std::span<const int> prompt, std::span<const int> generat
 }
 
 bool Trace::is_flush_due() const {
-  return has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_);
+  return (has_unwritten_ || log_.has_rows()) &&
+         events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_);
 }
 
 void Trace::set_end(std::string reason) {
@@ -162,6 +159,8 @@ void Trace::set_end(std::string reason) {
 void Trace::flush() {
   const double start_s = events::now_s();
   attempts_.back().end_s = wall_clock_s();
+  has_unwritten_ = has_unwritten_ || log_.has_rows();
+  events_.append(log_.take(), attempt_, 0);
   const auto temporary = std::filesystem::path(path_) += ".tmp";
   try {
     write(temporary);
@@ -175,67 +174,6 @@ void Trace::flush() {
   last_flush_s_ = events::now_s();
   last_flush_took_s_ = last_flush_s_ - start_s;
   has_unwritten_ = false;
-}
-
-// --- events ---------------------------------------------------------------------------------------------------------
-
-std::size_t Trace::category_index(std::string_view category) {
-  const std::size_t index = index_of(categories_, category);
-  if (index == live_.size()) {
-    live_.push_back(0);
-    recorded_live_.push_back(0);
-    for (auto& peaks : peaks_) peaks.push_back(0);
-  }
-  return index;
-}
-
-std::size_t Trace::phase_index(std::string_view phase) {
-  const std::size_t index = index_of(phases_, phase);
-  if (index == peaks_.size()) peaks_.emplace_back(categories_.size(), 0);
-  return index;
-}
-
-void Trace::record_events(bool is_recording) {
-  if (is_recording && !is_recording_) {
-    std::int64_t total = recorded_live_[0];
-    for (std::size_t c = 1; c < categories_.size(); ++c) {
-      const std::int64_t change = live_[c] - std::exchange(recorded_live_[c], live_[c]);
-      if (change == 0) continue;
-      total += change;
-      memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], "", events::now_s(), std::abs(change),
-                         total, change > 0, step_in_progress_, attempt_});
-    }
-    recorded_live_[0] = total;
-  }
-  is_recording_ = is_recording;
-}
-
-void Trace::on(const events::Region& region) {
-  if (!is_recording_) return;
-  regions_.push_back({std::string(region.label), std::string(region.stream), region.start_s, region.end_s,
-                      step_in_progress_, attempt_});
-  has_unwritten_ = true;
-}
-
-void Trace::on(const events::MemoryChange& change) {
-  const std::size_t category = category_index(change.category), phase = phase_index(change.phase);
-  const std::int64_t bytes = change.is_begin ? change.bytes : -change.bytes;
-  live_[0] += bytes;
-  live_[category] += bytes;
-  for (std::size_t c = 0; c < live_.size(); ++c) peaks_[phase][c] = std::max(peaks_[phase][c], live_[c]);
-  if (!is_recording_) return;
-  recorded_live_ = live_;
-  memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category),
-                     std::string(change.dtype), change.time_s, change.bytes, live_[0], change.is_begin,
-                     step_in_progress_, attempt_});
-  has_unwritten_ = true;
-}
-
-void Trace::on(const events::Communication& call) {
-  if (!is_recording_) return;
-  comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s,
-                   call.exposed_s, step_in_progress_, attempt_});
-  has_unwritten_ = true;
 }
 
 // --- the file -------------------------------------------------------------------------------------------------------
@@ -276,52 +214,55 @@ void Trace::write(const std::filesystem::path& path) const {
   kernels.add("min", column(kernels_, &KernelRow::min_s), {"s", "shortest launch"});
   kernels.add("max", column(kernels_, &KernelRow::max_s), {"s", "longest launch"});
 
-  Table regions(file, "events", "event", numbers_up_to(regions_.size()), {"1", "row number"});
-  regions.add("label", column(regions_, &RegionRow::label), {"1", "phase, unit or kernel"});
-  regions.add("start", column(regions_, &RegionRow::start_s),
+  Table regions(file, "events", "event", numbers_up_to(events_.regions.size()), {"1", "row number"});
+  regions.add("label", column(events_.regions, &RegionRow::label), {"1", "phase, unit or kernel"});
+  regions.add("start", column(events_.regions, &RegionRow::start_s),
               {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("end", column(regions_, &RegionRow::end_s),
+  regions.add("end", column(events_.regions, &RegionRow::end_s),
               {"s", "end, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("rank", std::vector<std::int32_t>(regions_.size(), 0), {"1", "MPI rank that reported it"});
-  regions.add("stream", column(regions_, &RegionRow::stream), {"1", "compute or communication"});
-  regions.add("step", column(regions_, &RegionRow::step), kStep);
-  regions.add("attempt", column(regions_, &RegionRow::attempt), kAttempt);
+  regions.add("rank", column(events_.regions, &RegionRow::rank), kRank);
+  regions.add("stream", column(events_.regions, &RegionRow::stream), {"1", "compute or communication"});
+  regions.add("step", column(events_.regions, &RegionRow::step), kStep);
+  regions.add("attempt", column(events_.regions, &RegionRow::attempt), kAttempt);
 
-  Table memory(file, "memory/events", "event", numbers_up_to(memory_.size()), {"1", "row number"});
-  memory.add("time", column(memory_, &MemoryRow::time_s),
+  Table memory(file, "memory/events", "event", numbers_up_to(events_.memory.size()), {"1", "row number"});
+  memory.add("time", column(events_.memory, &MemoryRow::time_s),
              {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"});
-  memory.add("label", column(memory_, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
-  memory.add("bytes", column(memory_, &MemoryRow::bytes), {"byte", "its size"});
-  memory.add("begin", column(memory_, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});
-  memory.add("live_bytes", column(memory_, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
-  memory.add("phase", column(memory_, &MemoryRow::phase), {"1", "phase of the step"});
-  memory.add("category", column(memory_, &MemoryRow::category), {"1", "parameters, gradients, activations, ..."});
-  memory.add("dtype", column(memory_, &MemoryRow::dtype), {"1", "number format of its elements"});
-  memory.add("step", column(memory_, &MemoryRow::step), kStep);
-  memory.add("attempt", column(memory_, &MemoryRow::attempt), kAttempt);
+  memory.add("label", column(events_.memory, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
+  memory.add("bytes", column(events_.memory, &MemoryRow::bytes), {"byte", "its size"});
+  memory.add("begin", column(events_.memory, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});
+  memory.add("live_bytes", column(events_.memory, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
+  memory.add("phase", column(events_.memory, &MemoryRow::phase), {"1", "phase of the step"});
+  memory.add("category", column(events_.memory, &MemoryRow::category),
+             {"1", "parameters, gradients, activations, ..."});
+  memory.add("dtype", column(events_.memory, &MemoryRow::dtype), {"1", "number format of its elements"});
+  memory.add("rank", column(events_.memory, &MemoryRow::rank), kRank);
+  memory.add("step", column(events_.memory, &MemoryRow::step), kStep);
+  memory.add("attempt", column(events_.memory, &MemoryRow::attempt), kAttempt);
 
   std::vector<std::int64_t> peaks;
-  for (const auto& row : peaks_) peaks.insert(peaks.end(), row.begin(), row.end());
+  for (const auto& row : log_.peaks()) peaks.insert(peaks.end(), row.begin(), row.end());
   auto group = file.group("memory");
-  auto phase = group.write("phase", phases_, {"1", "phase of the step"});
-  auto category = group.write("category", categories_, {"1", "category; total is the peak of the sum"});
+  auto phase = group.write("phase", log_.phases(), {"1", "phase of the step"});
+  auto category = group.write("category", log_.categories(), {"1", "category; total is the peak of the sum"});
   phase.make_scale("phase");
   category.make_scale("category");
-  const h5::Shape shape = {static_cast<std::int64_t>(phases_.size()), static_cast<std::int64_t>(categories_.size())};
+  const h5::Shape shape = {std::ssize(log_.phases()), std::ssize(log_.categories())};
   auto peak = group.write("peaks", shape, std::span<const std::int64_t>(peaks),
                           {"byte", "largest live bytes by phase and category, rank 0"});
   peak.attach_scale(phase, 0);
   peak.attach_scale(category, 1);
 
-  Table comm(file, "comm", "call", numbers_up_to(comm_.size()), {"1", "row number"});
-  comm.add("operation", column(comm_, &CommRow::operation), {"1", "collective"});
-  comm.add("label", column(comm_, &CommRow::label), {"1", "what it moved"});
-  comm.add("bytes", column(comm_, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
-  comm.add("start", column(comm_, &CommRow::start_s), {"s", "enqueued, since the program started"});
-  comm.add("end", column(comm_, &CommRow::end_s), {"s", "complete, since the program started"});
-  comm.add("exposed", column(comm_, &CommRow::exposed_s), {"s", "time in which the rank only waited for it"});
-  comm.add("step", column(comm_, &CommRow::step), kStep);
-  comm.add("attempt", column(comm_, &CommRow::attempt), kAttempt);
+  Table comm(file, "comm", "call", numbers_up_to(events_.comm.size()), {"1", "row number"});
+  comm.add("operation", column(events_.comm, &CommRow::operation), {"1", "collective"});
+  comm.add("label", column(events_.comm, &CommRow::label), {"1", "what it moved"});
+  comm.add("bytes", column(events_.comm, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
+  comm.add("start", column(events_.comm, &CommRow::start_s), {"s", "enqueued, since the program started"});
+  comm.add("end", column(events_.comm, &CommRow::end_s), {"s", "complete, since the program started"});
+  comm.add("exposed", column(events_.comm, &CommRow::exposed_s), {"s", "time in which the rank only waited for it"});
+  comm.add("rank", column(events_.comm, &CommRow::rank), kRank);
+  comm.add("step", column(events_.comm, &CommRow::step), kStep);
+  comm.add("attempt", column(events_.comm, &CommRow::attempt), kAttempt);
 
   Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
   sample.add("token", sample_, {"1", "number of the token"});
@@ -371,8 +312,11 @@ void Trace::load(std::int64_t resumed_step) {
   const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
   const auto region_step = load_column<std::int64_t>(regions, "step", label.size(), 0);
   const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
-  for (std::size_t i = 0; i < label.size(); ++i)
-    regions_.push_back({label[i], stream.at(i), start.at(i), end.at(i), region_step.at(i), attempt.at(i)});
+  const auto rank = load_column<std::int32_t>(regions, "rank", label.size(), 0);
+  for (std::size_t i = 0; i < label.size(); ++i) {
+    events_.regions.push_back(
+        {label[i], stream.at(i), start.at(i), end.at(i), region_step.at(i), attempt.at(i), rank.at(i)});
+  }
 
   const auto memory = file.group("memory/events");
   const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
@@ -384,16 +328,16 @@ void Trace::load(std::int64_t resumed_step) {
   const auto begin = memory.dataset("begin").values<std::uint8_t>();
   const auto memory_step = load_column<std::int64_t>(memory, "step", tensor.size(), 0);
   const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
+  const auto memory_rank = load_column<std::int32_t>(memory, "rank", tensor.size(), 0);
   for (std::size_t i = 0; i < tensor.size(); ++i) {
-    memory_.push_back({tensor[i], phase.at(i), category.at(i), dtype.at(i), time.at(i), bytes.at(i), live.at(i),
-                       begin.at(i), memory_step.at(i), memory_attempt.at(i)});
+    events_.memory.push_back({tensor[i], phase.at(i), category.at(i), dtype.at(i), time.at(i), bytes.at(i), live.at(i),
+                              begin.at(i), memory_step.at(i), memory_attempt.at(i), memory_rank.at(i)});
   }
 
-  for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
-  for (const auto& name : file.dataset("memory/phase").strings()) phase_index(name);
+  const auto categories = file.dataset("memory/category").strings(), phases = file.dataset("memory/phase").strings();
   const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
   for (std::size_t i = 0; i < peaks.size(); ++i)
-    peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
+    log_.set_peak(phases.at(i / categories.size()), categories[i % categories.size()], peaks[i]);
 
   const auto comm = file.group("comm");
   const auto operation = comm.dataset("operation").strings(), moved = comm.dataset("label").strings();
@@ -402,9 +346,10 @@ void Trace::load(std::int64_t resumed_step) {
              exposed = comm.dataset("exposed").values<double>();
   const auto comm_step = load_column<std::int64_t>(comm, "step", operation.size(), 0);
   const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
+  const auto comm_rank = load_column<std::int32_t>(comm, "rank", operation.size(), 0);
   for (std::size_t i = 0; i < operation.size(); ++i) {
-    comm_.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i), exposed.at(i),
-                     comm_step.at(i), comm_attempt.at(i)});
+    events_.comm.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i),
+                            exposed.at(i), comm_step.at(i), comm_attempt.at(i), comm_rank.at(i)});
   }
 
   if (file.has("sample")) {  // absent from older files

@@ -14,6 +14,22 @@ void RunFile::add(const io::StepRecord& record, const train::StepNumbers& number
   memory_.refresh();
   mine_.push_back(rank_record(numbers, is_profiled, memory_));
   if (trace_) trace_->add(record);
+  if (log_) log_->set_step(record.step + 1);
+}
+
+void RunFile::record_events(bool is_recording) {
+  if (trace_) trace_->record_events(is_recording);
+  if (log_) log_->record_events(is_recording);
+}
+
+/// Brings the rows of all ranks to rank 0, where the exchange of their numbers says that there are some.
+void RunFile::gather_events() {
+  if (!world_.any(log_ && log_->has_rows())) return;
+  const std::vector<std::string> all = world_.all_gather(log_ ? io::pack(log_->take()) : "");
+  if (!trace_) return;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty()) trace_->add(io::unpack(all[rank]), static_cast<std::int32_t>(rank));
+  }
 }
 
 void RunFile::add(const kernels::KernelTimer& timer) {
@@ -37,6 +53,7 @@ void RunFile::flush(const std::function<void(io::Trace&)>& work) {
   timed(seconds_, [&] {
     gather(world_, mine_, trace_ ? &trace_->rank_steps() : nullptr);
     mine_.clear();
+    gather_events();
     world_.agree_on_root([&] {
       work(*trace_);
       trace_->flush();

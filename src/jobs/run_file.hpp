@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/event_log.hpp"
 #include "io/trace.hpp"
 #include "jobs/rank_numbers.hpp"
 #include "kernels/core/events.hpp"
@@ -28,7 +29,14 @@ class RunFile {
 
   /// On rank 0; the other ranks have no trace.
   void open(std::unique_ptr<io::Trace> trace);
-  void close() { trace_.reset(); }
+  /// On every other rank whose events are kept, which goes on after `step` steps.
+  void open_log(std::int64_t step) { log_ = std::make_unique<io::EventLog>(step + 1); }
+  /// Whether this rank's reports become rows of the file, from now on.
+  void record_events(bool is_recording);
+  void close() {
+    trace_.reset();
+    log_.reset();
+  }
   explicit operator bool() const { return trace_ != nullptr; }
   io::Trace* operator->() const { return trace_.get(); }
 
@@ -52,10 +60,13 @@ class RunFile {
   double seconds() const { return seconds_; }  // spent here, on rank 0
 
  private:
+  void gather_events();
+
   parallel::World& world_;
   std::unique_ptr<io::Trace> trace_;
   std::vector<io::RankRecord> mine_;  // of this rank's steps since the last flush
   MemorySample memory_;
+  std::unique_ptr<io::EventLog> log_;
   std::vector<io::KernelRow> kernels_;
   double seconds_ = 0;
 };

@@ -86,6 +86,7 @@ class TrainingRun {
     const auto watch = world_.watch("the set-up", parallel::kPatience);
     const bool continues = continues_itself(context_);
     if (!continues) world_.agree_on_root([&] { require_new_directory(settings_.job); });
+    require_profiled_ranks();
     make_plan();
     open_data();
     directory_.emplace(context_, continues, take_note_);
@@ -97,6 +98,15 @@ class TrainingRun {
     if (beginning.checkpoint && !continues)
       save();  // so that a kill before the next checkpoint does not lose the start
     return true;
+  }
+
+  void require_profiled_ranks() {
+    for (const std::int64_t rank : settings_.trace.profile_ranks) {
+      if (rank < world_.size()) continue;
+      world_.fail(Failure(Exit::usage, fmt::format("trace.profile_ranks: there is no rank {} in this run of {}; name "
+                                                   "ranks from 0 to {}",
+                                                   rank, counted(world_.size(), "rank"), world_.size() - 1)));
+    }
   }
 
   void make_plan() {
@@ -155,6 +165,7 @@ class TrainingRun {
 
   void open_trace(const Beginning& beginning, bool continues) {
     const std::vector<io::RankPlace> places = rank_places(world_);
+    if (world_.rank() != 0 && is_profiled_rank()) trace_.open_log(step_);
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
@@ -242,7 +253,7 @@ class TrainingRun {
     const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
     if (is_recorded) settle_all();
-    if (trace_) trace_->record_events(is_recorded);
+    trace_.record_events(is_recorded && is_profiled_rank());
     if (is_profiled) timer_.start();
     {
       const auto watch = world_.watch(fmt::format("step {}", step));
@@ -254,6 +265,10 @@ class TrainingRun {
     has_recorded_memory_ = true;
   }
 
+  bool is_profiled_rank() const {
+    const auto& ranks = settings_.trace.profile_ranks;
+    return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
+  }
   bool validates_after(std::int64_t step) const {
     const std::int64_t every = settings_.train.validate_every;
     return validation_windows_ > 0 && (step == settings_.train.steps || (every > 0 && step % every == 0));
@@ -274,7 +289,7 @@ class TrainingRun {
       timer_.stop();
       trace_.add(timer_);
     }
-    if (trace_) trace_->record_events(false);
+    trace_.record_events(false);
     steps_s_ += numbers.step_s;
     ++step_;
     sample_ += settings_.train.batch_size;

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import xarray
 
-from harness import NUMBERS, SOURCE, STOPPED, TINY, RunTest, end_all, latest_step
+from harness import NUMBERS, SOURCE, STOPPED, TINY, USAGE, RunTest, end_all, latest_step
 
 TIMES = ("step_time", "compute_time", "exposed_comm", "data_time")
 UNEVEN = ("parallel.allow_uneven=true", "train.batch_size=5", "train.micro_batch_size=1", "model.context_length=256")  # 3 and 2 sequences
@@ -74,6 +74,47 @@ class ByRank(RunTest):
         with h5py.File(directory / "run.h5", "r") as file:
             self.assertNotIn("by_rank", file["steps"])
             self.assertEqual(file["info"].attrs["ranks"], 17)
+
+
+class Events(RunTest):
+    PROFILE = ("train.steps=8", "trace.profile_steps=[3,5]")
+
+    def rows(self, directory, group):
+        return group_of(directory, group)[["rank", "step"]].to_dataframe()
+
+    def test_of_any_rank_and_step_are_kept(self):
+        directory = self.train("run", *self.PROFILE, "trace.profile_ranks=[0,2]", "trace.flush_s=0", ranks=3)
+        for group, steps in (("events", {1, 3, 5}), ("memory/events", {1, 3, 5}), ("comm", {1, 3, 5})):
+            rows = self.rows(directory, group)
+            self.assertEqual({*rows["rank"]}, {0, 2}, group)
+            for rank in (0, 2):
+                self.assertEqual({*rows["step"][rows["rank"] == rank]}, steps, (group, rank))
+        events = group_of(directory, "events")
+        phases = [events["label"].values[(events["rank"] == rank).values & (events["step"] == 3).values].tolist() for rank in (0, 2)]
+        self.assertEqual(*phases, "every rank does the same")
+        self.train("run", "train.steps=11", "trace.profile_steps=[10]", "trace.profile_ranks=[1]", "--resume", "auto", ranks=3)
+        rows = self.rows(directory, "memory/events")
+        self.assertEqual({*rows["step"][rows["rank"] == 1]}, {9, 10})
+        self.assertEqual({*rows["rank"][rows["step"] < 9]}, {0, 2}, "those of the earlier start")
+
+    def test_of_rank_0_alone_are_what_the_others_leave_of_them(self):
+        alone, all_ranks = (self.train(name, *self.PROFILE, f"trace.profile_ranks={ranks}", ranks=2) for name, ranks in (("alone", "[0]"), ("all", "[0,1]")))
+        for group in ("events", "memory/events", "comm"):
+            a, b = (self.rows(directory, group) for directory in (alone, all_ranks))
+            self.assertEqual(len(a), (b["rank"] == 0).sum(), group)
+            self.assertEqual({*a["rank"]}, {0})
+        measured = [re.findall(r"(?m)^.*\d B .*$", self.run_deck("--plan", "--compare", directory / "run.h5").out) for directory in (alone, all_ranks)]
+        self.assertEqual(*measured, "a plan is compared with one rank")
+        self.assertGreater(len(measured[0]), 3)
+
+    def test_of_no_rank_are_none(self):
+        directory = self.train("run", *self.PROFILE, "trace.profile_ranks=[]")
+        self.assertEqual(len(self.rows(directory, "events")), 0)
+
+    def test_of_a_rank_that_is_not_there_are_refused(self):
+        self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "trace.profile_ranks=[0,2]", ranks=2, code=USAGE,
+                      says=["trace.profile_ranks", "no rank 2", "ranks from 0 to 1"])
+        self.assertFalse((self.folder / "run/run.h5").exists())
 
 
 class Places(RunTest):
