@@ -89,6 +89,12 @@ void move_behind(std::vector<Row>& all, std::vector<Row> rows, std::int32_t atte
 
 }  // namespace
 
+void EventRows::shift(double seconds) {
+  for (RegionRow& row : regions) row.start_s += seconds, row.end_s += seconds;
+  for (MemoryRow& row : memory) row.time_s += seconds;
+  for (CommRow& row : comm) row.start_s += seconds, row.end_s += seconds;
+}
+
 void EventRows::append(EventRows rows, std::int32_t attempt, std::int32_t rank) {
   move_behind(regions, std::move(rows.regions), attempt, rank);
   move_behind(memory, std::move(rows.memory), attempt, rank);

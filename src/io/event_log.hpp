@@ -39,6 +39,8 @@ struct EventRows {
   std::vector<CommRow> comm;
 
   bool is_empty() const { return regions.empty() && memory.empty() && comm.empty(); }
+  /// Turns their times into those of a clock that is ahead by `seconds`.
+  void shift(double seconds);
   /// Adds those of `rank`, in start `attempt` of the run.
   void append(EventRows rows, std::int32_t attempt, std::int32_t rank);
 };

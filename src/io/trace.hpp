@@ -17,7 +17,8 @@
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
 /// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
-/// /events, /memory/events and /comm have rows of trace.profile_ranks, whose clocks each count from its own start.
+/// /events, /memory/events and /comm have rows of trace.profile_ranks, in rank 0's time, as exactly as the clocks of
+/// hosts agree.
 /// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, except in
 /// profiled steps, where it waits for every kernel. /comm and the times of /steps are measured on the GPU.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.

@@ -1,6 +1,8 @@
 #include "jobs/run_file.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace tessera::jobs {
@@ -22,13 +24,25 @@ void RunFile::record_events(bool is_recording) {
   if (log_) log_->record_events(is_recording);
 }
 
-/// Brings the rows of all ranks to rank 0, where the exchange of their numbers says that there are some.
+/// Brings the rows of the other ranks to rank 0, in its time.
 void RunFile::gather_events() {
   if (!world_.any(log_ && log_->has_rows())) return;
-  const std::vector<std::string> all = world_.all_gather(log_ ? io::pack(log_->take()) : "");
+  const double since_1970_s = io::wall_clock_s() - events::now_s();  // of this process's time 0
+  std::string mine;                                                  // that time, then the rows
+  if (log_) {
+    mine.resize(sizeof since_1970_s);
+    std::memcpy(mine.data(), &since_1970_s, sizeof since_1970_s);
+    mine += io::pack(log_->take());
+  }
+  const std::vector<std::string> all = world_.all_gather(mine);
   if (!trace_) return;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) trace_->add(io::unpack(all[rank]), static_cast<std::int32_t>(rank));
+    if (all[rank].empty()) continue;
+    double theirs_s = 0;
+    std::memcpy(&theirs_s, all[rank].data(), sizeof theirs_s);
+    io::EventRows rows = io::unpack(std::string_view(all[rank]).substr(sizeof theirs_s));
+    rows.shift(theirs_s - since_1970_s);
+    trace_->add(std::move(rows), static_cast<std::int32_t>(rank));
   }
 }
 

@@ -92,6 +92,10 @@ class Events(RunTest):
         events = group_of(directory, "events")
         phases = [events["label"].values[(events["rank"] == rank).values & (events["step"] == 3).values].tolist() for rank in (0, 2)]
         self.assertEqual(*phases, "every rank does the same")
+        comm = group_of(directory, "comm")
+        first, other = [comm.isel(call=((comm["rank"] == rank) & (comm["step"] == 5)).values) for rank in (0, 2)]
+        self.assertTrue((first["end"].values > other["start"].values).all() and (other["end"].values > first["start"].values).all(),
+                        "on one clock, calls that need each other overlap")
         self.train("run", "train.steps=11", "trace.profile_steps=[10]", "trace.profile_ranks=[1]", "--resume", "auto", ranks=3)
         rows = self.rows(directory, "memory/events")
         self.assertEqual({*rows["step"][rows["rank"] == 1]}, {9, 10})

@@ -41,6 +41,17 @@ TEST(EventLog, rows_arrive_as_they_left) {
   EXPECT_THROW(io::unpack(bytes.substr(0, bytes.size() - 1)), std::logic_error);
 }
 
+TEST(EventLog, rows_go_over_to_another_clock) {
+  EventRows rows = some_rows();
+  rows.shift(100);
+  EXPECT_EQ(rows.regions[0].start_s, 101);
+  EXPECT_EQ(rows.regions[0].end_s, 101.5);
+  EXPECT_DOUBLE_EQ(rows.memory[1].time_s, 101.2);
+  EXPECT_DOUBLE_EQ(rows.comm[0].start_s, 101.3);
+  EXPECT_DOUBLE_EQ(rows.comm[0].end_s, 101.4);
+  EXPECT_EQ(rows.comm[0].exposed_s, 0.05);
+}
+
 TEST(EventLog, rows_are_taken_once_and_get_their_rank_and_start) {
   EventLog log(1);
   log.record_events(true);
